@@ -72,6 +72,7 @@ chaos: $(INSTALLED)
 
 chaos-soak: $(INSTALLED)
 	$(BIN)/python -m tests.chaos --kills 200 --seed $(SEED)
+	$(BIN)/python -m tests.chaos --kills 200 --seed $(SEED) --max-staleness 2
 
 # faults in product code, which the tests have to notice; the soak tries every one that can be generated
 mutate: $(INSTALLED)

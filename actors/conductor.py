@@ -6,16 +6,15 @@ It acts on its own events only after reading them back, so its state is always a
 was killed at any point is replaced by one that reads the same log.
 """
 
-import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from schemas.archives import ArchiveSealed
-from schemas.errors import Conflict, NoSpace, SlimeEventsError, StoreUnavailable
+from schemas.errors import Conflict, SlimeEventsError
 from schemas.event import Event
 from schemas.groups import GroupRejected
 from schemas.rollouts import RolloutProgressed
@@ -24,70 +23,26 @@ from schemas.subjects import about, every_event, of_type
 from schemas.workers import WorkerJoined
 from slime_events.analysis.model.rejections import Rejections, reason_of
 from slime_events.core.run.participant import Participant, run_events_before
-from slime_events.core.state.apply import apply
+from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.run import FOLD, RunPhase, RunState, state_digest
-from slime_events.core.state.snapshot import Snapshots, encode_snapshot
+from slime_events.core.state.snapshot import Snapshot
+from slime_events.core.state.state_fold import StateFold
 from slime_events.loop.conductor.cycle import Policy, recovery_events, run_cycle
 from slime_events.loop.conductor.decide import Stall, is_broken, is_complete, waits_for
 from slime_events.loop.conductor.draw import reused_rollouts_due
 from slime_events.loop.conductor.prompts import PromptFeed
 from storage.follow import Follower
-from storage.log import Append, EventLog, Fence, Recorded, append_all, once
+from storage.log import Append, Fence, Recorded, append_all, once
 
 log = logging.getLogger(__name__)
-
-EVERY = 2_000
-"""Events between two snapshots: a starting conductor folds so many in a fraction of a second."""
-
-
-class StateKeeper:
-    """Stores snapshots of the conductor's state. snapshots: None stores nothing. every: events between two of them.
-
-    The state is encoded by the caller (a few ms), compressed and written in a thread. A failed write costs only time at
-    the next start, so it is a warning.
-    """
-
-    def __init__(self, snapshots: Snapshots | None, *, every: int = EVERY) -> None:
-        self._snapshots, self._every = snapshots, every
-        self._stored = 0
-        self._writing: asyncio.Task[None] | None = None
-
-    async def load(self, events: EventLog) -> RunState:
-        """The newest state of this log, or an empty one."""
-        newest = await self._snapshots.newest(events) if self._snapshots else None
-        if newest is None:
-            return RunState(run=events.run)
-        log.info("starts from the snapshot of position %d", newest.position)
-        self._stored = newest.position
-        return newest.state
-
-    def observe(self, state: RunState, before: str) -> None:
-        """Store the state, if it is time. before: the chain up to its last event but one."""
-        due = state.events - self._stored >= self._every and (self._writing is None or self._writing.done())
-        if due and self._snapshots is not None:
-            self._stored = state.events
-            encoded = encode_snapshot(state, before)
-            self._writing = asyncio.create_task(self._write(self._snapshots, state.events, encoded))
-
-    async def close(self, state: RunState, before: str) -> None:
-        """Store the last state and wait until it is written."""
-        if self._writing is not None:
-            await self._writing
-        if self._snapshots is not None and state.events > self._stored:
-            await self._write(self._snapshots, state.events, encode_snapshot(state, before))
-
-    async def _write(self, snapshots: Snapshots, position: int, encoded: bytes) -> None:
-        try:
-            await asyncio.to_thread(snapshots.write, position, encoded)
-        except (NoSpace, StoreUnavailable, OSError) as error:
-            log.warning("no snapshot of position %d: %s", position, error)
-
 
 Offload = Callable[[Event], Awaitable[Event]]
 """Moves an event's large arrays to the blob store."""
 
 NOTHING_TO_DECIDE = (RolloutProgressed, ArchiveSealed, WorkerJoined)
 """Most events of a run. They change no decision before the end of their rollout does."""
+LOOK_BACK = 10_000
+"""Events in which the newest rejections are looked for first."""
 TICK_S = 0.5
 AT_MOST = 64
 """Up to so many events are one append."""
@@ -112,18 +67,22 @@ class Conductor:
         offload: Offload,
         *,
         deadline_s: float,
-        keeper: StateKeeper | None = None,
+        keeper: StateKeeper[Snapshot] | None = None,
         recorded: RecordedRolloutReader | None = None,
     ) -> None:
         self._worker, self._policy, self._feed, self._offload = worker, policy, feed, offload
         self._stall = Stall(deadline_s, 2 * TICK_S, time.monotonic())
-        self._keeper = keeper or StateKeeper(None)
+        self._keeper: StateKeeper[Snapshot] = keeper or StateKeeper(None)
         self._recorded = recorded or RecordedRolloutReader(worker.id, None)
-        self._chain_before = ""
+        self._folded = StateFold(worker.log.run)
         self._appended = self._run_at = 0
         self._begun = self._over = self._stop_asked = False
         self._last_cycle = time.monotonic()
-        self.state = RunState(run=worker.log.run)
+
+    @property
+    def state(self) -> RunState:
+        """The fold of the log as far as it was read."""
+        return self._folded.state
 
     def stop(self) -> None:
         """End the run cleanly at the next cycle: everything acked stays, and `resume` continues from it."""
@@ -131,21 +90,23 @@ class Conductor:
 
     async def run(self) -> RunPhase:
         """Conduct until the run is finished or failed, from the newest snapshot and the run's own events before it."""
-        self.state = await self._keeper.load(self._worker.log)
+        await self._keeper.restore(self._folded, self._worker.log)
         await self._feed.restore(self._worker.log, self.state.events)
-        for recorded in await run_events_before(self.state.events + 1, self._worker.log):
+        if self._policy.texts is not None:
+            await self._policy.texts.restore(self._worker.log, self.state)
+        for recorded in await run_events_before(self.state.events + 1, self._worker):
             self._take_run_event(recorded)
         try:
             async with Follower(self._worker.log, self.state.events + 1) as follower:
                 await self._conduct(follower)
         finally:
-            await self._keeper.close(self.state, self._chain_before)
+            await self._keeper.close(self._folded)
         return self.state.phase
 
     async def _conduct(self, follower: Follower) -> None:
         while not (self._over and follower.caught_up):
             due = self._fold(await follower.next(wait_s=TICK_S))
-            self._keeper.observe(self.state, self._chain_before)
+            self._keeper.observe(self._folded)
             due = due or self._stop_asked or time.monotonic() - self._last_cycle >= TICK_S
             if not due or not follower.caught_up or self.state.events < self._appended:
                 continue
@@ -163,9 +124,10 @@ class Conductor:
         """Whether a decision may be due."""
         due = False
         for recorded in events:
-            self._chain_before = self.state.chain
-            apply(self.state, recorded)
+            self._folded.apply(recorded)
             self._feed.observe(recorded)
+            if self._policy.texts is not None:
+                self._policy.texts.apply(recorded.envelope.event, self.state)
             self._take_run_event(recorded)
             due = due or not isinstance(recorded.envelope.event, NOTHING_TO_DECIDE)
         return due
@@ -176,7 +138,7 @@ class Conductor:
             self._run_at = recorded.position
 
     async def _cycle(self) -> None:
-        state, plan = self.state, self._policy.plan
+        state, policy, plan = self.state, self._policy, self._policy.plan
         self._last_cycle = time.monotonic()
         if self._over or state.phase is not RunPhase.RUNNING:
             return
@@ -192,7 +154,7 @@ class Conductor:
             self._begun = True
             if self._appended > state.events:
                 return  # nothing is decided before they are read back
-        self._appended = await self._append(run_cycle(state, *self._policy, self._feed))
+        self._appended = await self._append(run_cycle(state, plan, policy.group_filter, policy.normalise, self._feed))
         self._appended = await self._append(await self._recorded.answers(reused_rollouts_due(state)))
 
     async def _append(self, events: list[Event]) -> int:
@@ -210,16 +172,23 @@ class Conductor:
     async def _failure(self) -> str | None:
         """Why the run cannot go on, if it cannot."""
         if reason := is_broken(self.state, self._policy.plan):
-            # The state has no reasons: those of the newest rejections are in the log.
-            newest: deque[GroupRejected] = deque(maxlen=self.state.broken_in_a_row)
-            async for recorded in self._worker.log.read(1, of_type(self.state.run, "group.rejected")):
-                if isinstance(recorded.envelope.event, GroupRejected):
-                    newest.append(recorded.envelope.event)
+            newest = await self._newest_rejections(self.state.broken_in_a_row)
             return f"{reason}; most often: {Rejections(Counter(map(reason_of, newest))).commonest()}"
         idle = self._stall.seconds(self.state.moved, time.monotonic())
         if idle is None:
             return None
         return f"no progress for {idle:.0f} s while waiting for {waits_for(self.state, self._policy.plan)}"
+
+    async def _newest_rejections(self, count: int) -> list[GroupRejected]:
+        """Those of the log: the state has no reasons. From ever further back, as a long run may have rejected many."""
+        back = LOOK_BACK
+        while True:
+            start = max(1, self.state.events - back)
+            read = self._worker.log.read(start, of_type(self.state.run, "group.rejected"))
+            events = [recorded.envelope.event async for recorded in read]
+            if len(events) >= count or start == 1:
+                return [event for event in events[-count:] if isinstance(event, GroupRejected)]
+            back *= 4
 
     async def _fail(self, reason: str, waited_for: str | None) -> None:
         log.error("the run failed: %s", reason)

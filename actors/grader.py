@@ -35,7 +35,7 @@ class Grader:
     async def run(self) -> None:
         """Grade until the run is over. Raises errors of the pool itself; a grader's errors are outcomes."""
         over, tasks = False, set[asyncio.Task[None]]()
-        for recorded in await run_events_before(self._start_at, self._worker.log):
+        for recorded in await run_events_before(self._start_at, self._worker):
             over = self._worker.is_over(over, recorded.envelope.event)
         try:
             followed = subjects_of(self._worker.log.run, self._pending.folded)

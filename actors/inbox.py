@@ -19,6 +19,7 @@ from schemas.subjects import inbox
 from slime_events.core.run.participant import Participant
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.prompt import Problem
+from storage.jetstream.address import NatsAddress
 from storage.log import once
 
 log = logging.getLogger(__name__)
@@ -27,13 +28,15 @@ log = logging.getLogger(__name__)
 class Inbox:
     """A subscription on the run's inbox, as a context manager. offload: where long prompts' arrays go."""
 
-    def __init__(self, worker: Participant, feed: PromptFeed, nats_url: str, offload: Offload | None = None) -> None:
-        self._worker, self._feed, self._url, self._offload = worker, feed, nats_url, offload
+    def __init__(
+        self, worker: Participant, feed: PromptFeed, server: NatsAddress, offload: Offload | None = None
+    ) -> None:
+        self._worker, self._feed, self._server, self._offload = worker, feed, server, offload
         self._client: Any = None
 
     async def __aenter__(self) -> Self:
         self._client = await nats.connect(
-            self._url.split(","), max_reconnect_attempts=-1, reconnect_time_wait=0.1, name="slime-events-inbox"
+            **self._server.options(), max_reconnect_attempts=-1, reconnect_time_wait=0.1, name="slime-events-inbox"
         )
         await self._client.subscribe(inbox(self._worker.log.run), cb=self._receive)
         return self

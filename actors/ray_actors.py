@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.archivist import SealPolicy, archive_run
-from actors.conductor import Conductor, StateKeeper
+from actors.conductor import Conductor
 from actors.grader import Grader
 from actors.inbox import Inbox
 from actors.recorded_rollout_reader import RecordedRolloutReader
@@ -19,7 +19,8 @@ from slime_events.core.run.join import join_run
 from slime_events.core.run.process_environment import rank_environment
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.run_reader import open_run
-from slime_events.core.state.snapshot import Snapshots, low_water, training_start
+from slime_events.core.state.keeper import StateKeeper
+from slime_events.core.state.snapshot import Snapshot, Snapshots, low_water, training_start
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.prompts import PromptFeed
@@ -62,12 +63,12 @@ class ConductorActor:
                 feed,
                 offload,
                 deadline_s=settings.rollout.rollout_deadline,
-                keeper=StateKeeper(_snapshots(address)),
+                keeper=StateKeeper(_snapshots(address), address.archive_url),
                 recorded=RecordedRolloutReader(worker.id, recorded),
             )
             if self._stop_asked:
                 self._conductor.stop()
-            async with Inbox(worker, feed, address.nats_url, offload):
+            async with Inbox(worker, feed, address.nats, offload):
                 await worker.join({"ready": time.perf_counter() - begun})
                 return (await self._conductor.run()).value
 
@@ -156,5 +157,5 @@ class RankActor:
         getattr(self._rank, method)(*args)
 
 
-def _snapshots(address: RunAddress) -> Snapshots:
+def _snapshots(address: RunAddress) -> Snapshots[Snapshot]:
     return Snapshots(Path(address.folder) / "snapshots")

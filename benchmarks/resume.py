@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from actors.conductor import EVERY, Conductor, StateKeeper
+from actors.conductor import Conductor
 from benchmarks.figure import Better, Figure
 from benchmarks.long_log import PER_STEP, long_log, long_plan, sealed, trained, undecided
 from schemas.arrays import unpack
@@ -24,6 +24,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.apply import apply
+from slime_events.core.state.keeper import EVERY, StateKeeper
 from slime_events.core.state.run import RunState
 from slime_events.core.state.snapshot import Snapshots, encode_snapshot
 from slime_events.loop.conductor.cycle import Policy

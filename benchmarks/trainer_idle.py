@@ -30,7 +30,7 @@ def measure(steps: int = 30, train_s: float = TRAIN_S) -> list[Figure]:
     figures = []
     for staleness in range(TARGET_AT + 1):
         progress = _run(steps, staleness, train_s)
-        seconds = sum(line.seconds for line in progress.steps[1:]) / len(progress.steps[1:])
+        seconds = sum(line.seconds for line in progress.figures.steps[1:]) / len(progress.figures.steps[1:])
         figures.append(
             Figure(
                 name=f"trainer idle, staleness {staleness}",

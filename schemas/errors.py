@@ -7,8 +7,8 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
     ├── SchemaError
     │   └── DamagedEvent / UnknownEventType / UnknownSchemaVersion / UnwritableEvent / InvalidSubject
     ├── StorageError
-    │   ├── Conflict / LogUnavailable / FolderInUse / EventTooLarge / BlobMissing / BlobDamaged / LogDamaged
-    │   └── ArchiveDamaged / WeightsDamaged / StoreUnavailable / NoSpace
+    │   ├── Conflict / LogUnavailable / AccessDenied / FolderInUse / EventTooLarge / BlobMissing / BlobDamaged
+    │   └── LogDamaged / ArchiveDamaged / WeightsDamaged / StoreUnavailable / NoSpace
     ├── ConfigError
     │   ├── UnknownFlag / ImpossibleCombination / RunIsOn / RunHasEnded
     │   └── InvalidValue
@@ -22,9 +22,14 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
     └── CheckpointMismatch / EngineError / MissingPart / DeadlineExceeded / RunNotFound
 """
 
+from schemas.redaction import shown
+
 
 class SlimeEventsError(Exception):
-    """Root of the tree. The message says what happened, where, and what to do."""
+    """Root of the tree. The message says what happened, where, and what to do; it never says a secret."""
+
+    def __str__(self) -> str:
+        return shown(super().__str__())
 
 
 class SchemaError(SlimeEventsError):
@@ -71,6 +76,10 @@ class Conflict(StorageError):
 
 class LogUnavailable(StorageError):
     """The log did not answer within the deadline."""
+
+
+class AccessDenied(StorageError):
+    """The NATS server does not admit the credentials, or does not let them do what was asked."""
 
 
 class FolderInUse(StorageError):

@@ -3,15 +3,19 @@
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray import serve
+from ray.serve._private import replica
 
 from schemas.errors import EngineError, SlimeEventsError, StorageError
+from schemas.redaction import shown
 from schemas.workers import WorkerLost
 from serve_apps.engine.engine import Engine
 from serve_apps.engine.sglang_engine import SglangEngine
@@ -41,6 +45,8 @@ class RolloutEngine:
         self, address: RunAddress, settings: EngineSettings, reward: RewardSettings, generate: GenerateSetup | None
     ) -> None:
         self._address, self._settings, self._reward, self._generate = address, settings, reward, generate
+        self._template = f"{address.run}-{os.getppid()}"  # of this run, and of this machine's part of its Ray
+        listen_on_this_node()
         self._task = asyncio.get_event_loop().create_task(self._serve(), name="rollouts")
 
     async def check_health(self) -> None:
@@ -59,7 +65,9 @@ class RolloutEngine:
             async with join_run(self._address, "engine") as worker:
                 begun = time.perf_counter()
                 async with _loss_recorded(worker):
-                    engine: Engine = SglangEngine(self._settings, log=logs / f"sglang-{worker.id}.log")
+                    engine: Engine = SglangEngine(
+                        self._settings, log=logs / f"sglang-{worker.id}.log", template=self._template
+                    )
                     await engine.start(START_DEADLINE_S)
                 try:
                     async with _loss_recorded(worker):
@@ -97,10 +105,23 @@ async def _loss_recorded(worker: Participant) -> AsyncIterator[None]:
     try:
         yield
     except Exception as error:
-        reason = f"{error}" if isinstance(error, SlimeEventsError) else f"{type(error).__name__}: {error}"
+        reason = f"{error}" if isinstance(error, SlimeEventsError) else shown(f"{type(error).__name__}: {error}")
         with contextlib.suppress(StorageError):
             await worker.append([WorkerLost(worker=worker.id, role=worker.role, reason=reason)])
         raise
+
+
+def listen_on_this_node() -> None:
+    """Have this replica take Serve's calls on the address that Ray has for the node, loopback by default, where Serve
+    would listen on every address of the machine. In the replica, before it has begun.
+    """
+    listen, host = replica.add_port_to_grpc_server, ray.util.get_node_ip_address()
+    host = f"[{host}]" if ":" in host else host
+
+    def listen_there(server: Any, address: str) -> int:
+        return int(listen(server, address.replace("[::]", host)))
+
+    replica.add_port_to_grpc_server = listen_there
 
 
 def rollout_app(

@@ -28,6 +28,7 @@ from schemas.errors import (
     StoreUnavailable,
 )
 from schemas.event import Event, Purpose
+from schemas.redaction import shown
 from schemas.rollouts import (
     FailureKind,
     RolloutCompleted,
@@ -146,7 +147,8 @@ class RolloutWorker:
 
     async def _follow_end(self) -> None:
         over = False
-        async with Follower(self._log, subject=about(self._log.run, "run", "run")) as follower:
+        since = max(1, self._incarnation.since)
+        async with Follower(self._log, since, about(self._log.run, "run", "run")) as follower:
             while not (over and follower.caught_up):
                 for recorded in await follower.next(wait_s=60.0):
                     over = self._participant.is_over(over, recorded.envelope.event)
@@ -321,7 +323,7 @@ class RolloutWorker:
             group=request.group,
             attempt=request.attempt,
             kind=FailureKind.INVALID if invalid else FailureKind.ENGINE,
-            message=str(error) if known else f"{type(error).__name__}: {error}",
+            message=str(error) if known else shown(f"{type(error).__name__}: {error}"),
             engine=self._participant.id,
         )
         with contextlib.suppress(Conflict):

@@ -9,12 +9,15 @@ from collections.abc import AsyncIterator
 from storage.cancellation import end_all
 from storage.log import Readable, Recorded, Subjects
 
+READ_AHEAD_BYTES = 64 * 1024 * 1024
+
 
 class Follower:
     """Reads ahead in a task, so that a busy reader catches up in one call instead of one event at a time.
 
-    every_s: seconds between reads, for a reader in no hurry. What has arrived by then is read at once, which costs
-    reader and server far less than a wake-up for each event, and takes no processor from what the next step waits for.
+    read_ahead, read_ahead_bytes: what may wait for the reader. every_s: seconds between reads, for one in no hurry.
+    What has arrived by then is read at once, which costs reader and server far less than a wake-up for each event, and
+    takes no processor from what the next step waits for.
     """
 
     def __init__(
@@ -24,10 +27,12 @@ class Follower:
         subject: Subjects = None,
         *,
         read_ahead: int = 10_000,
+        read_ahead_bytes: int = READ_AHEAD_BYTES,
         every_s: float | None = None,
     ) -> None:
         self._log, self._start, self._subject, self._every_s = log, start, subject, every_s
         self._waiting, self._read_ahead = list[Recorded](), read_ahead
+        self._bytes, self._read_ahead_bytes = 0, read_ahead_bytes
         self._arrived, self._room = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._history = 0
@@ -71,8 +76,9 @@ class Follower:
         async for recorded in events:
             self._start = recorded.position + 1
             self._waiting.append(recorded)
+            self._bytes += len(recorded.data)
             self._arrived.set()
-            if len(self._waiting) >= self._read_ahead:
+            if len(self._waiting) >= self._read_ahead or self._bytes >= self._read_ahead_bytes:
                 self._room.clear()
                 await self._room.wait()
 
@@ -92,7 +98,7 @@ class Follower:
             if self._task.done():
                 self._task.result()
             return []
-        events, self._waiting = self._waiting, []
+        events, self._waiting, self._bytes = self._waiting, [], 0
         self._room.set()
         self._seen = events[-1].position
         return events

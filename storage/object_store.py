@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import NoSpace, SlimeEventsError, StoreUnavailable
+from schemas.references import expand
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _AT_ONCE = 512
@@ -67,7 +68,7 @@ class ObjectFolder:
 
         self.url = url.rstrip("/") or "/"
         with store_errors(self.url):
-            self._fs, self._root = url_to_fs(self.url, **(options or {}))
+            self._fs, self._root = url_to_fs(expand(self.url), **(options or {}))
         self.local = Path(self._root) if isinstance(self._fs, LocalFileSystem) else None
 
     def locate(self, name: str) -> str:

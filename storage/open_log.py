@@ -1,7 +1,7 @@
 """Opening the log of a run by its folder, whether its server runs or not.
 
-<run folder>/nats/       the embedded server (storage/nats/server.py)
-<run folder>/nats-url    the address of an external server, where the run uses one
+<run folder>/nats/       the embedded server (storage/nats/server.py), with its credentials
+<run folder>/nats-url    an external server, where the run uses one: its URL, and on a second line paths of files
 """
 
 import asyncio
@@ -12,45 +12,72 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
+from msgspec import structs
+
 from schemas.errors import DeadlineExceeded, FolderInUse, RunNotFound
+from storage.jetstream.address import NatsAddress, NatsPlace
 from storage.jetstream.log import JetStreamLog
+from storage.nats.accounts import Access, guard, is_guarded
 from storage.nats.server import NatsServer
 
 NATS_FOLDER = "nats"
 URL_FILE = "nats-url"
+_NO_FILES = '{"url":""}'
 LAUNCH_S = 30.0
 """Seconds for readers that are just starting or stopping a server of theirs."""
 
 
-def record_url(run_folder: Path, url: str) -> None:
-    """Note that the run's log is on an external server."""
-    (run_folder / URL_FILE).write_text(url + "\n")
+def record_place(run_folder: Path, place: NatsPlace) -> None:
+    """Note that the run's log is on an external server, and with which files, from any working directory."""
+    paths = {name: path and str(Path(path).absolute()) for name, path in structs.asdict(place).items() if name != "url"}
+    files = msgspec.json.encode(NatsPlace(url="", **paths)).decode()
+    (run_folder / URL_FILE).write_text(f"{place.url}\n" + (f"{files}\n" if files != _NO_FILES else ""))
+
+
+def recorded_place(run_folder: Path) -> NatsPlace | None:
+    """The external server that the run's log is on; None where it has one of its own."""
+    try:
+        url, _, files = (run_folder / URL_FILE).read_text().strip().partition("\n")
+    except FileNotFoundError:
+        return None
+    return structs.replace(msgspec.json.decode(files or _NO_FILES, type=NatsPlace), url=url)
+
+
+def live_address(run_folder: Path, access: Access) -> NatsAddress | None:
+    """Where and as whom to connect to the run's server now; None where none of its own lives, but for readers."""
+    if (place := recorded_place(run_folder)) is not None:
+        return place.address()
+    server = NatsServer.attach(run_folder / NATS_FOLDER)
+    return None if server is None or server.record.temporary else server.address(access)
 
 
 @contextlib.asynccontextmanager
 async def open_run_log(
-    run_folder: Path, run: str | None = None, *, deadline_s: float = 30.0
+    run_folder: Path, run: str | None = None, *, deadline_s: float = 30.0, access: Access = Access.VIEWER
 ) -> AsyncIterator[JetStreamLog]:
-    """The log of a run, to read. run: its name, by default that of the folder.
+    """The log of a run, to read. run: its name, by default that of the folder. access: to a server of the run's own.
 
     Uses the server that the run has, or starts one on its folder; the last reader stops what readers have started.
-    Raises RunNotFound, LogUnavailable, MissingPart.
+    Raises RunNotFound, LogUnavailable, AccessDenied, MissingPart.
     """
-    name, recorded, folder = run or run_folder.resolve().name, run_folder / URL_FILE, run_folder / NATS_FOLDER
+    name, folder = run or run_folder.resolve().name, run_folder / NATS_FOLDER
     async with contextlib.AsyncExitStack() as stack:
-        if recorded.is_file():
-            log = await JetStreamLog.open(recorded.read_text().strip(), name, deadline_s=deadline_s, create=False)
+        if (place := recorded_place(run_folder)) is not None:
+            log = await JetStreamLog.open(place.address(), name, deadline_s=deadline_s, create=False)
         elif folder.is_dir():
             await stack.enter_async_context(_reader(folder, deadline_s))
-            log = await _open_embedded(folder, name, deadline_s)
+            server = await _reading_server(folder, name, deadline_s)
+            log = await JetStreamLog.open(server.address(access), name, deadline_s=deadline_s, create=False)
         else:
             raise RunNotFound(f"{run_folder} is not the folder of a run: it has neither {NATS_FOLDER}/ nor {URL_FILE}")
         stack.push_async_callback(log.close)
         yield log
 
 
-async def own_server(run_folder: Path) -> NatsServer:
-    """The run's server, for its launcher: the live one in its folder, or a new one.
+async def own_server(run_folder: Path, run: str) -> NatsServer:
+    """The run's server, for its launcher: the live one in its folder, or a new one. It admits nobody without
+    credentials; one that does, since older code started it, is started again.
 
     A server that readers have started is the run's own from here on: they do not stop it. Raises as `NatsServer.start`.
     """
@@ -60,7 +87,10 @@ async def own_server(run_folder: Path) -> NatsServer:
     async with _reader(folder, LAUNCH_S):
         while True:
             if (server := NatsServer.adopt(folder)) is not None:
-                return server
+                if is_guarded(folder):
+                    return server
+                await server.stop()
+            guard(folder, run)
             try:
                 return await NatsServer.start(folder)
             except FolderInUse:
@@ -69,11 +99,14 @@ async def own_server(run_folder: Path) -> NatsServer:
                 await asyncio.sleep(0.05)  # a reader is starting one, which will be there to adopt
 
 
-async def _open_embedded(folder: Path, run: str, deadline_s: float) -> JetStreamLog:
+async def _reading_server(folder: Path, run: str, deadline_s: float) -> NatsServer:
     end = time.monotonic() + deadline_s
     while True:
+        if (server := NatsServer.attach(folder)) is not None:
+            return server
+        guard(folder, run)
         try:
-            server = NatsServer.attach(folder) or await NatsServer.start(folder, deadline_s=deadline_s, temporary=True)
+            return await NatsServer.start(folder, deadline_s=deadline_s, temporary=True)
         except FolderInUse as error:
             if time.monotonic() > end:
                 raise DeadlineExceeded(
@@ -81,8 +114,6 @@ async def _open_embedded(folder: Path, run: str, deadline_s: float) -> JetStream
                     "nats.log in that folder says why"
                 ) from error
             await asyncio.sleep(0.05)  # another reader is starting one
-            continue
-        return await JetStreamLog.open(server.url, run, deadline_s=deadline_s, create=False)
 
 
 @contextlib.asynccontextmanager

@@ -84,6 +84,8 @@ def load(trainee: Trainee, folder: str | Path) -> None:
 
     Raises CheckpointMismatch for a folder that is no complete checkpoint or is one of another model.
     """
+    if not Path(folder).is_dir():
+        raise CheckpointMismatch(f"{folder} is not there: it was removed (--keep-checkpoints), or never written")
     if not is_checkpoint(folder):
         raise CheckpointMismatch(
             f"{folder} is no complete trainer checkpoint ({MARK} is missing): remove it, and an older one is taken"

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+import actors.megatron.import_core  # noqa: F401
 from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu

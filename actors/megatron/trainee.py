@@ -1,6 +1,7 @@
 """`Place`: this process among the trainer's ranks. `Trainee`: the policy in training, with all that acts on it."""
 
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore, TCPStore
 
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import install, on_cpu
@@ -20,6 +22,7 @@ from schemas.errors import TrainerError
 from slime_events.algorithms.packing import micro_batches
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.run.process_environment import listen_on_loopback
 from slime_events.core.train_batch import TrainSample
 
 
@@ -53,14 +56,12 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
         torch.cuda.set_device(device)
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     timeout = timedelta(minutes=settings.distributed_timeout_minutes)
-    # A single rank needs no port. torch's own store would listen on every address of the machine.
     backend = "gloo" if on_cpu() else "nccl"
-    meeting: dict[str, Any] = {"init_method": f"tcp://{master}"}
-    if world_size == 1:
-        meeting = {"store": torch._C._distributed_c10d.HashStore()}
+    listen_on_loopback()
     try:
-        dist.init_process_group(backend, rank=rank, world_size=world_size, timeout=timeout, **meeting)
-    except (RuntimeError, ValueError) as error:
+        store = meeting_place(master, rank, world_size, timeout)
+        dist.init_process_group(backend, rank=rank, world_size=world_size, timeout=timeout, store=store)
+    except (RuntimeError, ValueError, OSError) as error:
         raise TrainerError(f"rank {rank} of {world_size} could not join the trainer at {master}: {error}") from error
     parallel_state.initialize_model_parallel(
         settings.tensor_model_parallel_size, distributed_timeout_minutes=settings.distributed_timeout_minutes
@@ -72,6 +73,17 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
     torch.manual_seed(settings.seed)
     groups = parallel_state.get_tensor_model_parallel_group(), parallel_state.get_data_parallel_group()
     return Place(rank, world_size, device, *groups)
+
+
+def meeting_place(master: str, rank: int, world_size: int, timeout: timedelta) -> Any:
+    """torch's store, on the master's address alone: by itself it listens on every address of the machine. A single rank
+    needs no port.
+    """
+    if world_size == 1:
+        return HashStore()
+    host, _, port = master.rpartition(":")
+    listening = socket.create_server((host, int(port))).detach() if rank == 0 else None
+    return TCPStore(host, int(port), world_size, rank == 0, timeout, master_listen_fd=listening)
 
 
 def leave() -> None:

@@ -1,8 +1,10 @@
 """A run's trainer checkpoints: where they are (`CheckpointFolders`), and which one is loaded (`restore`)."""
 
 import asyncio
+import contextlib
 import logging
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +38,15 @@ class CheckpointFolders:
             aside = folder.with_name(f".{folder.name}.aside")
             shutil.rmtree(aside, ignore_errors=True)
             folder.rename(aside)
+
+    def remove(self, versions: Collection[int]) -> None:
+        """Delete checkpoints (see `Retention` for which may go); those that are not there are passed over."""
+        for folder in map(Path, map(self.of, versions)):
+            # Renamed first, so that a half-deleted folder is never taken for a checkpoint.
+            gone = folder.with_name(f".{folder.name}.removed")
+            with contextlib.suppress(FileNotFoundError):
+                folder.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
 
 async def restore(ranks: Ranks, trained: TrainingState, folders: CheckpointFolders, *, newest: int) -> int:

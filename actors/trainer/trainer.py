@@ -46,8 +46,9 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class TrainerPlan:
     """steps: of the run; weights of the last are published. checkpoints: the folder that they are saved into.
-    publish_every, checkpoint_every: versions; None saves none. retention: which weights stay; None keeps all. exact: a
-    step that is trained again and comes out otherwise ends the run.
+    publish_every, checkpoint_every: versions; None saves none. retention: which weights stay, beside those of a
+    checkpoint that does; None keeps all. checkpoint_retention: which checkpoints stay. exact: a step that is trained
+    again and comes out otherwise ends the run.
     """
 
     steps: int
@@ -55,18 +56,22 @@ class TrainerPlan:
     publish_every: int = 1
     checkpoint_every: int | None = None
     retention: Retention | None = None
+    checkpoint_retention: Retention | None = None
     exact: bool = False
 
     @classmethod
     def of(cls, settings: TrainSettings, checkpoints: str, *, evaluated: int = 0) -> TrainerPlan:
         """As the settings have it. checkpoints: where they name no folder. evaluated: as `Retention` has it."""
         trainer = settings.trainer
+        weights = Retention(trainer.keep_weights, trainer.keep_weights_every or 0, evaluated)
+        saved = Retention(trainer.keep_checkpoints, trainer.keep_checkpoints_every or 0)
         return cls(
             settings.rollout.num_rollout or 0,
             trainer.save or checkpoints,
             trainer.update_weights_interval,
             trainer.save_interval,
-            Retention(trainer.keep_weights, trainer.save_interval or 0, evaluated) if trainer.keep_weights else None,
+            weights if weights.newest else None,
+            saved if saved.newest else None,
             trainer.exact,
         )
 
@@ -90,6 +95,7 @@ class Trainer:
         self.plan, self._start_of = plan, start_of
         self._folders = CheckpointFolders(plan.checkpoints)
         self._trained = TrainingState()
+        self._saved = set[int]()
         self._to_write = -1
         self._version = self._published = -1
         self._claim: tuple[int, int] | None = None
@@ -114,6 +120,7 @@ class Trainer:
     async def run(self) -> int:
         """Train until the run is over; the version reached."""
         self._trained = await read_training_state(self._worker)
+        self._saved = set(self._trained.saved)
         if self._trained.over:
             return self._trained.version
         await self._begin()
@@ -277,9 +284,17 @@ class Trainer:
         self._version = version
         self._batches.forget(sealed.step)
         await self._checkpoint(Digests(manifest.digest, result.optimizer_digest))
-        if self.plan.retention is not None:
-            removable = self.plan.retention.removable(self._store.versions(), pinned=(self._published,))
-            await asyncio.to_thread(self._store.remove, removable)
+        await asyncio.to_thread(self._remove_old)
+
+    def _remove_old(self) -> None:
+        """Delete what retention lets go of: checkpoints first, since weights of one that stays stay too."""
+        weights, checkpoints = self.plan.retention, self.plan.checkpoint_retention
+        if checkpoints is not None:
+            gone = checkpoints.removable(self._saved)
+            self._folders.remove(gone)
+            self._saved.difference_update(gone)
+        if weights is not None:
+            self._store.remove(weights.removable(self._store.versions(), pinned={self._published, *self._saved}))
 
     async def _checkpoint(self, digests: Digests) -> None:
         """Save the version that the ranks are at, if it is due. Saved again, it is the same event."""
@@ -298,3 +313,4 @@ class Trainer:
             seconds=time.perf_counter() - begun,
         )
         await self._worker.append([saved])
+        self._saved.add(version)

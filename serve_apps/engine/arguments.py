@@ -13,6 +13,7 @@ from typing import Any, Literal
 from schemas.errors import ConfigError, MissingPart, UnknownFlag
 from serve_apps.engine.plugin import SWITCH
 from slime_events.core.config.engine import EngineSettings
+from slime_events.core.run.process_environment import LOOPBACK_ONLY
 
 Device = Literal["cpu", "cuda"]
 
@@ -98,7 +99,8 @@ def _cache_bytes_per_token(config: dict[str, Any]) -> int:
 
 def _environment(device: Device, config: dict[str, Any], deterministic: bool) -> dict[str, str]:
     skipped = _models_without(tuple(config.get("architectures") or ()))
-    environment = {SWITCH: device} | ({"SGLANG_DISABLED_MODEL_ARCHS": ",".join(skipped)} if skipped else {})
+    environment = {SWITCH: device} | {name: os.environ.get(name, one) for name, one in LOOPBACK_ONLY.items()}
+    environment |= {"SGLANG_DISABLED_MODEL_ARCHS": ",".join(skipped)} if skipped else {}
     if device == "cuda":
         return environment
     path = os.environ.get("PYTHONPATH")

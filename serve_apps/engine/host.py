@@ -1,8 +1,10 @@
-"""The process that holds SGLang: `python -m serve_apps.engine.host <socket fd> <folder>`, run by `SglangEngine`.
+"""The process that holds SGLang: `python -m serve_apps.engine.host <socket fd> <folder> [<template>]`.
+
+Run by `SglangEngine`, or forked from the template that the first one left (serve_apps/engine/template.py).
 
 SGLang ends its whole process tree when one of its children fails, sets signal handlers and an event-loop policy, and
 takes seconds to import. In a process of its own none of that reaches the caller, and the scheduler can be forked from
-it, which saves importing SGLang twice. This process ends with its parent.
+it, which saves importing SGLang twice. This process ends with its owner.
 """
 
 import asyncio
@@ -24,14 +26,16 @@ from typing import Any
 
 import numpy as np
 
+from schemas.references import expand_all
 from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engine import messages
 from serve_apps.engine.engine import Delta, GenerateRequest, sampling_params
 from serve_apps.engine.engine_folder import ARGUMENTS, clean
 from serve_apps.engine.plugin import SWITCH
+from serve_apps.engine.template import Job, leave_template, runs
 from slime_events.core.run.process_environment import GENERATES, yield_to_others
 
-PARENT_CHECK_S = 0.5
+OWNER_CHECK_S = 0.5
 UNSCALED = (0.0, 1.0)
 """Temperatures at which log-probs are of the logits themselves; 0 is greedy."""
 SCORED_TOKENS = 64
@@ -41,26 +45,29 @@ SCORED_TOKENS = 64
 def main() -> None:
     """Start SGLang, serve until the socket closes; then end everything in this session."""
     yield_to_others(GENERATES)
-    connection, folder = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])
-    connection.set_inheritable(False)
-    threading.Thread(target=end_with_parent, args=(os.getppid(), folder), daemon=True).start()
+    job = Job(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]), os.getppid())
+    job.connection.set_inheritable(False)
+    threading.Thread(target=end_with_owner, args=(job.owner, job.folder), daemon=True).start()
     try:
         gc.disable()  # an import makes no garbage: collecting costs a tenth of the start
         import sglang.srt.entrypoints.engine  # noqa: F401
 
         gc.freeze()
         gc.enable()
-        engine = _start(folder)
+        if sys.argv[3:] and (made := leave_template(sys.argv[3], job)) is not job:
+            job = made
+            threading.Thread(target=end_with_owner, args=(job.owner, job.folder), daemon=True).start()
+        engine = _start(job.folder)
         engine.tokenizer_manager._subprocess_watchdog.stop()  # it checks once a second, the thread below at once
         threading.Thread(target=end_with_schedulers, daemon=True).start()
         asyncio.set_event_loop(engine.loop)
-        engine.loop.run_until_complete(Host(engine, connection).serve())
+        engine.loop.run_until_complete(Host(engine, job.connection).serve())
     except Exception as error:  # the last handler of this process: the reason goes to the caller, the process ends
-        connection.setblocking(True)
-        connection.sendall(messages.encode(messages.Failed(f"{type(error).__name__}: {error}")))
+        job.connection.setblocking(True)
+        job.connection.sendall(messages.encode(messages.Failed(f"{type(error).__name__}: {error}")))
         sys.excepthook(*sys.exc_info())
     finally:
-        clean(folder)  # a caller that was killed will not
+        clean(job.folder)  # a caller that was killed will not
         end()
 
 
@@ -81,7 +88,7 @@ def _start(folder: Path) -> Any:
         def _launch_detokenizer_subprocesses(cls, **_: Any) -> tuple[list[Any], list[str]]:
             return [], []
 
-    return LeanEngine(**json.loads((folder / ARGUMENTS).read_bytes()))
+    return LeanEngine(**expand_all(json.loads((folder / ARGUMENTS).read_bytes())))
 
 
 class Host:
@@ -285,10 +292,10 @@ def kept_at_seam(
     return None
 
 
-def end_with_parent(parent: int, folder: Path) -> None:
-    """End once `parent` is gone. folder: of the engine; a caller that was killed does not clean it."""
-    while os.getppid() == parent:
-        time.sleep(PARENT_CHECK_S)
+def end_with_owner(owner: int, folder: Path) -> None:
+    """End once the process `owner` is gone. folder: of the engine; an owner that was killed does not clean it."""
+    while runs(owner):
+        time.sleep(OWNER_CHECK_S)
     clean(folder)
     end()
 

@@ -1,13 +1,14 @@
 """SGLang plugin (entry-point group `sglang.srt.plugins`), loaded in every SGLang process, so it imports nothing heavy.
 
-Everywhere: weight versions on every streamed piece. On a CPU: deterministic
-inference, which SGLang 0.5.23 brings for accelerators only, and a quicker decode and prefill. With
+Everywhere: weight versions on every streamed piece, and no socket beyond the engine's own address. On a CPU:
+deterministic inference, which SGLang 0.5.23 brings for accelerators only, and a quicker decode and prefill. With
 `enable_deterministic_inference` and a seed per request a token is a function of the weights, the tokens before it and
 the seed alone: a rollout that is resumed from its log continues with the same tokens. SGLang processes that this
 project did not start are not changed.
 """
 
 import os
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,10 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     streamer = "sglang.srt.managers.scheduler_components.output_streamer"
-    hooks = [(HookType.BEFORE, f"{streamer}._GenerationStreamAccumulator.to_payload", spans_on_every_piece)]
+    hooks = [
+        (HookType.BEFORE, f"{streamer}._GenerationStreamAccumulator.to_payload", spans_on_every_piece),
+        (HookType.AROUND, "torch.distributed.rendezvous._create_c10d_store", store_on_one_address),
+    ]
     for kind, target, hook in hooks + (_cpu_hooks(HookType) if device == "cpu" else []):
         HookRegistry.register(target, hook, kind)
 
@@ -56,6 +60,20 @@ def _cpu_hooks(kinds: Any) -> list[tuple[Any, str, Callable[..., Any]]]:
 
 def _kernels_are_in_place(enable_bmm: bool = True) -> None:
     """SGLang's batch-invariant kernels are for accelerators; on a CPU the hooks above replace them."""
+
+
+def store_on_one_address(
+    create: Callable[..., Any], hostname: str, port: int, rank: int, world_size: int, timeout: Any, *rest: Any
+) -> Any:
+    """Around hook of torch: the store where SGLang's ranks meet, on the address that they know it by. By itself it
+    listens on every address of the machine.
+    """
+    if rank != 0:
+        return create(hostname, port, rank, world_size, timeout, *rest)
+    from torch._C._distributed_c10d import TCPStore
+
+    listening = socket.create_server((hostname, port)).detach()
+    return TCPStore(hostname, port, world_size, True, timeout, master_listen_fd=listening)
 
 
 def spans_on_every_piece(accumulator: Any, *_: Any, **__: Any) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 import math
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -22,6 +24,7 @@ from serve_apps.engine import messages
 from serve_apps.engine.arguments import EngineLaunch, engine_launch
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 from serve_apps.engine.engine_folder import ARGUMENTS, EngineFolder, clear_abandoned
+from serve_apps.engine.template import ask_template, runs
 from slime_events.core.config.engine import EngineSettings
 from storage.weights.files import open_shard
 
@@ -40,18 +43,23 @@ _ERROR_LINE = re.compile(r"^[\w.]*(Error|Exception|Interrupt)\b.*", re.MULTILINE
 class SglangEngine:
     """One SGLang engine (an `Engine`). `log` keeps SGLang's own output; without it a temporary file does.
 
+    template: name of what later engines of the same run start from on this machine, on a CPU (engine/template.py).
+
     The caller's process neither imports SGLang nor is touched by what happens to it: a dead scheduler ends the host,
     running responses end in EngineError, `healthy` turns False, and a new SglangEngine can be started.
     """
 
-    def __init__(self, settings: EngineSettings, version: int = 0, log: Path | None = None) -> None:
+    def __init__(
+        self, settings: EngineSettings, version: int = 0, log: Path | None = None, *, template: str | None = None
+    ) -> None:
         self._launch: EngineLaunch = engine_launch(settings, version)
         checkpoint = Path(settings.hf_checkpoint)
         self._shapes = shapes_in(checkpoint) if checkpoint.is_dir() else {}
         self.version = version
         self._folder = EngineFolder()
         self._log: IO[bytes] = (log or self._folder.path / "log").open("ab+")
-        self._host: subprocess.Popen[bytes] | None = None
+        self._template = f"{template}-{_name_of(self._launch)}" if template and self._launch.device == "cpu" else None
+        self._host: HostProcess | None = None
         self._sender: messages.Sender | None = None
         self._reading: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[messages.Ready] | None = None
@@ -67,8 +75,8 @@ class SglangEngine:
         if self._host is not None:
             raise EngineError("the engine was started before; make a new one")
         ours, theirs = socket.socketpair()
-        self._host = _spawn(self._launch, self._folder.path, theirs.fileno(), self._log)
-        theirs.close()
+        with theirs:
+            self._host = _start_host(self._launch, self._folder.path, theirs.fileno(), self._log, self._template)
         await asyncio.to_thread(clear_abandoned)  # while SGLang is being imported
         reader, writer = await asyncio.open_connection(sock=ours)
         self._sender = messages.Sender(writer)
@@ -90,7 +98,7 @@ class SglangEngine:
         if self._host is None or self._log.closed:
             return
         self._fail("the engine was stopped")
-        await _end(self._host, self.scheduler_pids)
+        await self._host.end(self.scheduler_pids)
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -141,7 +149,7 @@ class SglangEngine:
 
     async def healthy(self) -> bool:
         """See `Engine.healthy`: the host answers a ping; it ends at once when its scheduler does."""
-        if self._host is None or self._failure is not None or self._host.poll() is not None:
+        if self._host is None or self._failure is not None or not self._host.runs():
             return False
         try:
             return await self._call(messages.Ping(self._new_id()), PING_S) is None
@@ -216,14 +224,42 @@ class SglangEngine:
             self._ready.set_exception(EngineError(reason))
 
 
-def _spawn(launch: EngineLaunch, folder: Path, socket_fd: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start the host, leader of a session of its own.
+@dataclass(frozen=True, slots=True)
+class HostProcess:
+    """The host, leader of a session of its own. child: where it is one of this process."""
+
+    pid: int
+    child: subprocess.Popen[bytes] | None = None
+
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self.child.poll() is None if self.child else runs(self.pid)
+
+    async def end(self, schedulers: Sequence[int]) -> None:
+        """Kill its session and wait for the end of it and of its schedulers. Raises DeadlineExceeded."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        try:
+            async with asyncio.timeout(STOP_S):
+                # A process has no event to wait on.
+                while self.runs() or any(map(runs, schedulers)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            raise DeadlineExceeded(f"SGLang's processes did not end within {STOP_S:g} s of SIGKILL") from None
+
+
+def _start_host(
+    launch: EngineLaunch, folder: Path, socket_fd: int, log: IO[bytes], template: str | None
+) -> HostProcess:
+    """From the template, where there is one; else anew, and it leaves one.
 
     Not by asyncio: its child watchers mind the thread that a loop runs in, and a Serve replica's is any.
     """
     (folder / ARGUMENTS).write_bytes(msgspec.json.encode(launch.arguments))
-    return subprocess.Popen(
-        [sys.executable, "-m", "serve_apps.engine.host", str(socket_fd), str(folder)],
+    if template and (pid := ask_template(template, folder, socket_fd, log.fileno())) is not None:
+        return HostProcess(pid)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "serve_apps.engine.host", str(socket_fd), str(folder), *filter(None, [template])],
         env=os.environ | launch.environment | {"TMPDIR": str(folder)},
         pass_fds=(socket_fd,),
         stdin=subprocess.DEVNULL,
@@ -231,19 +267,12 @@ def _spawn(launch: EngineLaunch, folder: Path, socket_fd: int, log: IO[bytes]) -
         stderr=log,
         start_new_session=True,
     )
+    return HostProcess(child.pid, child)
 
 
-async def _end(host: subprocess.Popen[bytes], schedulers: Sequence[int]) -> None:
-    """Kill the host's session and wait for the end of it and of its schedulers. Raises DeadlineExceeded."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(host.pid, signal.SIGKILL)
-    try:
-        async with asyncio.timeout(STOP_S):
-            # A process has no event to wait on.
-            while host.poll() is None or any(map(runs, schedulers)):  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise DeadlineExceeded(f"SGLang's processes did not end within {STOP_S:g} s of SIGKILL") from None
+def _name_of(launch: EngineLaunch) -> str:
+    """Of the environment in which SGLang is imported."""
+    return hashlib.sha256(msgspec.json.encode(launch.environment, order="deterministic")).hexdigest()[:16]
 
 
 def _log_end(log: IO[bytes]) -> str:
@@ -257,15 +286,6 @@ def reason_in_log(text: str) -> str:
     """The last line of a log that names an exception, or nothing."""
     found = list(_ERROR_LINE.finditer(text))
     return found[-1].group().strip() if found else ""
-
-
-def runs(pid: int) -> bool:
-    """Whether the process is there and not a zombie that waits for init."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
 
 
 def shapes_in(folder: Path) -> Shapes:

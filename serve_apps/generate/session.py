@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 
 from schemas.errors import PlugPointError
+from schemas.redaction import shown
 from schemas.rollouts import Sampling, StopReason
 from schemas.turns import ToolCall
 from serve_apps.engine.engine import FIXED_SAMPLING
@@ -173,7 +174,7 @@ async def _call_tool(tool: Callable[..., Any], arguments: dict[str, Any], timeou
             if inspect.isawaitable(result):
                 result = await result
     except (Exception, SystemExit) as error:
-        raised = f"raised {type(error).__name__}: {error}"
+        raised = shown(f"raised {type(error).__name__}: {error}")
         reason = f"took longer than {timeout_s} s" if limit.expired() else raised
         return None, f"{name_of(tool)} {reason}"
     return plain(result), ""

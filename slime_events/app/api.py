@@ -19,19 +19,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from schemas.errors import ConfigError, DeadlineExceeded, RunNotFound, TrainerError
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.analysis.query.open_tables import OpenTables
-from slime_events.app.cli.files import live_url
 from slime_events.app.follow_events import Wanted, check_types, event_batches
 from slime_events.app.launch.run_lock import holder_of
 from slime_events.app.launch.run_status import RunStatus, is_launched, read_status
 from slime_events.core.config.paths import require_paths
+from slime_events.core.config.secrets import kept, kept_words
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.config.toml import to_toml
+from slime_events.core.config.toml import settings_from, to_toml
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder, find_run
 from slime_events.core.run.run_reader import is_archive
 from storage.log import Recorded
+from storage.nats.accounts import Access
+from storage.open_log import live_address
 
 LOOK_S = 0.2
 STOP_S = 180.0
@@ -62,7 +66,7 @@ def start_run(settings: TrainSettings) -> RunProcess:
         raise ConfigError(f"{folder.path} holds a run already: choose another name, or remove the folder")
     file, name = tempfile.mkstemp(suffix=".toml", prefix="slime-events-")
     with open(file, "w", encoding="utf-8") as config:
-        config.write(to_toml(settings))
+        config.write(to_toml(settings_from(kept(msgspec.to_builtins(settings)))))
     return RunProcess(("train", "--config", name), folder, config=Path(name))
 
 
@@ -141,7 +145,7 @@ class OpenRun(OpenTables):
         wanted = Wanted(check_types(types), group, sample, start)
         folder, log = self.opened.folder, self.opened.log
         is_on = None
-        if follow and folder is not None and live_url(folder) is not None:
+        if follow and folder is not None and live_address(folder.path, Access.VIEWER) is not None:
             is_on = functools.partial(is_launched, folder, log)
         batches = event_batches(log, wanted, follow=is_on)
 
@@ -162,12 +166,14 @@ class RunProcess:
         self._folder, self._config = folder, config
         self._written_before = _written(folder)
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 as long as the handle
+        words, secrets = kept_words(words)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "slime_events.app.cli.main", *words],
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env=os.environ | secrets,
         )
 
     @property

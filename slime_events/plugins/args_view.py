@@ -13,7 +13,17 @@ from typing import Any
 
 import msgspec
 
+from schemas.errors import InvalidValue
+from schemas.references import expand
 from slime_events.core.config.base import Settings
+
+
+def _usable(value: Any) -> Any:
+    """With its secrets, for the function that makes a connection of it; where they are not set, as it is recorded."""
+    try:
+        return expand(value) if isinstance(value, str) and "://" in value else value
+    except InvalidValue:
+        return value
 
 
 class ArgsView:
@@ -27,7 +37,8 @@ class ArgsView:
     @classmethod
     def of(cls, *settings: Settings) -> ArgsView:
         """The fields of several settings structs side by side; of two with one name the later counts."""
-        return cls({name: value for group in settings for name, value in msgspec.to_builtins(group).items()})
+        fields = {name: value for group in settings for name, value in msgspec.to_builtins(group).items()}
+        return cls({name: _usable(value) for name, value in fields.items()})
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -84,7 +84,7 @@ def _from_state(group: GroupState, state: SampleState, index: int) -> Sample:
         group_index=group.order,
         index=index,
         prompt=group.text if state.prompt_text is msgspec.UNSET else state.prompt_text,
-        response=state.text,
+        response="" if state.text is msgspec.UNSET else state.text,
         response_length=state.length,
         label=group.label,
         reward=state.reward,

@@ -9,13 +9,15 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import nats.errors
 
-from schemas.errors import LogUnavailable, MissingPart
+from schemas.errors import AccessDenied, LogUnavailable, MissingPart
+from storage.jetstream.address import NatsAddress, address_of, refusal_of
 from storage.jetstream.answer import Answer, OnAnswer
 from storage.jetstream.client import new_client
 from storage.jetstream.retry import REPORT_AFTER_S, ApiError, Away, OnWait, Retry, json_answer
@@ -33,12 +35,16 @@ FLUSH_S, CLOSE_S = 2.0, 10.0
 """Seconds that a server has, at the end, to take all messages; and that closing may then take."""
 
 
+_REFUSED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
+"""In the server's word that a user may not do that. nats-py gives it in lower case, the subject too."""
+
+
 class _Answers:
     """The answers to one question; `ended` with the closing status, or the only answer."""
 
-    def __init__(self, single: bool) -> None:
+    def __init__(self, subject: str, single: bool) -> None:
         self.messages: list[Answer] = []
-        self._single = single
+        self.subject, self._single = subject, single
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def add(self, message: Answer) -> None:
@@ -50,21 +56,27 @@ class _Answers:
 class Connection:
     """See the module. `open` it, and `close` it."""
 
-    def __init__(self, url: str, retry_s: float, on_wait: OnWait) -> None:
-        self.url, self._retry_s, self._on_wait = url, retry_s, on_wait
+    def __init__(self, address: NatsAddress, retry_s: float, on_wait: OnWait) -> None:
+        self.url, self.reads_only = address.url, address.reads_only
+        self._address, self._retry_s, self._on_wait = address, retry_s, on_wait
         self.client = new_client()
         self._questions: dict[bytes, _Answers] = {}
         self._inbox, self._asked = "", 0
-        self._lost_at = 0.0
+        self._lost_at, self._opened = 0.0, False
+        self._denied: AccessDenied | None = None
         self._on_breaks: set[Callable[[], None]] = set()
 
     @classmethod
-    async def open(cls, url: str, *, deadline_s: float, retry_s: float, on_wait: OnWait) -> Connection:
-        """Connect. Raises LogUnavailable after `deadline_s`, MissingPart where the server is too old."""
-        self = cls(url, retry_s, on_wait)
+    async def open(cls, server: NatsAddress | str, *, deadline_s: float, retry_s: float, on_wait: OnWait) -> Connection:
+        """Connect. Raises LogUnavailable after `deadline_s`, AccessDenied, MissingPart where the server is too old."""
+        address = address_of(server)
+        self, url = cls(address, retry_s, on_wait), address.url
         try:
             async with asyncio.timeout(deadline_s):
                 await self._connect()
+        except AccessDenied:
+            await self.close()
+            raise
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await self.close()
             raise LogUnavailable(
@@ -82,7 +94,7 @@ class Connection:
 
     async def _connect(self) -> None:
         await self.client.connect(
-            self.url.split(","),
+            **self._address.options(),
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.1,
             connect_timeout=5,
@@ -94,6 +106,7 @@ class Connection:
         )
         self._inbox = self.client.new_inbox()
         await self.client.receive(self._inbox, self._answer)
+        self._opened = True
 
     @contextlib.asynccontextmanager
     async def receiving(self, inbox: str, on_answer: OnAnswer, on_break: Callable[[], None]) -> AsyncIterator[None]:
@@ -120,7 +133,21 @@ class Connection:
             raise Away(repr(error)) from error
 
     async def _on_error(self, error: Exception) -> None:
+        """Before it is open, nats-py would try again, for ever, what the server refuses: raised, it ends that."""
         _log.debug("nats: %r", error)
+        if not self._opened and (refusal := refusal_of(error, self.url)) is not None:
+            raise refusal from error
+        if refused := _REFUSED.search(str(error).lower()):
+            self._deny(*refused.groups())
+
+    def _deny(self, act: str, subject: str) -> None:
+        """Whoever waits for an answer to that hears so; nobody is answered where it is the inbox."""
+        denied = AccessDenied(f"NATS at {self.url} does not let these credentials use {subject} ({act})")
+        if act == "subscription" and subject.startswith(self._inbox.lower()):
+            self._denied = denied
+        for answers in self._questions.values():
+            if not answers.ended.done() and (answers.subject.lower() == subject or self._denied):
+                answers.ended.set_exception(denied)
 
     async def _on_loss(self) -> None:
         self._lost_at = time.monotonic()
@@ -168,10 +195,12 @@ class Connection:
         """All answers and the closing status; `single`: the first alone, others (of several nodes) are ignored."""
         if self.client.is_closed:
             raise LogUnavailable(f"the connection to NATS at {self.url} is closed")
+        if self._denied is not None:
+            raise self._denied
         if not self.client.is_connected:
             raise Away("no connection")
         self._asked += 1
-        token, answers = str(self._asked), _Answers(single)
+        token, answers = str(self._asked), _Answers(subject, single)
         self._questions[token.encode()] = answers
         try:
             await self.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=headers)

@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from schemas.errors import Conflict
 from schemas.subjects import check_token, every_event, stream_name
 from storage.event_block import EventBlock
+from storage.jetstream.address import NatsAddress
 from storage.jetstream.append import Contradiction, Message, fences_of, headers_of, messages_of
 from storage.jetstream.connection import Connection
 from storage.jetstream.consumer import JetStreamConsumer, done_up_to
@@ -51,7 +52,7 @@ class JetStreamLog:
     @classmethod
     async def open(
         cls,
-        url: str,
+        server: NatsAddress | str,
         run: str,
         *,
         deadline_s: float = 30.0,
@@ -62,13 +63,13 @@ class JetStreamLog:
     ) -> JetStreamLog:
         """Connect, and make the stream where there is none.
 
-        url: with commas between several nodes of one cluster. replicas: copies of a new stream, each on another node.
-        deadline_s: for opening. retry_s: for any later call while NATS is away, with one call of `on_wait`.
-        Raises LogUnavailable, MissingPart (server too old), RunNotFound (`create=False`), StorageError (other stream),
-        ImpossibleCombination (replicas, and no cluster).
+        server: a URL, with commas between several nodes of one cluster; or with credentials. replicas: copies of a new
+        stream, each on another node. deadline_s: for opening. retry_s: for any later call while NATS is away, with one
+        call of `on_wait`. Raises LogUnavailable, AccessDenied, MissingPart (server too old), RunNotFound
+        (`create=False`), StorageError (other stream), ImpossibleCombination (replicas, and no cluster).
         """
         check_token(run, "run name")
-        connection = await Connection.open(url, deadline_s=deadline_s, retry_s=retry_s, on_wait=on_wait)
+        connection = await Connection.open(server, deadline_s=deadline_s, retry_s=retry_s, on_wait=on_wait)
         log = cls(run, connection)
         try:
             await ensure_stream(log._stream, run, create=create, replicas=replicas, deadline_s=deadline_s)

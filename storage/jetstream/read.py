@@ -1,11 +1,14 @@
 """Reading a stream in order: up to its end in bulk or in pages (Direct Get), then an ephemeral consumer for new events.
 
-Both check positions. A hole in the stream is `LogDamaged`. A consumer that skips an event, or falls silent because its
+A connection that may only read has no consumers: it reads in pages and looks for new events from time to time.
+
+All check positions. A hole in the stream is `LogDamaged`. A consumer that skips an event, or falls silent because its
 server has gone, is replaced: reading goes on after the last event that was given out.
 """
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from schemas.codec import decode
@@ -20,6 +23,10 @@ from storage.jetstream.stream import PAGE, PAGE_BYTES, Stored, Stream
 from storage.log import Recorded, Subjects, is_wanted
 
 _REQUEST_S = 30.0
+AHEAD = 4
+"""Pages that are asked for at once, while each is full: the server then never waits for the reader."""
+LOOK_S = 0.2
+"""Seconds between two looks for new events where no consumer may be made."""
 
 
 def recorded_of(message: Stored | Pulled) -> Recorded:
@@ -35,7 +42,9 @@ async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: 
     position = start
     paged = subject if isinstance(subject, str) else None  # pages have one filter at most
     retry: Retry | None = None
+    polls = follow and stream.connection.reads_only
     while True:
+        seen = await stream.end() if polls else 0
         end = await stream.end(paged)
         async with contextlib.aclosing(_lists(stream, position, end, paged)) as lists:
             async for some in lists:
@@ -46,6 +55,10 @@ async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: 
         position = max(position, end + 1)
         if not follow:
             return
+        if polls:
+            while await stream.end() <= seen:  # noqa: ASYNC110  another process's log
+                await asyncio.sleep(LOOK_S)
+            continue
         try:
             async with contextlib.aclosing(_live(stream, position, subject)) as live:
                 async for recorded in live:
@@ -59,7 +72,7 @@ async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: 
 
 async def _lists(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
     """In bulk where it is much, else (and after any trouble) in pages. Raises LogDamaged for a hole."""
-    if subject is None and end - position >= BULK_FROM:
+    if subject is None and end - position >= BULK_FROM and not stream.connection.reads_only:
         with contextlib.suppress(Away):
             async with contextlib.aclosing(read_bulk(stream, position, end)) as bulk:
                 async for some in bulk:
@@ -71,12 +84,27 @@ async def _lists(stream: Stream, position: int, end: int, subject: str | None) -
 
 
 async def _pages(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
-    """The next page is requested while one is read."""
-    ahead = _ask(stream, position, end, subject)
+    """The next page is requested while one is read; of a whole stream, whose positions are known, the next AHEAD."""
+    ahead, asked = deque[asyncio.Task[list[Stored]]](), position
+
+    def ask() -> None:
+        nonlocal asked
+        ahead.append(asyncio.create_task(stream.page(asked, end, subject)))
+        asked += PAGE
+
     try:
-        while ahead is not None:
-            page = await ahead
-            ahead = _ask(stream, page[-1].position + 1, end, subject)
+        while ahead or asked <= end:
+            if not ahead:
+                ask()
+            page = await ahead[0]
+            ahead.popleft()
+            depth = AHEAD if subject is None and len(page) == PAGE else 1
+            if depth == 1:  # where the next begins is known only now: a page ends at its bytes too
+                await end_all(*ahead)
+                ahead.clear()
+                asked = page[-1].position + 1
+            while asked <= end and len(ahead) < depth:
+                ask()
             page = [stored for stored in page if stored.position <= end]
             whole = len(page) if subject is not None else _in_order(page, position)
             yield page[:whole]
@@ -86,8 +114,7 @@ async def _pages(stream: Stream, position: int, end: int, subject: str | None) -
                 )
             position += whole
     finally:
-        if ahead is not None:
-            await end_all(ahead)
+        await end_all(*ahead)
 
 
 def _in_order(page: list[Stored], position: int) -> int:
@@ -110,10 +137,6 @@ async def read_blocks(stream: Stream, start: int, chain: bytes, every: int | Non
                 yield EventBlock(first, first + len(part) - 1, before, chain, arrays_of(part))
                 first += len(part)
                 del datas[:count]
-
-
-def _ask(stream: Stream, position: int, end: int, subject: str | None) -> asyncio.Task[list[Stored]] | None:
-    return asyncio.create_task(stream.page(position, end, subject)) if position <= end else None
 
 
 async def _live(stream: Stream, position: int, subject: Subjects) -> AsyncGenerator[Recorded, None]:

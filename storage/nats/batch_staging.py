@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 MEMORY = Path("/dev/shm")
-STREAMS = "jetstream/$G/streams"
+STREAMS = "jetstream/*/streams"
 
 
 def stage_in_memory(folder: Path, memory: Path = MEMORY) -> list[str]:
@@ -24,7 +24,7 @@ def stage_in_memory(folder: Path, memory: Path = MEMORY) -> list[str]:
     """
     target = _target(folder, memory)
     linked = []
-    for stream in sorted((folder / STREAMS).glob("*/")):
+    for stream in sorted(folder.glob(f"{STREAMS}/*/")):
         staging = stream / "batches"
         if staging.is_symlink() and not memory.is_dir():
             staging.unlink()
@@ -45,7 +45,7 @@ def stage_in_memory(folder: Path, memory: Path = MEMORY) -> list[str]:
 
 def unlink(folder: Path, memory: Path = MEMORY) -> None:
     """After a server has stopped in order: nothing is staged, and the folder is whole without the link."""
-    for staging in (folder / STREAMS).glob("*/batches"):
+    for staging in folder.glob(f"{STREAMS}/*/batches"):
         if staging.is_symlink():
             staging.unlink()
     shutil.rmtree(_target(folder, memory), ignore_errors=True)

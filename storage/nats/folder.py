@@ -2,7 +2,7 @@
 
 nats.conf      its configuration           server.json   pid, url, whether temporary
 nats.log       its own log                 server.lock   locked by the server process while it lives
-jetstream/     the streams
+jetstream/     the streams                 roles.json, producer.json, viewer.json   credentials (accounts.py)
 """
 
 import contextlib

@@ -1,7 +1,8 @@
 """`NatsServer`: the NATS server of a run, in the run's own folder.
 
 The server outlives a crash of its starter: it has its own session, and holds the lock by an inherited file.
-Every acked message is on disk (`sync_interval: always`). It listens on loopback only.
+Every acked message is on disk (`sync_interval: always`). It listens on loopback only, and admits nobody without
+credentials where its folder has some (storage/nats/accounts.py), as that of a run does.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from pathlib import Path
 
 from schemas.errors import FolderInUse, LogUnavailable, MissingPart, StorageError
 from storage.file_lock import is_locked
+from storage.jetstream.address import NatsAddress
 from storage.jetstream.connection import OLDEST_SERVER
-from storage.nats import batch_staging
+from storage.nats import accounts, batch_staging
 from storage.nats.folder import LOCK, ServerRecord, config_text, locked, log_tail, max_store, read_record
 from storage.nats.ports import HOST, free_port, port_is_free
 
@@ -44,6 +46,10 @@ class NatsServer:
         """Whether the process lives; another server that was started in the folder since does not count."""
         there = self.attach(self.folder)
         return there is not None and there.pid == self.pid
+
+    def address(self, access: accounts.Access) -> NatsAddress:
+        """Where and as whom to connect."""
+        return accounts.read_access(self.folder, access, self.url)
 
     @classmethod
     def attach(cls, folder: Path) -> NatsServer | None:
@@ -96,6 +102,8 @@ class NatsServer:
                 ) from error
             raise
         batch_staging.stage_in_memory(folder)  # once more: a server that starts removes the links
+        if accounts.is_guarded(folder):
+            accounts.note_url(folder, url)
         record = ServerRecord(process.pid, url, temporary)
         (folder / "server.json").write_text(json.dumps(asdict(record)))
         return cls(folder, record, process)
@@ -114,7 +122,10 @@ class NatsServer:
     def _spawn(binary: Path, folder: Path, config: str) -> subprocess.Popen[bytes]:
         try:
             with locked(folder) as lock:
-                (folder / "nats.conf").write_text(config)
+                if accounts.is_guarded(folder):
+                    config += accounts.accounts_of(folder) + "\n"
+                    _move_streams(folder / "jetstream")
+                accounts.write_private(folder / "nats.conf", config)
                 for stale in (*folder.glob("*.ports"), *folder.glob("server.json")):
                     stale.unlink()
                 batch_staging.stage_in_memory(folder)
@@ -189,6 +200,13 @@ class NatsServer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+
+def _move_streams(store: Path) -> None:
+    """Those that a server kept while it admitted everybody: into the account that has them now."""
+    old, new = store / accounts.OLD_ACCOUNT, store / accounts.ACCOUNT
+    if old.is_dir() and not new.exists():
+        old.rename(new)
 
 
 def find_binary() -> Path:

@@ -62,7 +62,8 @@ class WeightManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Which versions may go: keep the newest `newest`, and for ever every `every`-th one (0: no others but the pinned).
+    """Which versions, of weights or of checkpoints, may go: keep the newest `newest`, and for ever every `every`-th one
+    (0: no others but the pinned). Each version is whole: none needs another to be read.
 
     evaluated: the newest multiple of it stays too, so that an evaluation of that version can be finished; 0: none.
     """

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.trainer import Trainer, TrainerPlan
 from schemas.arrays import unpack
 from schemas.checkpoints import CheckpointSaved
@@ -122,6 +123,41 @@ async def test_the_version_that_engines_load_is_kept_until_the_next_one_is_publi
         assert await sim.finish() is RunPhase.FINISHED
     assert removed == [[], [1], [0, 2], [], [3, 4]]
     assert store.versions() == [5]
+
+
+async def test_checkpoints_that_retention_lets_go_take_their_weights_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trainer that takes over goes on with it: what its predecessor has saved counts too."""
+    store = WeightStore(str(tmp_path / "weights"), durable=False)
+    folders = CheckpointFolders(str(tmp_path / "checkpoints"))
+    sim = Simulation(tmp_path, make_plan(steps=9, checkpoint_every=1), ranks=OnDisk())
+    plan = TrainerPlan(
+        steps=9,
+        checkpoints=folders.root,
+        checkpoint_every=1,
+        retention=Retention(newest=1, every=8),
+        checkpoint_retention=Retention(newest=2, every=3),
+    )
+    foreign = Path(folders.of(77))
+    foreign.mkdir(parents=True)
+
+    def trainer() -> Trainer:
+        batches = PendingBatches(unpack, temperature=1.0)
+        return Trainer(Participant(sim.log, "trainer"), sim.ranks, store, batches, plan)
+
+    monkeypatch.setattr(sim, "_new_trainer", trainer)
+    sim.trainer = trainer()
+    async with sim:
+        sim.start_engine(Script(chunk=8))
+        await sim.until(CheckpointSaved, 5)
+        await sim.kill_trainer()
+        sim.start_trainer(OnDisk(disk=sim.ranks.disk))
+        assert await sim.finish() is RunPhase.FINISHED
+    kept = {3, 6, 8, 9}
+    assert {int(path.name[1:]) for path in Path(folders.root).glob("v*")} == kept | {77}, "77 is not in the log"
+    assert set(store.versions()) == kept | {0, 8}
+    assert not list(Path(folders.root).glob(".*.removed"))
 
 
 async def test_of_two_trainers_that_claim_at_the_same_moment_one_is_refused(

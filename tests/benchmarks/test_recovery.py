@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from benchmarks.recovery import TARGET_S, figure_of
 from schemas.workers import WorkerJoined
 from tests.chaos.killer import Struck
@@ -14,7 +12,7 @@ STARTS = [WorkerJoined(worker="conductor-1", role="conductor", pid=1, seconds={"
 
 
 def _recovery(kind: Kind, first_token_s: float | None, back_s: float | None) -> Recovery:
-    return Recovery(Struck(0, kind, 1, 0, 0, 0), first_token_s, back_s, math.inf)
+    return Recovery(Struck(0, kind, 1, 0, 0, 0), first_token_s, back_s, 0.0, alone=True)
 
 
 def test_a_figure_has_its_target_and_what_the_start_is_made_of() -> None:

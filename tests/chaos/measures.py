@@ -160,15 +160,18 @@ def tokens_in_log(events: Iterable[Event]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Of one kill: seconds to the first new token, to the `worker.joined` of a successor, and to the next kill.
+    """Of one kill: seconds to the first new token and to a successor's `worker.joined`; None where it did not come.
 
-    What took longer than the next kill took to come is not owed to this one alone.
+    start_s: what the successor's own start took of them, as it says; before that it was missed and its process made.
+    alone: the run made tokens when it struck, and no other kill came before they were made again. What another kill
+    falls into, or a start, is not owed to this one.
     """
 
     struck: Struck
     first_token_s: float | None
     back_s: float | None
-    next_s: float
+    start_s: float
+    alone: bool
 
 
 def recoveries(struck: Sequence[Struck], sightings: Sequence[Sighting]) -> list[Recovery]:
@@ -176,23 +179,52 @@ def recoveries(struck: Sequence[Struck], sightings: Sequence[Sighting]) -> list[
 
     A dead driver's engines work on for a moment; what they bring does not count before the run was resumed.
     """
-    nexts = [*struck[1:], None]
-    return [_recovery(one, after, sightings) for one, after in zip(struck, nexts, strict=True)]
+    found: list[Recovery] = []
+    well_since: float = next((one.seen_at for one in sightings if one.tokens), math.inf)
+    for one, after in zip(struck, [*struck[1:], None], strict=True):
+        next_at = after.at if after else math.inf
+        was_well = well_since <= one.at
+        token, joined = _signs_of_life(one, sightings)
+        well_since = token.seen_at if token else math.inf
+        found.append(
+            Recovery(
+                struck=one,
+                first_token_s=_seconds_after(one, token),
+                back_s=_seconds_after(one, joined),
+                start_s=joined.start_s if joined else 0.0,
+                alone=was_well and well_since <= next_at,
+            )
+        )
+    return found
 
 
-def _recovery(struck: Struck, after: Struck | None, sightings: Sequence[Sighting]) -> Recovery:
+def _signs_of_life(struck: Struck, sightings: Sequence[Sighting]) -> tuple[Sighting | None, Sighting | None]:
+    """The first new token after a kill, and the successor."""
     later = [sighting for sighting in sightings if sighting.at > struck.at]
     if struck.kind in (Kind.DRIVER, Kind.MACHINE):
         resumed = next((index for index, sighting in enumerate(later) if sighting.resumed), len(later))
         later = later[resumed:]
     token = next((sighting for sighting in later if sighting.tokens), None)
     joined = next((sighting for sighting in later if sighting.joined == BACK.get(struck.kind, "-")), None)
-    return Recovery(
-        struck,
-        (token.seen_at - struck.at) * NANO if token else None,
-        (joined.seen_at - struck.at) * NANO if joined else None,
-        (after.at - struck.at) * NANO if after else math.inf,
-    )
+    return token, joined
+
+
+def _seconds_after(struck: Struck, sighting: Sighting | None) -> float | None:
+    return (sighting.seen_at - struck.at) * NANO if sighting else None
+
+
+def parts(found: Sequence[Recovery]) -> dict[str, float]:
+    """Medians of what recoveries of one kind are made of, in seconds."""
+    back = [(one, one.back_s) for one in found if one.back_s is not None]
+    if not back:
+        return {}
+    to_token = [one.first_token_s - back_s for one, back_s in back if one.first_token_s is not None]
+    medians = {
+        "until the successor's start": [back_s - one.start_s for one, back_s in back],
+        "its start": [one.start_s for one, _ in back],
+        "then to a token": [max(0.0, seconds) for seconds in to_token],
+    }
+    return {name: round(statistics.median(seconds), 2) for name, seconds in medians.items() if seconds}
 
 
 def middle_and_worst(seconds: Iterable[float | None]) -> dict[str, float | int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -76,14 +75,18 @@ def _first_difference(digests: dict[int, str], expected: dict[int, str]) -> int 
     return next((v for v in sorted({*digests, *expected}) if digests.get(v) != expected.get(v)), None)
 
 
-def _by_kind(recoveries: Sequence[measures.Recovery], field: str) -> dict[str, dict[str, float | int]]:
-    """Over all kills, and by kind over those that no other kill fell into."""
+def _by_kind(recoveries: Sequence[measures.Recovery], field: str) -> dict[str, Any]:
+    """Over all kills, and by kind over those that struck alone, with what these are made of."""
     kinds = [kind for kind in Kind if any(one.struck.kind is kind for one in recoveries)]
     if field == "back_s":
         kinds = [kind for kind in kinds if kind in measures.BACK]
-    table = {"all": measures.middle_and_worst(getattr(one, field) for one in recoveries if one.struck.kind in kinds)}
-    for kind in kinds:
-        own = [(getattr(one, field), one.next_s) for one in recoveries if one.struck.kind is kind]
-        alone = [seconds for seconds, next_s in own if (math.inf if seconds is None else seconds) <= next_s]
-        table[kind.value] = measures.middle_and_worst(alone)
+    every = [one for one in recoveries if one.struck.kind in kinds]
+    groups = {"all": every, "alone": [one for one in every if one.alone]}
+    groups |= {kind.value: [one for one in every if one.alone and one.struck.kind is kind] for kind in kinds}
+    table: dict[str, Any] = {
+        name: measures.middle_and_worst(getattr(one, field) for one in group) for name, group in groups.items()
+    }
+    if field == "back_s":
+        for kind in kinds:
+            table[kind.value] |= measures.parts(groups[kind.value])
     return table

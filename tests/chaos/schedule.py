@@ -11,6 +11,10 @@ LONGEST_DELAY_S = 1.5
 """A step of the small run takes about half of it, so that every moment of a step is met."""
 OVERLAPPING = 0.2
 """Share of the kills that do not wait for the run to have recovered from the one before."""
+STEPS_PER_KILL = 3
+"""Steps of a run that is made for its kills: twice what a kill and the wait before it take on a fast machine."""
+STRUCK_SHARE = 0.5
+"""Share of the steps over which kills are spread. The rest is room: steps go on while kills wait for a recovery."""
 
 
 class Kind(enum.StrEnum):
@@ -50,13 +54,18 @@ class Strike:
     waits: bool
 
 
+def steps_for(kills: int) -> int:
+    """Steps of a run that is long enough for so many kills."""
+    return max(4, STEPS_PER_KILL * kills)
+
+
 def schedule(kills: int, seed: int, steps: int, kinds: Sequence[Kind] = USUAL) -> tuple[Strike, ...]:
-    """`kills` strikes spread over a run of `steps` steps, all before its last one. Every kind comes about as often."""
+    """`kills` strikes spread over the first half of a run of `steps` steps. Every kind comes about as often."""
     drawn = random.Random(seed)
     order: list[Kind] = []
     while len(order) < kills:
         order += drawn.sample(list(kinds), len(kinds))
-    moments = max(1, steps - 1)
+    moments = max(1, int(steps * STRUCK_SHARE))
     return tuple(
         Strike(
             number=number,

@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Protocol
 
+from storage.jetstream.address import NatsAddress
+from storage.nats.accounts import Access
 from storage.nats.server import NatsServer
 from tests.storage.nats_cluster import NatsCluster
 
@@ -19,7 +21,7 @@ class Servers(Protocol):
 
     flags: tuple[str, ...]
 
-    def url(self) -> str | None:
+    def url(self) -> NatsAddress | str | None:
         """Where the log answers; None while it does not."""
 
     def pids(self) -> list[int]:
@@ -43,9 +45,9 @@ class OwnServer:
     def __init__(self, run_folder: Path) -> None:
         self._folder = run_folder / "nats"
 
-    def url(self) -> str | None:
+    def url(self) -> NatsAddress | None:
         server = NatsServer.attach(self._folder)
-        return server.url if server else None
+        return server.address(Access.ROLES) if server else None
 
     def pids(self) -> list[int]:
         server = NatsServer.attach(self._folder)

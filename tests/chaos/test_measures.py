@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -131,16 +130,30 @@ def test_a_group_without_a_fate_is_forgotten_where_nothing_may_wait() -> None:
 def test_seconds_count_from_the_kill_to_what_was_stamped_after_it() -> None:
     struck = [_kill(Kind.TRAINER, 10), _kill(Kind.NATS, 14)]
     sightings = [
+        _sight(9, seen=9.1, tokens=4),
         _sight(9.9, seen=10.5, tokens=4),  # was on its way
         _sight(11, seen=12, tokens=3),
-        _sight(13, seen=13.5, joined="trainer"),
+        _sight(13, seen=13.5, joined="trainer", start_s=0.5),
     ]
     first, second = measures.recoveries(struck, sightings)
-    assert [first.first_token_s, first.back_s] == [pytest.approx(2.0), pytest.approx(3.5)]
-    assert first.next_s == pytest.approx(4.0)
-    assert (second.first_token_s, second.back_s, second.next_s) == (None, None, math.inf)
+    assert [first.first_token_s, first.back_s, first.start_s] == pytest.approx([2.0, 3.5, 0.5])
+    assert first.alone
+    assert (second.first_token_s, second.back_s, second.alone) == (None, None, True)
+    assert measures.parts([first]) == {
+        "until the successor's start": 3.0, "its start": 0.5, "then to a token": 0.0
+    }  # fmt: skip
+    assert measures.parts([second]) == {}
     assert measures.middle_and_worst([3.0, None, 1.0]) == {"count": 2, "open": 1, "median": 2.0, "worst": 3.0}
     assert measures.middle_and_worst([None]) == {"count": 0, "open": 1}
+
+
+def test_a_kill_that_falls_into_a_start_or_into_another_recovery_is_not_alone() -> None:
+    into_start, engine, into_recovery = _kill(Kind.GRADER, 1), _kill(Kind.ENGINE, 10), _kill(Kind.GRADER, 11)
+    sightings = [_sight(5, seen=5.1, tokens=4), _sight(19, seen=19.1, tokens=4)]
+    found = measures.recoveries([into_start, engine, into_recovery], sightings)
+    assert [one.alone for one in found] == [False, False, False]
+    found = measures.recoveries([into_start, engine], sightings)
+    assert [one.alone for one in found] == [False, True]
 
 
 def test_a_dead_drivers_engines_do_not_count_as_recovery() -> None:
@@ -157,8 +170,8 @@ def _kill(kind: Kind, at: float) -> Struck:
     return Struck(0, kind, 1, int(at * SECOND), 0, 0)
 
 
-def _sight(at: float, seen: float, tokens: int = 0, joined: str = "") -> Sighting:
-    return Sighting(1, "", int(at * SECOND), int(seen * SECOND), tokens, joined)
+def _sight(at: float, seen: float, tokens: int = 0, joined: str = "", start_s: float = 0.0) -> Sighting:
+    return Sighting(1, "", int(at * SECOND), int(seen * SECOND), tokens, joined, start_s=start_s)
 
 
 def test_ks_distance_against_known_values() -> None:

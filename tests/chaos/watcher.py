@@ -15,6 +15,7 @@ from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from schemas.workers import WorkerJoined
 from storage.follow import Follower
+from storage.jetstream.address import NatsAddress
 from storage.jetstream.log import JetStreamLog
 from storage.log import Recorded
 
@@ -27,7 +28,7 @@ ANSWER_S = 5.0
 class Sighting:
     """An event as it was seen. at: its own stamp; seen_at: when it came here; both UTC ns. tokens: that it brought.
 
-    joined: the role of the worker whose `worker.joined` it is. resumed: it is `run.resumed`.
+    joined: the role of the worker whose `worker.joined` it is; start_s: of its start. resumed: it is `run.resumed`.
     """
 
     position: int
@@ -37,6 +38,7 @@ class Sighting:
     tokens: int
     joined: str = ""
     resumed: bool = False
+    start_s: float = 0.0
 
 
 def tokens_in(event: Event) -> int:
@@ -47,7 +49,7 @@ def tokens_in(event: Event) -> int:
 class Watcher:
     """`follow` runs beside the killing; the rest is what it has seen so far. url: where the log answers just now."""
 
-    def __init__(self, run: str, url: Callable[[], str | None]) -> None:
+    def __init__(self, run: str, url: Callable[[], NatsAddress | str | None]) -> None:
         self._run, self._url = run, url
         self.sightings: list[Sighting] = []
         self.version = -1
@@ -102,9 +104,10 @@ class Watcher:
         """Fold one event in."""
         envelope, event = recorded.envelope, recorded.envelope.event
         joined = event.role if isinstance(event, WorkerJoined) else ""
+        start_s = sum(event.seconds.values()) if isinstance(event, WorkerJoined) else 0.0
         resumed = isinstance(event, RunResumed)
         self.sightings.append(
-            Sighting(recorded.position, envelope.id, envelope.at, now, tokens_in(event), joined, resumed)
+            Sighting(recorded.position, envelope.id, envelope.at, now, tokens_in(event), joined, resumed, start_s)
         )
         if isinstance(event, WorkerJoined):
             self._joined.setdefault(event.role, []).append(event.pid)

@@ -60,7 +60,7 @@ def test_the_weights_that_answered_stand_beside_the_mean_where_they_are_others()
         for one in recorded(said):
             progress.apply(one)
         view.tick(progress, 3)
-        assert progress.evals[-1].other_versions == expected
+        assert progress.figures.evals[-1].other_versions == expected
         for text in (_shown(progress), out.getvalue(), reached(progress.summary())):
             assert ("v2 to v3" in text) == bool(expected)
 

@@ -11,9 +11,10 @@ from schemas.errors import RunNotFound
 from slime_events.app.cli.main import main
 from slime_events.core.run.run_reader import open_run
 from storage.archive.writer import ArchiveWriter
+from storage.jetstream.address import NatsPlace
 from storage.jetstream.log import JetStreamLog
 from storage.nats.server import NatsServer
-from storage.open_log import record_url
+from storage.open_log import record_place
 from tests.cli.small_run import appends, events, finished, recorded
 
 SAID = finished(list(events()))
@@ -32,7 +33,7 @@ async def test_by_name_by_folder_and_by_archive(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "copied-under-another-name"
     folder.mkdir(parents=True)
     (folder / "settings.toml").write_text('[run]\nrun = "small"\n')
-    record_url(folder, server.url)
+    record_place(folder, NatsPlace(url=server.url))
     log = await JetStreamLog.open(server.url, "small")
     await log.append(appends(SAID))
     await log.close()

@@ -6,8 +6,10 @@ import argparse
 import asyncio
 import io
 import json
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,17 @@ import msgspec
 import nats
 import pytest
 
-from schemas.errors import LogUnavailable
+from schemas.errors import AccessDenied, LogUnavailable
 from schemas.inbox import FieldError, InboxPrompt, InboxReply
 from slime_events.app.cli.commands.produce import BadLine, Inbox, Line, nats_inbox, produce, read_lines, send_file
+from storage.jetstream.address import NatsAddress
 from storage.log import MAX_BATCH
+from storage.nats.accounts import Access, file_of
 from storage.nats.server import NatsServer
+from storage.open_log import own_server
 from tests.cli.invoke import arguments
 
-SNIPPET = Path(__file__).parents[2] / "docs" / "snippets" / "produce.py"
+SNIPPETS = Path(__file__).parents[2] / "docs" / "snippets"
 
 
 class FakeInbox:
@@ -108,9 +113,9 @@ async def test_a_message_has_no_more_prompts_than_a_log_stores_at_once() -> None
     assert list(map(len, inbox.messages)) == [MAX_BATCH, MAX_BATCH, 1]
 
 
-async def _answering(url: str, run: str) -> Any:
+async def _answering(server: NatsAddress, run: str) -> Any:
     """A client that answers like the inbox of a run."""
-    inbox, client = FakeInbox(), await nats.connect(url)
+    inbox, client = FakeInbox(), await nats.connect(**server.options())
 
     async def receive(message: Any) -> None:
         await message.respond(msgspec.json.encode(await inbox.send(message.data)))
@@ -120,27 +125,53 @@ async def _answering(url: str, run: str) -> Any:
     return client
 
 
-async def test_over_nats_with_the_command_and_with_plain_nats_py(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    async with await own_server(tmp_path / "r", "r") as server:
+        yield server
+
+
+async def test_over_nats_with_the_command(
+    server: NatsServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "p.jsonl"
     file.write_text('{"key": "1", "prompt": "a"}\n{"key": "2", "prompt": "no"}\n')
-    async with await NatsServer.start(tmp_path / "nats") as server:
-        words = arguments("produce", "r", str(file), "--nats-url", server.url)
-        with file.open() as opened, pytest.raises(LogUnavailable):
-            await send_file(words, opened)
-        client = await _answering(server.url, "r")
-        assert await _run(words, file) == 1
-        said = capsys.readouterr()
-        assert said.out == "inbox-1  1\n"
-        assert f"{file}:2: prompt: " in said.err
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, str(SNIPPET), server.url, "r", stdout=asyncio.subprocess.PIPE
-        )
-        out, _ = await asyncio.wait_for(process.communicate(), 30)
-        assert process.returncode == 0
-        assert "inbox-quiz-4" in out.decode()
-        await client.close()
+    words = arguments("produce", "r", str(file), "--nats-creds", str(file_of(server.folder, Access.PRODUCER)))
+    waiting = asyncio.create_task(_run(words, file))
+    while "takes no prompts yet" not in (said := capsys.readouterr()).err:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    client = await _answering(server.address(Access.ROLES), "r")
+    assert await waiting == 1
+    said = capsys.readouterr()
+    assert said.out == "inbox-1  1\n"
+    assert f"{file}:2: prompt: " in said.err
+    await client.close()
+    with pytest.raises(LogUnavailable, match="takes no prompts"):
+        await _run(argparse.Namespace(**vars(words) | {"wait": 0.0}), file)
+    nobody = arguments("produce", "r", str(file), "--nats-url", server.url)
+    with pytest.raises(AccessDenied, match="--nats-creds"):
+        await _run(nobody, file)
+
+
+@pytest.mark.parametrize("snippet", ["produce.py", "produce.js"])
+async def test_the_producers_of_the_docs(server: NatsServer, snippet: str) -> None:
+    """With one file of the run's folder. They wait for a run that takes no prompts yet."""
+    program = sys.executable if snippet.endswith(".py") else _node()
+    producer = await asyncio.create_subprocess_exec(
+        program, str(SNIPPETS / snippet), str(file_of(server.folder, Access.PRODUCER)), stdout=asyncio.subprocess.PIPE
+    )
+    client = await _answering(server.address(Access.ROLES), "r")
+    out, _ = await asyncio.wait_for(producer.communicate(), 60)
+    assert producer.returncode == 0
+    assert "inbox-quiz-4" in out.decode()
+    await client.close()
+
+
+def _node() -> str:
+    node, module = shutil.which("node"), "@nats-io/transport-node"
+    if not node or subprocess.run([node, "-e", f"require({module!r})"], capture_output=True, check=False).returncode:
+        pytest.skip(f"no node with {module}: npm install it, and set NODE_PATH")
+    return node
 
 
 async def _run(words: argparse.Namespace, file: Path) -> int:
@@ -150,4 +181,4 @@ async def _run(words: argparse.Namespace, file: Path) -> int:
 
 def test_a_message_over_nats_leaves_room_for_its_frame() -> None:
     client = type("Client", (), {"max_payload": 1 << 20})()
-    assert nats_inbox(client, "r", 30.0).max_bytes < 1 << 20
+    assert nats_inbox(client, "r", 30.0, 0.0).max_bytes < 1 << 20

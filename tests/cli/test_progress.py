@@ -38,9 +38,11 @@ def test_the_trainer_is_idle_where_it_neither_trains_nor_saves() -> None:
         said = Recorded(recorded.position, recorded.subject, envelope, recorded.data)
         progress.apply(said)
         records.apply(said)
-    assert [line.idle for line in progress.steps][1:] == pytest.approx([0.6, 0.4])
+    assert [line.idle for line in progress.figures.steps][1:] == pytest.approx([0.6, 0.4])
     assert progress.trainer_idle == progress.summary()["trainer_idle"] == pytest.approx(0.5)
-    assert "idle 50.0% of the time from its first commit to its last" in run_text(run_facts(records, progress))
+    assert "idle 50.0% of the time from its first commit to its last" in run_text(
+        run_facts(records, progress, progress.figures.steps)
+    )
 
 
 def _at(said: list[tuple[float, Event]]) -> Progress:
@@ -76,12 +78,12 @@ def _resumed_a_day_later(killed: float = 13.0) -> list[tuple[float, Event]]:
 
 def test_neither_starting_nor_the_time_without_a_launcher_is_a_step_s() -> None:
     progress = _at(_resumed_a_day_later())
-    first, second = progress.steps
+    first, second = progress.figures.steps
     assert (first.seconds, second.seconds) == (pytest.approx(2.0), pytest.approx(2.0))
     assert second.idle == pytest.approx(1 - 0.3 / 2.0)
     assert second.tokens_per_s == pytest.approx(4 * 3 / 2.0)
     assert progress.eta_s(3) == pytest.approx(2.0)
-    assert progress.time.startup == 20 * SECOND
+    assert progress.figures.time.startup == 20 * SECOND
     assert progress.summary()["seconds"] == pytest.approx(13.0 + 21.0)
     assert progress.summary()["lives"] == 2
 
@@ -89,7 +91,7 @@ def test_neither_starting_nor_the_time_without_a_launcher_is_a_step_s() -> None:
 def test_a_step_that_is_trained_while_engines_start_took_what_the_trainer_says() -> None:
     said = _resumed_a_day_later(killed=12.1)
     late = [(at, event) for at, event in said if not (isinstance(event, WeightsActivated) and at > 20.0)]
-    line = _at(late).steps[1]
+    line = _at(late).figures.steps[1]
     assert (line.seconds, line.idle) == (pytest.approx(0.3), pytest.approx(0.0))
 
 
@@ -98,7 +100,7 @@ def test_a_step_that_is_trained_while_engines_start_does_not_end_their_start() -
     before = events()
     (first, second) = (number for number, event in enumerate(before) if isinstance(event, StepCommitted))
     said = [(1.0 if number < first else 2.0, event) for number, event in enumerate(before[:second])]
-    worked = _at(said).time.worked
+    worked = _at(said).figures.time.worked
     ready = WeightsActivated(version=2, engine="engine-2", digest="d2", seconds=0.1, lag=0.2)
     said += [
         (100.0, RunResumed(incarnation=1, code_version="")),
@@ -107,7 +109,7 @@ def test_a_step_that_is_trained_while_engines_start_does_not_end_their_start() -
         (156.0, ready),
         (157.5, msgspec.structs.replace(ready, engine="engine-3")),
     ]
-    time = _at(said).time
+    time = _at(said).figures.time
     assert time.startup == 56 * SECOND
     assert time.worked - worked == 1.5 * SECOND
 

@@ -24,10 +24,11 @@ from slime_events.app.launch.run_status import RunStatus, read_status
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import open_run
 from storage.archive.writer import ArchiveWriter
+from storage.jetstream.address import NatsPlace
 from storage.jetstream.log import JetStreamLog
 from storage.log import Append
 from storage.nats.server import NatsServer
-from storage.open_log import record_url
+from storage.open_log import record_place
 from tests.cli.small_run import recorded
 
 STARTED = RunStarted(settings={"rollout": {"num_rollout": 2}}, code_version="0")
@@ -55,7 +56,7 @@ async def runs(folder: Path) -> AsyncIterator[dict[str, RunFolder]]:
         for name, events in LOGS.items():
             run = folders[name] = RunFolder.create(folder / "runs", name)
             run.settings.write_text(f'[run]\nrun = "{name}"\n[rollout]\nnum_rollout = 2\n')
-            record_url(run.path, server.url)
+            record_place(run.path, NatsPlace(url=server.url))
             log = await JetStreamLog.open(server.url, name)
             stack.push_async_callback(log.close)
             await log.append([Append(enclose(name, event, at=1, producer="test")) for event in events])

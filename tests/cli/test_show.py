@@ -138,6 +138,6 @@ def test_the_steps_and_the_bound_are_those_of_the_newest_resumption() -> None:
     for recorded in run.recorded(said):
         records.apply(recorded)
         progress.apply(recorded)
-    facts = run_facts(records, progress, launched=True)
+    facts = run_facts(records, progress, progress.figures.steps, launched=True)
     assert (facts["steps_wanted"], facts["phase"], facts["lives"]) == (9, "running", 2)
     assert facts["staleness"] == {"most": 1, "bound": 4}

@@ -19,7 +19,8 @@ import pytest_asyncio
 
 from schemas.errors import EngineError
 from schemas.rollouts import StopReason
-from serve_apps.engine.sglang_engine import SglangEngine, runs
+from serve_apps.engine.sglang_engine import SglangEngine
+from serve_apps.engine.template import runs
 from slime_events.core.config.engine import EngineSettings
 from tests.engine import tiny_model
 from tests.engine.contract import EngineContract, Response, collect, generated, request
@@ -27,6 +28,7 @@ from tests.engine.contract import EngineContract, Response, collect, generated, 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 START_S = 240.0
+TEMPLATE = f"tests-{os.getpid()}"
 
 
 def _litter(folder: Path) -> list[Path]:
@@ -48,7 +50,7 @@ def weights(checkpoints: list[Path]) -> list[Path]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(checkpoints: list[Path]) -> AsyncIterator[SglangEngine]:
-    engine = SglangEngine(EngineSettings(hf_checkpoint=str(checkpoints[0]), device="cpu"))
+    engine = SglangEngine(EngineSettings(hf_checkpoint=str(checkpoints[0]), device="cpu"), template=TEMPLATE)
     await engine.start(START_S)
     assert len(_litter(engine._folder.path)) == 2
     yield engine
@@ -162,7 +164,8 @@ async def test_a_batch_is_quick(engine: SglangEngine) -> None:
 
 
 async def test_a_killed_scheduler_is_noticed(checkpoints: list[Path], engine: SglangEngine) -> None:
-    """Last here: it ends the shared engine."""
+    """Last here: it ends the shared engine. Its successor needs no imports and makes the same tokens."""
+    first = await collect(engine, request(0))
     tasks = [asyncio.create_task(collect(engine, request(n, new=900))) for n in range(4)]
     await generated(engine, engine.tokens_generated + 1)
     os.kill(engine.scheduler_pids[0], signal.SIGKILL)
@@ -172,6 +175,17 @@ async def test_a_killed_scheduler_is_noticed(checkpoints: list[Path], engine: Sg
     assert all(isinstance(result, EngineError) for result in results)
     assert not await engine.healthy()
     assert not engine._answers
+    await engine.stop()
+
+    successor = SglangEngine(EngineSettings(hf_checkpoint=str(checkpoints[0]), device="cpu"), template=TEMPLATE)
+    await successor.start(START_S)
+    try:
+        assert successor._host is not None
+        assert successor._host.child is None, "it is no child, but made of the template"
+        again = await collect(successor, request(0))
+    finally:
+        await successor.stop()
+    assert again.tokens.tolist() == first.tokens.tolist()
 
 
 async def test_a_failed_start_says_why(tmp_path: Path) -> None:

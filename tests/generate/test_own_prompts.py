@@ -31,6 +31,7 @@ from slime_events.loop.prompts.source import PromptSource
 from slime_events.loop.training.pending_rewards import PendingRewards
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import completed_sample, group_samples
+from slime_events.plugins.texts import Texts
 from storage.log import Append, append_all
 from storage.memory_log import MemoryLog
 from tests.generate.scene import a_run, check_log, events
@@ -117,7 +118,8 @@ async def test_a_filter_is_shown_the_same(tmp_path: Path) -> None:
         shown.update(zip(group.samples, prompts, strict=True))
         return keep_all(group)
 
-    run = await made(tmp_path, "fan_out", judge=judge)
+    texts = Texts()
+    run = await made(tmp_path, "fan_out", judge=lambda group: judge(texts.told(group)), texts=texts)
     assert shown == await read(run.log)
 
 

@@ -13,6 +13,7 @@ from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.seal import Normalise
+from slime_events.plugins.texts import Texts
 from storage.log import Recorded
 from tests.simulation.roles import keep_all
 
@@ -22,9 +23,14 @@ def normalise(rewards: Sequence[float], sizes: Sequence[int]) -> list[float]:
     return normalize_rewards(rewards, sizes, AlgorithmSettings())
 
 
-def policy_for(plan: Plan, judge: GroupFilter | None = None, normalised: Normalise = normalise) -> Policy:
+def policy_for(
+    plan: Plan,
+    judge: GroupFilter | None = None,
+    normalised: Normalise = normalise,
+    texts: Texts | None = None,
+) -> Policy:
     """What such a conductor decides by."""
-    return Policy(plan, judge or keep_all, normalised)
+    return Policy(plan, judge or keep_all, normalised, texts)
 
 
 def replayed(

@@ -91,11 +91,8 @@ def test_prompts_from_outside_keep_it(tmp_path: Path, monkeypatch: pytest.Monkey
         raise TrainerError("rank 0 has no device")
 
     async def produce(view: Watching) -> None:
-        await view.until(lambda progress: any(one.role == "conductor" for one in progress.workers))
-        folder = tmp_path / "runs" / "early"
-        server = NatsServer.attach(folder / "nats")
-        assert server is not None
-        await publish(server.url, "early")
+        await view.until(lambda progress: any(one.role == "conductor" for one in progress.figures.workers))
+        await publish(tmp_path / "runs" / "early")
         sent.set()
 
     monkeypatch.setattr(Broken, "reset", wait)

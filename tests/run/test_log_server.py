@@ -37,7 +37,7 @@ async def kill(folder: RunFolder) -> int:
 
 
 async def test_a_server_that_readers_start_first_becomes_the_runs(folder: RunFolder) -> None:
-    server = LogServer(folder, None, note=lambda _: None)
+    server = LogServer(folder, "demo", None, note=lambda _: None)
     async with server.running(None) as url:
         await (await JetStreamLog.open(url, "demo")).close()
         before = await kill(folder)
@@ -60,7 +60,7 @@ async def test_a_reader_that_is_starting_it_is_waited_for(folder: RunFolder, mon
             raise refused.pop()
         return await start(*args, **options)
 
-    server = LogServer(folder, None, note=lambda _: None)
+    server = LogServer(folder, "demo", None, note=lambda _: None)
     async with server.running(None):
         await kill(folder)
         monkeypatch.setattr(NatsServer, "start", refuse_once)
@@ -80,7 +80,7 @@ async def test_one_that_cannot_be_started_is_tried_again(folder: RunFolder, monk
         return await start(*args, **options)
 
     notes: list[str] = []
-    async with LogServer(folder, None, notes.append).running(None) as url:
+    async with LogServer(folder, "demo", None, notes.append).running(None) as url:
         monkeypatch.setattr(NatsServer, "start", fail_once)
         await kill(folder)
         await (await JetStreamLog.open(url, "demo")).close()

@@ -81,7 +81,7 @@ async def test_a_server_that_readers_started_becomes_the_launchers(tmp_path: Pat
         reading = NatsServer.attach(tmp_path / "nats")
         assert reading is not None
         assert reading.record.temporary
-        own = await own_server(tmp_path)
+        own = await own_server(tmp_path, "demo")
         assert own.pid == reading.pid
     assert own.alive, "the last reader leaves it"
     await own.stop()

@@ -10,6 +10,7 @@ from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from slime_events.analysis.model.rejections import Reason, Rejections, reason_of
 from slime_events.app.launch.supervisor import RejectionWatch
+from slime_events.core.state.run import RunState
 
 NINES = "raised: the grader rewards2.py:f raised ValueError: no nines (rewards2.py:4)"
 
@@ -33,7 +34,7 @@ def accepted(number: int) -> GroupAccepted:
 
 
 def news(events: Sequence[Event]) -> list[str]:
-    watch = RejectionWatch()
+    watch = RejectionWatch(RunState(run="r"))
     return [said for event in events if (said := watch.apply(event)) is not None]
 
 

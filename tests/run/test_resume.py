@@ -25,6 +25,7 @@ from slime_events.app.launch.supervisor import LAUNCHER
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
 from storage.archive.reader import ArchiveReader
+from storage.nats.accounts import Access
 from storage.nats.server import NatsServer
 from storage.open_log import open_run_log
 from tests.cli.invoke import command
@@ -179,7 +180,7 @@ def test_of_two_launchers_that_see_the_same_log_one_resumes_it(tmp_path: Path) -
     folder = RunFolder(tmp_path / "runs", "stopped")
 
     async def race() -> list[Any]:
-        async with open_run_log(folder.path) as log:
+        async with open_run_log(folder.path, access=Access.ROLES) as log:
             standing = await read_run_record(log)
             workers = [Participant(log, LAUNCHER) for _ in range(2)]
             words = (announce_resume(worker, standing, standing.settings, folder) for worker in workers)

@@ -43,7 +43,7 @@ async def watch(
     archivist = asyncio.get_running_loop().create_future()
     roles: Any = SimpleNamespace(tasks={ARCHIVIST: archivist}, stop=lambda role: archivist.cancel())
     settings = TrainSettings(rollout=RolloutSettings(rollout_batch_size=1, num_rollout=1, rollout_deadline=0.1))
-    run_folder: Any = SimpleNamespace(path=folder, logs=folder)
+    run_folder: Any = SimpleNamespace(path=folder, logs=folder, archive=folder / "archive")
     view: Any = SimpleNamespace(begin=lambda *_: archivist.set_result(None), tick=lambda *_: None, note=note)
     progress = Progress("sim")
     await asyncio.wait_for(Supervisor(worker, roles, progress, view, settings, run_folder, check_server).watch(), 60)
@@ -91,4 +91,4 @@ async def test_the_progress_is_that_of_the_run_up_to_its_end(tmp_path: Path, wor
 
     progress = await watch(worker, tmp_path, end_run)
     assert (progress.state.phase, progress.state.events) == (RunPhase.FINISHED, 2)
-    assert progress.workers == []
+    assert progress.figures.workers == []

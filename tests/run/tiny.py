@@ -82,7 +82,7 @@ class Watching:
     def pid_of(self, role: str) -> int:
         """Of the process that is in this role."""
         assert self.progress is not None
-        return next(worker.pid for worker in reversed(self.progress.workers) if worker.role == role)
+        return next(worker.pid for worker in reversed(self.progress.figures.workers) if worker.role == role)
 
 
 Action = Callable[[Watching], Awaitable[Any]]

@@ -69,8 +69,7 @@ def finish(folder: Path) -> Finished:
         os.kill(trainer, signal.SIGSTOP)
         try:
             await view.until(lambda progress: progress.state.next_step >= 2)
-            url = json.loads((run / "nats" / "server.json").read_text())["url"]
-            replies.append(await publish(url, "whole"))
+            replies.append(await publish(run))
         finally:
             os.kill(trainer, signal.SIGCONT)
 
@@ -89,11 +88,12 @@ def _up_to_the_end(events: list[Recorded]) -> list[Recorded]:
     return events[:end]
 
 
-async def publish(url: str, run: str) -> dict[str, Any]:
-    """What a producer outside needs: NATS and JSON, nothing of this project."""
-    client = await nats.connect(url)
+async def publish(run: Path) -> dict[str, Any]:
+    """What a producer outside needs: one file of the run's folder, NATS and JSON, nothing of this project."""
+    access = json.loads((run / "nats" / "producer.json").read_text())
+    client = await nats.connect(access["url"], user=access["user"], password=access["password"])
     prompts = [{"key": q, "prompt": [{"role": "user", "content": q}], "label": label} for q, label in LESSON.items()]
-    answer = await client.request(f"slime.{run}.inbox.prompts", json.dumps(prompts).encode(), timeout=20)
+    answer = await client.request(f"slime.{access['run']}.inbox.prompts", json.dumps(prompts).encode(), timeout=20)
     await client.close()
     reply: dict[str, Any] = json.loads(answer.data)
     return reply

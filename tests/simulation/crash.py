@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from actors.archivist import SealPolicy
-from actors.conductor import StateKeeper
 from actors.inbox import Inbox
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from schemas.runs import Branched, RunFinished, RunResumed, RunStarted
@@ -28,10 +27,12 @@ from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
 from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.snapshot import Snapshots, low_water, training_start
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.plugins.texts import Texts
 from storage.log import Append, Delivery, Fence
 from storage.memory_log import MemoryLog
 from tests.scripted_engine import Script, ScriptedEngine
@@ -141,8 +142,8 @@ class _MortalConsumer(LineConsumer):
 class Scene:
     """What is run: the same for the run with crashes and the one without. snapshots: events between two of them.
     branched, beginning: where it goes on from, and what its trainer begins with. feed: made in the run's folder.
-    recorded: the run whose rollouts it recalls. reward: what engines grade by where it is over at once. hold_s: how
-    long an evaluation may keep an engine from newer weights.
+    recorded: the run whose rollouts it recalls. texts: of the groups that `judge` is asked about. reward: what
+    engines grade by where it is over at once. hold_s: how long an evaluation may keep an engine from newer weights.
     """
 
     plan: Plan
@@ -151,6 +152,7 @@ class Scene:
     evaluations: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     inbox: Sequence[Mapping[str, Any]] = ()
     judge: GroupFilter | None = None
+    texts: Texts | None = None
     whole_groups: bool = False
     snapshots: int | None = None
     generate: GenerateSetup | None = None
@@ -272,7 +274,9 @@ class Crashed:
         every = self.scene.snapshots
         keeper = StateKeeper(self.snapshots, every=every) if every else None
         reader = RecordedRolloutReader(worker.id, self.scene.recorded)
-        await make_conductor(worker, self.scene.plan, self.feed, self.scene.judge, keeper=keeper, recorded=reader).run()
+        await make_conductor(
+            worker, self.scene.plan, self.feed, self.scene.judge, self.scene.texts, keeper=keeper, recorded=reader
+        ).run()
 
     async def _grade(self, line: MortalLine) -> None:
         known = await self.snapshots.newest(line)

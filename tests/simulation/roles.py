@@ -31,6 +31,7 @@ from slime_events.loop.prompts.source import PromptSource
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.plugins.filters.decide import run_filter
 from slime_events.plugins.sample_view import group_samples
+from slime_events.plugins.texts import Texts
 from storage.archive.writer import ArchiveWriter
 from storage.group_commit import GroupCommit
 from storage.weights.store import WeightStore
@@ -68,6 +69,7 @@ def make_conductor(
     plan: Plan,
     feed: PromptFeed,
     judge: GroupFilter | None = None,
+    texts: Texts | None = None,
     *,
     offload: Any = inline,
     deadline_s: float = 10.0,
@@ -76,7 +78,7 @@ def make_conductor(
     """A conductor that has read nothing yet. more: of its arguments."""
     return Conductor(
         worker,
-        Policy(plan, judge or keep_all, lambda raw, sizes: normalize_rewards(raw, sizes, AlgorithmSettings())),
+        Policy(plan, judge or keep_all, lambda raw, sizes: normalize_rewards(raw, sizes, AlgorithmSettings()), texts),
         feed,
         offload,
         deadline_s=deadline_s,

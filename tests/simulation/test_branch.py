@@ -141,7 +141,7 @@ async def test_it_says_where_it_comes_from(tmp_path: Path) -> None:
     sim = await branch(await run(tmp_path, make_plan()), 2)
     progress = Progress("sim")
     records = await read_run(sim.log, progress.apply)
-    text = run_text(run_facts(records, progress))
+    text = run_text(run_facts(records, progress, progress.figures.steps))
     assert "from version 2 of sim, which is parent" in text
     assert " 5, 3 of its own, weight version 5" in text
     assert "made by    sim, which the run branches off from" in version_text(

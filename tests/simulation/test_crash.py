@@ -31,6 +31,7 @@ from slime_events.core.state.run import RunPhase, RunState
 from slime_events.core.trajectory import Trajectories
 from slime_events.plugins.filters.decide import run_filter
 from slime_events.plugins.sample_view import group_samples
+from slime_events.plugins.texts import Texts
 from storage.log import append_all
 from storage.memory_log import MemoryLog
 from tests.history.checker import check
@@ -45,15 +46,17 @@ EVALUATION = {"eval_every": 2, "eval_names": ("held",), "eval_exact": True}
 
 
 def not_the_second(args: object, samples: Sequence[Any]) -> bool:
-    """A filter that refuses one group."""
-    return bool(samples[0].prompt != "prompt 1")
+    """A filter that refuses one group, and every group of which it is not shown all texts."""
+    return bool(samples[0].prompt != "prompt 1" and all(sample.response for sample in samples))
 
 
+TEXTS = Texts()
 PLAIN = Scene(
     plan=make_plan(**SMALL, **EVALUATION),
     evaluations={"held": ["one"]},
     inbox=[{"key": "k", "prompt": "from outside"}],
-    judge=lambda group: run_filter(not_the_second, None, group_samples(group)),
+    judge=lambda group: run_filter(not_the_second, None, group_samples(TEXTS.told(group))),
+    texts=TEXTS,
 )
 TWO_ENGINES = Scene(
     plan=make_plan(**SMALL | {"groups": 2, "steps": 2, "checkpoint_every": None}),
@@ -144,7 +147,7 @@ async def run_scene(scene: Scene, folder: Path, fate: Fate) -> MemoryLog:
         bound=scene.plan.staleness_bound,
     )
     assert not findings, f"{fate.died}: " + "; ".join(map(str, findings))
-    again = replayed(crashed.log.records, policy_for(scene.plan, scene.judge), every=False)
+    again = replayed(crashed.log.records, policy_for(scene.plan, scene.judge, texts=scene.texts), every=False)
     assert again.is_equal, f"{fate.died}: {again.differences[0]}"
     return crashed.log
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actors.conductor import Conductor, StateKeeper
+from actors.conductor import Conductor
 from actors.grader import Grader
 from schemas.batches import BatchSealed
 from schemas.prompts import PromptSubmitted
@@ -18,6 +18,7 @@ from schemas.rewards import RewardAssigned
 from schemas.runs import RunFinished
 from schemas.steps import StepCommitted
 from slime_events.core.run.participant import Participant
+from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.run import state_digest
 from slime_events.core.state.snapshot import Snapshots, low_water, training_start
 from storage.group_commit import GroupCommit

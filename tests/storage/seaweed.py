@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import http.server
+import json
 import signal
 import subprocess
 import sys
@@ -33,10 +34,11 @@ PORTS = (
 
 
 class Seaweed:
-    """One process. `kill` and `start` again on the same folder and ports."""
+    """One process. `kill` and `start` again on the same folder and ports. key, secret: the only ones that it takes, in
+    place of any."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, key: str = "", secret: str = "") -> None:
+        self._folder, self._key, self._secret = folder, key, secret
         self._ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -48,6 +50,9 @@ class Seaweed:
         """Returns when it takes an object."""
         self._folder.mkdir(parents=True, exist_ok=True)
         binary = Path(sys.executable).parent / "weed"
+        allowed = ["Admin", "Read", "List", "Tagging", "Write"]
+        identity = {"name": "me", "credentials": [{"accessKey": self._key, "secretKey": self._secret}]}
+        (self._folder / "s3.json").write_text(json.dumps({"identities": [identity | {"actions": allowed}]}))
         with (self._folder / "weed.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -55,6 +60,7 @@ class Seaweed:
                     "-s3.port.iceberg=0", "-s3.port.lance=0", "-master.volumeSizeLimitMB=64", "-volume.max=20",
                     "-master.electionTimeout=1s",  # ten otherwise, after each kill
                     *(f"-{name}={port}" for name, port in self._ports.items()),
+                    *([f"-s3.config={self._folder / 's3.json'}"] if self._key else []),
                 ],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
@@ -62,7 +68,8 @@ class Seaweed:
 
     def _wait(self) -> None:
         end = time.monotonic() + READY_S
-        files = fsspec.filesystem("s3", **options_of(self.port), skip_instance_cache=True)
+        own = {"key": self._key, "secret": self._secret} if self._key else {}
+        files = fsspec.filesystem("s3", **(options_of(self.port) | own), skip_instance_cache=True)
         while True:
             try:
                 with contextlib.suppress(FileExistsError):

@@ -11,7 +11,8 @@ from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed, RunSt
 from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Ledger
 from slime_events.core.state.apply import apply
-from slime_events.core.state.run import FOLD, RunState, state_digest
+from slime_events.core.state.run import RunState, digest_by
+from slime_events.plugins.texts import Texts
 
 
 class Positions(Check):
@@ -141,20 +142,21 @@ class Fold(Check):
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
-        self._state = RunState(run=ledger.run)
+        self._state, self._texts = RunState(run=ledger.run), Texts(of_all=True)
         self._broken = False
 
     def apply(self, event: Event) -> None:
         if self._broken:
             return
         if isinstance(event, RunFinished):
-            comparable = event.fold == FOLD
-            self.seen["ends compared" if comparable else "ends of other fold rules"] += 1
-            if comparable and state_digest(self._state) != event.state_digest:
+            digest = digest_by(event.fold, self._state, self._texts.told)
+            self.seen["ends of other fold rules" if digest is None else "ends compared"] += 1
+            if digest not in (None, event.state_digest):
                 wrong = f"the {self._state.events} events before it fold to another state"
                 self.find(wrong, "an event was changed, added or replaced since")
         try:
             apply(self._state, self.recorded)
+            self._texts.apply(event, self._state)
         except (KeyError, ValueError, IndexError) as error:
             self._broken = True
             wrong = f"it does not fit the events before it ({type(error).__name__}: {error})"

@@ -5,6 +5,7 @@ from typing import IO
 import fsspec
 
 from schemas.errors import DataError, StoreUnavailable
+from schemas.references import expand
 from storage.object_store import ObjectFolder, store_errors
 
 
@@ -12,7 +13,7 @@ def open_new(url: str) -> IO[bytes]:
     """A file to write piece by piece. Raises StoreUnavailable, NoSpace."""
     try:
         with store_errors(url):
-            files, path = fsspec.core.url_to_fs(url)
+            files, path = fsspec.core.url_to_fs(expand(url))
             files.makedirs(path.rpartition("/")[0], exist_ok=True)
             opened: IO[bytes] = files.open(path, "wb")
     except (FileNotFoundError, FileExistsError) as error:  # a file stands where a folder is to be, or no file may be

@@ -1,8 +1,7 @@
 """`Progress`: step lines and figures of a run, live and for its summary. A fold of the log."""
 
 import statistics
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -17,14 +16,22 @@ from schemas.steps import StepClaimed, StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined
 from slime_events.core.run.run_settings import settings_in_force
-from slime_events.core.state.apply import apply
-from slime_events.core.state.run import RunState
+from slime_events.core.state.apply import apply_all
+from slime_events.core.state.partial_events import PARTIAL_EVENTS, FoldedEvent, read_partial_events
+from slime_events.core.state.run import FOLD
+from slime_events.core.state.snapshot import Snapshot
+from slime_events.core.state.state_fold import StateFold
 from slime_events.loop.conductor.plan import Plan, make_plan
+from storage.event_block import EventBlock
 from storage.log import Recorded
 
 NANO = 1e-9
 WINDOW = 5
 """Steps at either end that a summary's means are of; of a run of fewer than twice as many, one step."""
+KEPT = 50
+"""Step lines that are kept at least."""
+EXPECTS = 10
+"""Steps by whose seconds the others are expected."""
 EVAL_FIELDS = ("dataset", "version", "mean", "samples", "failed", "oldest_version", "newest_version")
 
 
@@ -45,6 +52,24 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True):
     idle: float
     metrics: dict[str, float]
 
+
+class SealedFigures(msgspec.Struct, frozen=True):
+    """Of a sealed batch. reward: mean of its raw rewards."""
+
+    reward: float
+    mean_length: float
+    oldest_version: int
+
+
+GENERATES = {
+    *(WeightsActivated, RolloutProgressed, RolloutCompleted),
+    *(PARTIAL_EVENTS[kind] for kind in (RolloutProgressed, RolloutCompleted)),
+}
+"""Events, whole and partial, that show that an engine is there."""
+TRAINS = {WeightsPublished, StepClaimed, StepCommitted}
+"""And a trainer; so does the trainer's `WorkerJoined`."""
+TAKEN = {BatchSealed, StepCommitted, CheckpointSaved, EvalCompleted, WeightsActivated, WorkerJoined}
+"""What a run's figures are made of; few a step."""
 
 AGREES = "logprob_agreement_max"
 AGREEMENT = 1.0
@@ -70,111 +95,194 @@ def plan_in_force(run_events: Iterable[Event]) -> Plan | None:
     return make_plan(settings.rollout, settings.evaluation, settings.trainer)
 
 
-class WorkingTime:
+class WorkingTime(msgspec.Struct):
     """How long a run was on and how long it could work, by its log. Nanoseconds, by the writers' clocks.
 
     on: from run.started or run.resumed to the last event of that incarnation, over all of them: time without a launcher
     is left out. worked: the part of it in which an engine could generate and a trainer could train; of a run that
     follows another, in which a trainer could train. startup: of the newest incarnation, until it could; None before.
-    last: UTC. lives: number of incarnations.
+    last: UTC. lives: number of incarnations. since: when the newest began. follows: whether its batches are made of
+    another run's rollouts. generates, trains: whether an engine and a trainer are there.
     """
 
-    def __init__(self) -> None:
-        self.on = self.worked = self.lives = self.last = 0
-        self.startup: int | None = None
-        self._since = 0
-        self._follows = self._generates = self._trains = False
+    on: int = 0
+    worked: int = 0
+    lives: int = 0
+    last: int = 0
+    startup: int | None = None
+    since: int = 0
+    follows: bool = False
+    generates: bool = False
+    trains: bool = False
 
-    def apply(self, event: Event, at: int) -> None:
-        """Take in the next event of the log."""
-        if isinstance(event, RunStarted | RunResumed):
-            if isinstance(event, RunStarted):
-                self._follows = event.branched is not None and event.branched.follows
-            self._generates, self._trains, self.startup = self._follows, False, None
-            self._since = self.last = at
+    def apply(self, event: Any, at: int) -> None:
+        """Take in the next event of the log, whole or partial."""
+        kind = type(event)
+        if kind is RunStarted or kind is RunResumed:
+            if kind is RunStarted:
+                self.follows = event.branched is not None and event.branched.follows
+            self.generates, self.trains, self.startup = self.follows, False, None
+            self.since = self.last = at
             self.lives += 1
             return
         passed = max(0, at - self.last) if self.lives else 0
         self.last += passed
         self.on += passed
         # Before a failure a run may have stood still up to its deadline, whether its launcher was there or not.
-        if self.startup is not None and not isinstance(event, RunFailed):
-            self.worked += passed
-        self._generates |= isinstance(event, WeightsActivated | RolloutProgressed | RolloutCompleted)
-        is_trainer = isinstance(event, WorkerJoined) and event.role == "trainer"
-        self._trains |= is_trainer or isinstance(event, WeightsPublished | StepClaimed | StepCommitted)
-        if self._generates and self._trains and self.startup is None:
-            self.startup = self.last - self._since
+        if self.startup is not None:
+            self.worked += passed if kind is not RunFailed else 0
+            return
+        self.generates |= kind in GENERATES
+        self.trains |= kind in TRAINS or (kind is WorkerJoined and event.role == "trainer")
+        if self.generates and self.trains:
+            self.startup = self.last - self.since
 
 
-class Progress:
+class Figures(msgspec.Struct):
+    """What a run's progress adds to its state. All but a few numbers for each step is of bounded size.
+
+    steps: the newest lines. rewards, seconds: of every step. first_lengths: of the first `WINDOW` steps. idle_s,
+    rest_s: without work, and in all, from the second step on. tokens_per_s: sum over the steps. staleness,
+    disagreement: the most so far; None without any. sealed: of the batches that are not trained yet. saving_s: since
+    the last commit, at which there were `tokens_at_commit` and `worked_at_commit`. warmed_up: see `Progress._expect`.
+    """
+
+    steps: list[StepLine] = []
+    rewards: list[float] = []
+    seconds: list[float] = []
+    first_lengths: list[float] = []
+    idle_s: float = 0.0
+    rest_s: float = 0.0
+    tokens_per_s: float = 0.0
+    staleness: int | None = None
+    disagreement: float | None = None
+    evals: list[EvalCompleted] = []
+    activation_lags: list[float] = []
+    workers: list[WorkerJoined] = []
+    time: WorkingTime = msgspec.field(default_factory=WorkingTime)
+    sealed: dict[int, SealedFigures] = {}
+    saving_s: float = 0.0
+    worked_at_commit: int = 0
+    tokens_at_commit: int = 0
+    warmed_up: int = 0
+    recent: list[float] = []
+
+    def add(self, line: StepLine) -> None:
+        """The next step."""
+        if self.seconds:
+            self.idle_s += line.idle * line.seconds
+            self.rest_s += line.seconds
+        self.rewards.append(line.reward)
+        self.seconds.append(line.seconds)
+        self.tokens_per_s += line.tokens_per_s
+        self.staleness = line.staleness if self.staleness is None else max(self.staleness, line.staleness)
+        if (differs := line.metrics.get(AGREES)) is not None:
+            self.disagreement = differs if self.disagreement is None else max(self.disagreement, differs)
+        if len(self.first_lengths) < WINDOW:
+            self.first_lengths.append(line.mean_length)
+        self.steps.append(line)
+        if len(self.steps) >= 2 * KEPT:
+            del self.steps[:-KEPT]
+
+
+class ProgressSnapshot(Snapshot, frozen=True, kw_only=True):
+    """A run's progress at one position, as its launcher stores it."""
+
+    figures: Figures
+
+
+class Progress(StateFold):
     """Folds a run's log into step lines and figures."""
 
     def __init__(self, run: str) -> None:
-        self.state = RunState(run=run)
-        self.steps: list[StepLine] = []
-        self.evals: list[EvalCompleted] = []
-        self.activation_lags: list[float] = []
-        self.workers: list[WorkerJoined] = []
-        self.time = WorkingTime()
-        self._sealed: dict[int, tuple[BatchSealed, float]] = {}
-        self._saving_s = 0.0
-        self._worked_at_commit = self._tokens_at_commit = self._warmed_up = 0
-        self._recent: deque[float] = deque(maxlen=10)
+        super().__init__(run)
+        self.figures = Figures()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Begin with a `ProgressSnapshot`."""
+        assert isinstance(snapshot, ProgressSnapshot)
+        self.state, self.figures = snapshot.state, snapshot.figures
+
+    def snapshot(self) -> bytes:
+        return msgspec.msgpack.encode(
+            ProgressSnapshot(fold=FOLD, before=self.before, state=self.state, figures=self.figures)
+        )
 
     def apply(self, recorded: Recorded) -> StepLine | None:
         """Fold one event in; the step's line where it committed one."""
-        apply(self.state, recorded)
+        super().apply(recorded)
         event = recorded.envelope.event
-        self.time.apply(event, recorded.envelope.at)
+        self.figures.time.apply(event, recorded.envelope.at)
+        return self._take(event) if type(event) in TAKEN else None
+
+    def apply_block(self, block: EventBlock) -> None:
+        """Fold many events in. What is taken of an event depends on the state just after it."""
+
+        def parts() -> Iterator[Sequence[FoldedEvent]]:
+            for events in read_partial_events(block.arrays, block.first, decisions=True):
+                begin, time = 0, self.figures.time
+                for end, folded in enumerate(events, 1):
+                    time.apply(folded.event, folded.at)
+                    if type(folded.event) in TAKEN:
+                        yield events[begin:end]  # folded in by the time that this goes on
+                        self._take(folded.event)
+                        begin = end
+                yield events[begin:]
+
+        apply_all(self.state, parts(), block.chain.hex())
+        self.before = block.before.hex()
+
+    def _take(self, event: Event) -> StepLine | None:
+        figures = self.figures
         match event:
             case BatchSealed():
-                self._sealed[event.step] = (event, self._mean_length(event))
+                reward = statistics.fmean(event.raw_rewards) if event.raw_rewards else 0.0
+                figures.sealed[event.step] = SealedFigures(reward, self._mean_length(event), event.oldest_version)
             case StepCommitted():
                 return self._commit(event)
             case CheckpointSaved():
-                self._saving_s += event.seconds
+                figures.saving_s += event.seconds
             case EvalCompleted():
-                self.evals.append(event)
+                figures.evals.append(event)
             case WeightsActivated(returns=False):
-                self.activation_lags.append(event.lag)
+                figures.activation_lags.append(event.lag)
             case WorkerJoined():
-                self.workers.append(event)
+                figures.workers.append(event)
         return None
 
     def _commit(self, event: StepCommitted) -> StepLine:
-        batch, mean_length = self._sealed.pop(event.step)
-        counts = self.state.counts
-        passed = max(self.time.worked - self._worked_at_commit, 1) * NANO
+        figures, counts = self.figures, self.state.counts
+        batch, time = figures.sealed.pop(event.step), figures.time
+        passed = max(time.worked - figures.worked_at_commit, 1) * NANO
         # A batch of the incarnation before may be trained while the engines still start.
         seconds = max(passed, sum(event.seconds.values()))
-        busy = min(seconds, sum(event.seconds.values()) + self._saving_s)
+        busy = min(seconds, sum(event.seconds.values()) + figures.saving_s)
         decided = counts.groups_accepted + counts.groups_rejected
-        tokens = counts.response_tokens - self._tokens_at_commit
         line = StepLine(
             step=event.step,
             version=event.version,
-            reward=statistics.fmean(batch.raw_rewards) if batch.raw_rewards else 0.0,
+            reward=batch.reward,
             accepted_share=counts.groups_accepted / decided if decided else 1.0,
-            mean_length=mean_length,
-            tokens_per_s=tokens / seconds,
+            mean_length=batch.mean_length,
+            tokens_per_s=(counts.response_tokens - figures.tokens_at_commit) / seconds,
             staleness=event.parent_version - batch.oldest_version,
             seconds=seconds,
             idle=1.0 - busy / seconds,
             metrics=event.metrics,
         )
-        self._worked_at_commit, self._tokens_at_commit, self._saving_s = self.time.worked, counts.response_tokens, 0.0
+        figures.worked_at_commit, figures.tokens_at_commit, figures.saving_s = time.worked, counts.response_tokens, 0.0
         self._expect(seconds)
-        self.steps.append(line)
+        figures.add(line)
         return line
 
     def _expect(self, seconds: float) -> None:
         """The first step of an incarnation warms up: it predicts others only until there is another."""
-        warm, self._warmed_up = self._warmed_up == self.time.lives, self.time.lives
-        if warm and len(self.steps) == 1:
-            self._recent.clear()
-        if warm or not self._recent:
-            self._recent.append(seconds)
+        figures = self.figures
+        warm, figures.warmed_up = figures.warmed_up == figures.time.lives, figures.time.lives
+        if warm and len(figures.seconds) == 1:
+            figures.recent.clear()
+        if warm or not figures.recent:
+            figures.recent = [*figures.recent[1 - EXPECTS :], seconds]
 
     def _mean_length(self, batch: BatchSealed) -> float:
         """Of its samples; 0 where they are another run's."""
@@ -190,19 +298,19 @@ class Progress:
     @property
     def trainer_idle(self) -> float | None:
         """Share of the time from the first commit to the last in which the trainer had nothing to train or save."""
-        lines = self.steps[1:]
-        return sum(line.idle * line.seconds for line in lines) / sum(line.seconds for line in lines) if lines else None
+        return self.figures.idle_s / self.figures.rest_s if len(self.figures.seconds) > 1 else None
 
     def eta_s(self, steps: int) -> float | None:
         """Seconds to go until `steps` are committed (those of a branch's parent among them), by the last ten."""
-        return statistics.fmean(self._recent) * (steps - self.state.steps) if self._recent else None
+        recent = self.figures.recent
+        return statistics.fmean(recent) * (steps - self.state.steps) if recent else None
 
     def summary(self) -> dict[str, Any]:
         """The run's figures. steps: committed in all, those before a branch's beginning included."""
-        rewards = [line.reward for line in self.steps]
+        figures = self.figures
+        rewards, evals, lags = figures.rewards, figures.evals, figures.activation_lags
         few = WINDOW if len(rewards) >= 2 * WINDOW else 1
-        differences = [line.metrics[AGREES] for line in self.steps if AGREES in line.metrics]
-        seconds = [line.seconds for line in self.steps[1:]] or [line.seconds for line in self.steps]
+        seconds = figures.seconds[1:] or figures.seconds
         return {
             "run": self.state.run,
             "phase": self.state.phase.value,
@@ -211,24 +319,24 @@ class Progress:
             "weight_versions": self.state.version,
             "reward_first": statistics.fmean(rewards[:few]) if rewards else None,
             "reward_last": statistics.fmean(rewards[-few:]) if rewards else None,
-            "length_first": statistics.fmean([s.mean_length for s in self.steps[:few]]) if rewards else None,
-            "length_last": statistics.fmean([s.mean_length for s in self.steps[-few:]]) if rewards else None,
-            "eval_first": self.evals[0].mean if self.evals else None,
-            "eval_last": self.evals[-1].mean if self.evals else None,
-            "eval_last_failed": self.evals[-1].failed if self.evals else None,
-            "eval_last_by": self.evals[-1].other_versions if self.evals else "",
-            "evals": [{name: getattr(done, name) for name in EVAL_FIELDS} for done in self.evals],
+            "length_first": statistics.fmean(figures.first_lengths[:few]) if rewards else None,
+            "length_last": statistics.fmean([s.mean_length for s in figures.steps[-few:]]) if rewards else None,
+            "eval_first": evals[0].mean if evals else None,
+            "eval_last": evals[-1].mean if evals else None,
+            "eval_last_failed": evals[-1].failed if evals else None,
+            "eval_last_by": evals[-1].other_versions if evals else "",
+            "evals": [{name: getattr(done, name) for name in EVAL_FIELDS} for done in evals],
             "rewards": [round(reward, 4) for reward in rewards],
             "events": self.state.events,
-            "seconds": self.time.on * NANO,
-            "lives": self.time.lives,
-            "last_event_at": self.time.last,
+            "seconds": figures.time.on * NANO,
+            "lives": figures.time.lives,
+            "last_event_at": figures.time.last,
             "seconds_per_step": statistics.median(seconds) if seconds else None,
-            "tokens_per_s": statistics.fmean([s.tokens_per_s for s in self.steps]) if rewards else None,
+            "tokens_per_s": figures.tokens_per_s / len(rewards) if rewards else None,
             "trainer_idle": self.trainer_idle,
-            "staleness_max": max((s.staleness for s in self.steps), default=None),
-            "logprob_agreement_max": max(differences, default=None),
-            "activation_lag_median": statistics.median(self.activation_lags) if self.activation_lags else None,
+            "staleness_max": figures.staleness,
+            "logprob_agreement_max": figures.disagreement,
+            "activation_lag_median": statistics.median(lags) if lags else None,
             "counts": msgspec.to_builtins(self.state.counts),
             "rejections": dict(self.state.rejections),
             "weights_digest": self.state.weights_digest,

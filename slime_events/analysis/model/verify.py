@@ -10,7 +10,8 @@ from typing import NamedTuple
 from schemas.errors import LogDamaged
 from schemas.runs import RunFinished
 from slime_events.core.state.apply import apply
-from slime_events.core.state.run import FOLD, RunState, state_digest
+from slime_events.core.state.run import FOLD, RunState, digest_by
+from slime_events.plugins.texts import Texts
 from storage.log import Readable, Recorded
 
 
@@ -33,15 +34,16 @@ async def verify(log: Readable) -> Verified:
     Raises LogDamaged where a position is missing, an event does not fold, the count or the digest differs, or where
     the log has no run.finished to compare with.
     """
-    state, finished = RunState(run=log.run), None
+    state, texts, finished = RunState(run=log.run), Texts(of_all=True), None
     async for recorded in log.read():
         if recorded.position != state.events + 1:
             raise LogDamaged(
                 f"run {log.run}: position {state.events + 1} is missing, {recorded.position} comes after {state.events}"
             )
         if isinstance(recorded.envelope.event, RunFinished):
-            finished = _compare(state, recorded.envelope.event, recorded.position)
+            finished = _compare(state, texts, recorded.envelope.event, recorded.position)
         fold(state, recorded)
+        texts.apply(recorded.envelope.event, state)
     if finished is None:
         why = f"the run failed: {state.failure}" if state.failure else f"its {state.events} events end without one"
         raise LogDamaged(f"run {log.run} has no run.finished to compare with: {why}")
@@ -59,7 +61,7 @@ def fold(state: RunState, recorded: Recorded) -> None:
         ) from error
 
 
-def _compare(state: RunState, finished: RunFinished, position: int) -> RunFinished:
+def _compare(state: RunState, texts: Texts, finished: RunFinished, position: int) -> RunFinished:
     if finished.events != state.events:
         missing = finished.events - state.events
         what = f"{missing} are missing" if missing > 0 else f"{-missing} were added"
@@ -67,12 +69,13 @@ def _compare(state: RunState, finished: RunFinished, position: int) -> RunFinish
             f"run {state.run}: run.finished at position {position} was recorded after {finished.events} events, and "
             f"there are {state.events} before it: {what}"
         )
-    if finished.fold != FOLD:
+    digest = digest_by(finished.fold, state, texts.told)
+    if digest is None:
         raise LogDamaged(
             f"run {state.run} was folded by rules {finished.fold}, this version folds by rules {FOLD}: all "
             f"{state.events} events are there and fit, the digest cannot be compared"
         )
-    if (digest := state_digest(state)) != finished.state_digest:
+    if digest != finished.state_digest:
         raise LogDamaged(
             f"run {state.run}: {state.events} events fold to state {digest}, and the live run ended with "
             f"{finished.state_digest}: an event was changed or replaced"

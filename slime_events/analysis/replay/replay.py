@@ -30,6 +30,7 @@ from slime_events.loop.conductor.cycle import Feed, Policy, recovery_events, run
 from slime_events.loop.conductor.decide import evals_completed, is_broken, is_complete
 from slime_events.loop.conductor.plan import at_boundary
 from slime_events.plugins.filters.decide import FilterDecision
+from slime_events.plugins.texts import Texts
 from storage.log import Recorded
 
 CONDUCTOR = "conductor"
@@ -75,6 +76,7 @@ class Replay:
         self._values: dict[str, dict[str, Any]] = {}
         self._policy = policy
         self._state = RunState(run=run)
+        self._texts = policy.texts if policy is not None and policy.texts is not None else Texts()
         self._cycles = Cycles()
         self._begins = True  # a conductor may have started since the last decision
         self._quiet = False  # nothing would have been decided at the last position
@@ -98,6 +100,7 @@ class Replay:
         elif isinstance(event, RunFinished | RunFailed):
             self._compare_end(recorded, event)
         fold(self._state, recorded)
+        self._texts.apply(event, self._state)
         self._feed.observe(recorded)
         if isinstance(event, RunStarted | RunResumed) or (isinstance(event, WorkerJoined) and event.role == CONDUCTOR):
             self._begins = True
@@ -114,7 +117,7 @@ class Replay:
         for part, fields in event.settings.items():
             self._values.setdefault(part, {}).update(fields)
         if self._values:
-            policy = Policy.of(settings_under(self._values, self._changes))
+            policy = Policy.of(settings_under(self._values, self._changes), self._texts)
             self._policy = policy._replace(group_filter=_once_each(policy.group_filter))
 
     def _changes_nothing(self, event: Event) -> bool:

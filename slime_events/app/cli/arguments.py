@@ -78,6 +78,15 @@ def _switch(to: Options, name: str, help: str) -> None:
     to.add_argument(name, action="store_true", help=help)
 
 
+def _nats(parser: CommandParser, help: str) -> None:
+    """A NATS server that the command is told of."""
+    _option(parser, "--nats-url URL", help)
+    _option(parser, "--nats-creds FILE", "its credentials: JSON with user and password, a .creds file, an nkey's seed")
+    _option(parser, "--nats-tls-ca FILE", "PEM certificates that its certificate is checked with")
+    _option(parser, "--nats-tls-cert FILE", "PEM certificate to show to it")
+    _option(parser, "--nats-tls-key FILE", "PEM key of that certificate")
+
+
 def _demo(parser: CommandParser) -> None:
     parser.usage = "slime-events demo [--model tiny|smollm2-135m] [--steps N] [--force] [any flag of train ...]"
     parser.description = """\
@@ -111,8 +120,8 @@ Flags may change what does not enter into what is trained:
   --num-rollout N      more steps; also after the run has finished
   --rollout-deadline, --max-attempts, --max-deaths, --rm-timeout, --rm-workers, --rm-memory-gb, --rm-env
   --distributed-timeout-minutes, --rollout-num-gpus, --sglang-server-concurrency, --chunk-tokens, --chunk-seconds
-  --keep-weights
-  --nats-url, --archive-seconds, --ray-address, --otlp-endpoint, --trace-share, --plain
+  --keep-weights, --keep-weights-every, --keep-checkpoints, --keep-checkpoints-every
+  --nats-url, --nats-creds, --nats-tls-*, --archive-seconds, --ray-address, --otlp-endpoint, --trace-share, --plain
 
 A run that is on is not touched. A run that has finished is left as it is."""
 
@@ -310,7 +319,7 @@ def _restore(parser: CommandParser) -> None:
     parser.add_argument("run", metavar="RUN", help="name of the run, as it was started")
     parser.add_argument("archive_url", metavar="ARCHIVE_URL", help="the --archive-url that it had (fsspec URL)")
     _option(parser, "--runs-dir DIR", f"folder of all runs [{RUNS_DIR}]", default=RUNS_DIR)
-    _option(parser, "--nats-url URL", "restore into this NATS [as the run was started]")
+    _nats(parser, "restore into this NATS [as the run was started]")
     _option(parser, "--nats-replicas N", "copies in that cluster [1]", int, 1)
 
 
@@ -322,15 +331,16 @@ prompt, so a file can be sent again after any doubt."""
     parser.add_argument("file", metavar="FILE", help="JSON Lines, or one JSON list; - is standard input")
     _option(parser, "--key-field NAME", "field that names a prompt [key; without one the line's sha256]")
     _option(parser, "--batch N", "prompts in one message [50]", int, 50)
-    _option(parser, "--nats-url URL", "the run's NATS server, where its folder is not here")
+    _nats(parser, "the run's NATS server, where its folder is not here [that of the credentials]")
     _option(parser, "--timeout S", "seconds for a reply [30]", float, 30.0)
+    _option(parser, "--wait S", "seconds to wait for a run that takes no prompts yet [60]", float, 60.0)
 
 
 def _doctor(parser: CommandParser) -> None:
     parser.description = "Whether everything that a run needs is on this machine, and what to do where it is not."
     url = "a NATS server of your own, or the nodes of a cluster with commas, instead of the binary"
     _option(parser, "--runs-dir DIR", "folder of all runs [slime-runs]", Path, Path("slime-runs"))
-    _option(parser, "--nats-url URL", url)
+    _nats(parser, url)
     _option(parser, "--blob-url URL", "fsspec URL of large payloads")
     _option(parser, "--archive-url URL", "fsspec URL of the archive")
     _option(parser, "--port N", "a port that should be free (repeatable)", int, default=[], action="append")

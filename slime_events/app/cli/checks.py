@@ -228,7 +228,8 @@ def _available_memory() -> int:
 _STORE_PROGRAM = """
 import sys, time, fsspec
 url = sys.argv[1].rstrip("/") + f"/doctor-{time.time_ns()}"
-store, path = fsspec.core.url_to_fs(url)
+from schemas.references import expand
+store, path = fsspec.core.url_to_fs(expand(url))
 store.makedirs(path.rpartition("/")[0], exist_ok=True)
 start = time.perf_counter()
 store.pipe_file(path, b"slime-events doctor")

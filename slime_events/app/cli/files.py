@@ -1,7 +1,8 @@
-"""Files of a command: where a run keeps large payloads, its NATS address, and the file of `--out`."""
+"""Files of a command: where a run keeps large payloads, the file of `--out`; and the NATS server it is told of."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import tomllib
 from collections.abc import Iterator
@@ -13,24 +14,24 @@ from storage.object_store import file_errors
 
 if TYPE_CHECKING:
     from slime_events.core.run.run_folder import RunFolder
+    from storage.jetstream.address import NatsPlace
+
+
+def nats_place(arguments: argparse.Namespace, url: str | None = None) -> NatsPlace | None:
+    """The NATS server that a command is told of; None where it is told of none. url: where --nats-url is not given."""
+    from storage.jetstream.address import NatsPlace
+
+    where = arguments.nats_url or url
+    if not where:
+        return None
+    files = {name: getattr(arguments, f"nats_{name}") for name in ("creds", "tls_ca", "tls_cert", "tls_key")}
+    return NatsPlace(url=where, **files)
 
 
 def blob_url(folder: RunFolder) -> str:
     """Where the run keeps large payloads."""
     settings = tomllib.loads(folder.settings.read_text(encoding="utf-8"))
     return str(settings.get("run", {}).get("blob_url") or folder.blobs)
-
-
-def live_url(folder: RunFolder) -> str | None:
-    """The address of the NATS server that the run is on now; None where none of its own lives."""
-    from storage.nats.server import NatsServer
-    from storage.open_log import URL_FILE
-
-    noted = folder.path / URL_FILE
-    if noted.is_file():
-        return noted.read_text().strip()
-    server = NatsServer.attach(folder.nats)
-    return None if server is None or server.record.temporary else server.url
 
 
 @contextlib.contextmanager

@@ -9,10 +9,15 @@ import inspect
 import os
 import select
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from types import TracebackType
 
 from schemas.errors import ConfigError, InvalidValue, PlugPointError, RunNotFound, SlimeEventsError
+from schemas.redaction import shown
 from slime_events.app.cli.arguments import COMMANDS, RETRAIN_BRANCH, module_of, tree
+from slime_events.app.cli.process_arguments import hide_arguments
+from slime_events.core.config.secrets import kept_words
 
 LAUNCHERS = ("demo", "train", "resume", "branch")
 """Those that have Ray in their process, which may end it."""
@@ -21,7 +26,11 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code. Without argv those of this process, which then may get a child."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    words, secrets = kept_words(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        sys.excepthook = _print_uncaught
+        hide_arguments(secrets.values())
+    os.environ.update(secrets)
     return _reported(lambda: run_command(words, watch=argv is None))
 
 
@@ -96,6 +105,11 @@ def _reported(run: Callable[[], int]) -> int:
         # The reader has closed the pipe (`| head`). Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _print_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """An error that is ours to mend, as Python prints it, without secrets in the words of other packages."""
+    sys.stderr.write(shown("".join(traceback.format_exception(kind, error, trace))))
 
 
 def _error(message: str, code: int) -> int:

@@ -38,6 +38,7 @@ from slime_events.core.config.settings import RunSettings, TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 from slime_events.core.run.run_reader import OpenedRun, branched_of
+from slime_events.core.run.run_settings import nats_place
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.loop.learner.batches import Preview, preview
 from slime_events.loop.learner.overrides import Overrides, read_overrides, write_overrides
@@ -46,7 +47,7 @@ from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
 from storage.cancellation import check_cancelled, end_all
 from storage.log import Recorded
-from storage.open_log import URL_FILE
+from storage.open_log import recorded_place
 from storage.weights.store import WeightStore
 
 ROLE = "learner"
@@ -86,9 +87,10 @@ class Learn:
         folder, run = self._folder, self._new.settings.run if self._new else None
         with holding(folder) as before:
             setup_logging(ROLE, folder.logs)
-            server = LogServer(folder, run.nats_url if run else self._url(), self._note)
+            place = nats_place(run) if run else recorded_place(folder.path)
             name, replicas = (run.run, run.nats_replicas) if run else (folder.log_name(), 1)
-            async with server.log(before, name, create=run is not None, replicas=replicas) as (_, log):
+            server = LogServer(folder, name, place, self._note)
+            async with server.log(before, create=run is not None, replicas=replicas) as (_, log):
                 if (own := self._new) is not None:
                     incarnation = await announce_start(Participant(log, ROLE), own.settings, folder, own.branched)
                 else:
@@ -111,10 +113,6 @@ class Learn:
                     except SlimeEventsError as error:
                         await announce_failure(worker, ROLE, str(error))
                         raise
-
-    def _url(self) -> str | None:
-        noted = self._folder.path / URL_FILE
-        return noted.read_text().strip() if noted.is_file() else None
 
     async def _learn(self, worker: Participant, own: NewLearner) -> int:
         settings, branched = own.settings, own.branched

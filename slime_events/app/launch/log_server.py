@@ -9,9 +9,11 @@ from slime_events.app.launch.orphans import end_orphans
 from slime_events.app.launch.run_lock import Holder
 from slime_events.core.run.run_folder import RunFolder
 from storage.cancellation import end_all
+from storage.jetstream.address import NatsAddress, NatsPlace
 from storage.jetstream.log import JetStreamLog
+from storage.nats.accounts import Access
 from storage.nats.server import NatsServer
-from storage.open_log import own_server, record_url
+from storage.open_log import own_server, record_place
 
 OPEN_DEADLINE_S = 30.0
 LOOK_S = 0.2
@@ -20,15 +22,15 @@ AGAIN_S = 5.0
 
 
 class LogServer:
-    """url: of a server that is not ours; None for one of our own. note: says what happens to it."""
+    """place: a server that is not ours; None for one of our own. note: says what happens to it."""
 
-    def __init__(self, folder: RunFolder, url: str | None, note: Callable[[str], None]) -> None:
-        self._folder, self._url, self._note = folder, url, note
+    def __init__(self, folder: RunFolder, run: str, place: NatsPlace | None, note: Callable[[str], None]) -> None:
+        self._folder, self._run, self._place, self._note = folder, run, place, note
         self._server: NatsServer | None = None
         self._starting = asyncio.Lock()
 
     @contextlib.asynccontextmanager
-    async def running(self, before: Holder | None) -> AsyncIterator[str]:
+    async def running(self, before: Holder | None) -> AsyncIterator[NatsAddress]:
         """Its address, while inside. before: the launcher that was killed; what it left is ended."""
         if before is not None:
             # The server that has the log is kept: whatever else is left could still write to it.
@@ -36,33 +38,34 @@ class LogServer:
             count = await asyncio.to_thread(end_orphans, before.mark, (server.pid,) if server else ())
             if count:
                 self._note(f"ended {count} processes that launcher {before.pid} had left when it was killed")
-        if self._url:
-            record_url(self._folder.path, self._url)
-            yield self._url
+        if self._place is not None:
+            address = self._place.address()
+            record_place(self._folder.path, self._place)
+            yield address
             return
-        self._server = await own_server(self._folder.path)
+        self._server = await own_server(self._folder.path, self._run)
         keeping = asyncio.create_task(self._keep(), name="keep-nats")
         try:
-            yield self._server.url
+            yield self._server.address(Access.ROLES)
         finally:
             await end_all(keeping)
             await self._server.stop()
 
     @contextlib.asynccontextmanager
     async def log(
-        self, before: Holder | None, run: str, *, create: bool, replicas: int = 1
-    ) -> AsyncIterator[tuple[str, JetStreamLog]]:
+        self, before: Holder | None, *, create: bool, replicas: int = 1
+    ) -> AsyncIterator[tuple[NatsAddress, JetStreamLog]]:
         """The address of the server, and the run's log on it, while inside. before: see `running`."""
-        async with self.running(before) as url:
+        async with self.running(before) as address:
             log = await JetStreamLog.open(
-                url, run, create=create, replicas=replicas, deadline_s=OPEN_DEADLINE_S, on_wait=self._note
+                address, self._run, create=create, replicas=replicas, deadline_s=OPEN_DEADLINE_S, on_wait=self._note
             )
             if self._server is not None:
                 self._server.stage_in_memory()
             try:
                 if not create:
                     await log.widen()
-                yield url, log
+                yield address, log
             finally:
                 await log.close()
 
@@ -75,7 +78,7 @@ class LogServer:
             if self._server is None or self._server.alive:
                 return
             self._note(f"the NATS server {self._server.pid} of this run has died: starting it again")
-            self._server = await own_server(self._folder.path)
+            self._server = await own_server(self._folder.path, self._run)
             self._note(f"NATS is back at {self._server.url}; everything acked is there")
 
     async def _keep(self) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from actors.debug.debug_processes import DumperActor, LoaderActor, UntrainedActor
 from actors.ray_actors import ArchivistActor, ConductorActor, GraderActor, RankActor, TrainerActor
 from schemas.errors import RankLost, SlimeEventsError
+from schemas.redaction import shown
 from serve_apps.deployment import rollout_app
 from serve_apps.generate.function import generate_setup
 from slime_events.app.launch.abandonable import in_thread
@@ -119,7 +120,7 @@ def reason_of(error: BaseException | None) -> str:
         return str(cause)
     if isinstance(cause, RayActorError):
         return GONE
-    return f"{type(cause).__name__}: {str(cause).strip().splitlines()[-1] if str(cause).strip() else ''}"
+    return shown(f"{type(cause).__name__}: {str(cause).strip().splitlines()[-1] if str(cause).strip() else ''}")
 
 
 def error_of(task: asyncio.Future[Any]) -> BaseException | None:

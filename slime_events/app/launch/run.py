@@ -37,13 +37,16 @@ from slime_events.app.launch.run_lock import holding
 from slime_events.app.launch.run_record import RunRecord
 from slime_events.app.launch.supervisor import LAUNCHER, Supervisor
 from slime_events.app.launch.view import View
+from slime_events.core.config.secrets import secrets_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation, RunAddress
 from slime_events.core.run.run_folder import RunFolder
+from slime_events.core.run.run_settings import nats_place
 from slime_events.core.state.run import RunPhase
 from storage.archive.reader import ArchiveReader
 from storage.cancellation import check_cancelled
+from storage.jetstream.address import NatsAddress
 from storage.jetstream.log import JetStreamLog
 from storage.object_store import ObjectFolder
 
@@ -73,7 +76,7 @@ class Launch:
         self._settings, self._view, self._resumes = settings, view, resumes
         self._branched = resumes.started.branched if resumes else branched
         self._folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
-        self._server = LogServer(self._folder, settings.run.nats_url, view.note)
+        self._server = LogServer(self._folder, settings.run.run, nats_place(settings.run), view.note)
         self._progress = Progress(settings.run.run)
         self._roles: Roles | None = None
         self._begun = time.perf_counter()
@@ -102,10 +105,10 @@ class Launch:
                     self._seconds["beginning"] = time.perf_counter() - self._begun
                 # Nothing heavy starts before the log answers.
                 run, new = self._settings.run, self._resumes is None
-                async with self._server.log(before, run.run, create=new, replicas=run.nats_replicas) as (url, log):
+                async with self._server.log(before, create=new, replicas=run.nats_replicas) as (address, log):
                     self._seconds["nats"] = time.perf_counter() - self._begun
                     try:
-                        await self._launch(log, url)
+                        await self._launch(log, address)
                     except SlimeEventsError:
                         # Whether the run is empty is asked once nobody writes to its log any more.
                         is_empty = self._has_begun and self._folder.is_ours and await is_empty_run(log)
@@ -122,7 +125,7 @@ class Launch:
                 raise
             return self._summarise()
 
-    async def _launch(self, log: JetStreamLog, url: str) -> None:
+    async def _launch(self, log: JetStreamLog, server: NatsAddress) -> None:
         if self._resumes is not None:
             await check_absent(log)
         async with present(log), self._running_cluster() as (cluster, starting):
@@ -134,7 +137,7 @@ class Launch:
             self._has_begun = True
             await asyncio.shield(starting)  # what is being started can be stopped only once it is there
             check_cancelled()
-            self._roles = Roles(cluster, self._settings, self._address(url, incarnation))
+            self._roles = Roles(cluster, self._settings, self._address(server, incarnation))
             worker = Participant(log, LAUNCHER, incarnation=incarnation)
             arguments = self._progress, self._view, self._settings, self._folder, self._server.check
             try:
@@ -160,11 +163,11 @@ class Launch:
         cluster.start()
         self._seconds["ray"] = time.perf_counter() - begun
 
-    def _address(self, url: str, incarnation: Incarnation) -> RunAddress:
+    def _address(self, server: NatsAddress, incarnation: Incarnation) -> RunAddress:
         run, folder = self._settings.run, self._folder
         return RunAddress(
             run=run.run,
-            nats_url=url,
+            nats=server,
             folder=str(folder.path),
             blob_url=run.blob_url or str(folder.blobs),
             archive_url=run.archive_url or str(folder.archive),
@@ -173,6 +176,7 @@ class Launch:
             otlp_endpoint=run.otlp_endpoint,
             trace_share=run.trace_share,
             incarnation=incarnation,
+            secrets=secrets_of(self._settings),
         )
 
     @contextlib.contextmanager
@@ -197,8 +201,8 @@ class Launch:
         self._roles.stop(CONDUCTOR)
 
     def _summarise(self, failure: str | None = None) -> dict[str, Any]:
-        progress, joined = self._progress, {worker.role: worker.seconds for worker in self._progress.workers}
-        startup = progress.time.startup
+        progress, figures = self._progress, self._progress.figures
+        joined, startup = {worker.role: worker.seconds for worker in figures.workers}, figures.time.startup
         summary = progress.summary() | {
             **({"phase": RunPhase.FAILED.value} if failure else {}),
             "failure": failure,
@@ -218,12 +222,12 @@ async def is_empty_run(log: JetStreamLog) -> bool:
     False where the log does not answer.
     """
     try:
-        newest = [await log.last(of_type(log.run, kind)) for kind in MADE]
+        if any([await log.last(of_type(log.run, kind)) for kind in MADE]):
+            return False
         prompts = [recorded.envelope.event async for recorded in log.read(1, of_type(log.run, "prompt.submitted"))]
     except SlimeEventsError:
         return False
-    is_from_outside = (isinstance(prompt, PromptSubmitted) and prompt.dataset == INBOX for prompt in prompts)
-    return newest == [None] * len(MADE) and not any(is_from_outside)
+    return not any(isinstance(prompt, PromptSubmitted) and prompt.dataset == INBOX for prompt in prompts)
 
 
 async def clear_stores(log: JetStreamLog, settings: TrainSettings) -> None:

@@ -13,20 +13,23 @@ from typing import NoReturn
 
 from schemas.errors import DeadlineExceeded, NoSpace, SlimeEventsError, StorageError, TrainerError
 from schemas.event import Event
-from schemas.groups import GroupAccepted, GroupRejected
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.trainers import Fidelity, TrainerRestored
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.analysis.model.progress import Progress, disagreement
+from slime_events.analysis.model.progress import Progress, ProgressSnapshot, disagreement
 from slime_events.analysis.model.rejections import Rejections
 from slime_events.app.launch.roles import ARCHIVIST, CONDUCTOR, Roles, error_of, is_lost, reason_of
 from slime_events.app.launch.run_announcement import FAIL_DEADLINE_S, announce_failure
 from slime_events.app.launch.view import View
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.participant import Participant
+from slime_events.core.run.participant import Participant, run_events_before
 from slime_events.core.run.run_folder import RunFolder
-from slime_events.core.state.run import RunPhase
+from slime_events.core.state.keeper import StateKeeper
+from slime_events.core.state.run import RunPhase, RunState
+from slime_events.core.state.snapshot import Snapshots
 from slime_events.loop.conductor.decide import Stall, waits_for
 from slime_events.loop.conductor.plan import make_plan
+from storage.cancellation import end_all
 from storage.follow import Follower
 from storage.log import Recorded
 
@@ -60,7 +63,9 @@ class Supervisor:
     ) -> None:
         self._worker, self._roles, self._progress, self._view = worker, roles, progress, view
         self._settings, self._folder, self._check_server = settings, folder, check_server
-        self._engines, self._rejections = EngineWatch(settings.engine.replicas), RejectionWatch()
+        self._engines, self._rejections = EngineWatch(settings.engine.replicas), RejectionWatch(progress.state)
+        snapshots = Snapshots(folder.path / "snapshots" / LAUNCHER, ProgressSnapshot)
+        self._keeper = StateKeeper(snapshots, settings.run.archive_url or str(folder.archive))
         self._restarts = Restarts(settings.run.max_deaths)
         self._plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
         self._stall = self._new_stall()
@@ -68,15 +73,44 @@ class Supervisor:
 
     async def watch(self) -> None:
         """Until the run has finished and its roles have ended. Raises a SlimeEventsError that says why it failed."""
-        async with Follower(self._worker.log, every_s=READ_S) as follower:
+        await self._restore()
+        try:
+            await self._follow()
+        finally:
+            await self._keeper.close(self._progress)
+        state = self._progress.state
+        if state.phase is RunPhase.FAILED:
+            await self._end(state.failure)
+        if state.phase is not RunPhase.FINISHED:
+            raise TrainerError(f"run {state.run} was resumed by another launcher: this one ends, the run goes on there")
+        await self._await_roles()
+
+    async def _restore(self) -> None:
+        """Take in the past, which takes long only where no snapshot is there; who dies meanwhile is started again."""
+        restoring = asyncio.create_task(self._keeper.restore(self._progress, self._worker.log))
+        try:
+            while not restoring.done():
+                await asyncio.wait([restoring], timeout=LOOK_S)
+                await self._check_room()
+                await self._check_roles()
+            restoring.result()
+        finally:
+            await end_all(restoring)
+        for recorded in await run_events_before(self._progress.state.events + 1, self._worker):
+            self._over = self._worker.is_over(self._over, recorded.envelope.event)
+
+    async def _follow(self) -> None:
+        async with Follower(self._worker.log, self._progress.state.events + 1, every_s=READ_S) as follower:
             has_begun = False
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=LOOK_S):
                     is_news = not follower.is_history(recorded)
                     if is_news and not has_begun:
                         has_begun = True
+                        self._rejections = RejectionWatch(self._progress.state)
                         self._view.begin(self._progress)
                     self._take(recorded, is_news=is_news)
+                self._keeper.observe(self._progress)
                 await self._check_server()
                 await self._check_room()
                 await self._check_roles()
@@ -87,12 +121,6 @@ class Supervisor:
                 if reason := self._engines.hopeless:
                     await self._fail("engine", reason)
                 await self._check_conductor()
-        state = self._progress.state
-        if state.phase is RunPhase.FAILED:
-            await self._end(state.failure)
-        if state.phase is not RunPhase.FINISHED:
-            raise TrainerError(f"run {state.run} was resumed by another launcher: this one ends, the run goes on there")
-        await self._await_roles()
 
     def _take(self, recorded: Recorded, *, is_news: bool) -> None:
         if self._over and is_news:
@@ -100,14 +128,13 @@ class Supervisor:
         line = self._progress.apply(recorded)
         event = recorded.envelope.event
         self._over = self._worker.is_over(self._over, event)
-        rejections = self._rejections.apply(event)
         if not is_news:
             return
         if line is not None:
             self._view.step(line, self._progress, self._settings.rollout.num_rollout or 0)
             if warning := disagreement(line):
                 self._view.note(warning)
-        for news in (rejections, self._engines.apply(event), _said_of(event)):
+        for news in (self._rejections.apply(event), self._engines.apply(event), _said_of(event)):
             if news:
                 self._view.note(news)
 
@@ -149,7 +176,7 @@ class Supervisor:
         self._roles.start(role)
         if role == CONDUCTOR:
             self._stall = self._new_stall()
-        worker = next((one.worker for one in reversed(self._progress.workers) if one.role == role), None)
+        worker = next((one.worker for one in reversed(self._progress.figures.workers) if one.role == role), None)
         if worker is not None:
             lost = WorkerLost(worker=worker, role=role, reason=reason)
             with contextlib.suppress(StorageError, TimeoutError):  # this event is not worth the run, nor a long wait
@@ -229,12 +256,16 @@ class EngineWatch:
 
 
 class RejectionWatch:
-    """A fold. It reports the first group that failed, and then each tenfold."""
+    """It reports the first group that failed, and then each tenfold. before: the run's state until now; its reasons are
+    forgotten.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, before: RunState) -> None:
         self._rejections = Rejections()
-        self._accepted = 0
+        self._accepted, self._rejected = before.counts.groups_accepted, before.counts.groups_rejected
+        self._failed = self._rejected - before.rejections.get(RejectionCause.FILTER, 0)
         self._failed_next, self._total_next = 1, FILTERED
+        self._is_news()
 
     def apply(self, event: Event) -> str | None:
         """Fold one event in; a sentence where it is news."""
@@ -242,16 +273,22 @@ class RejectionWatch:
             self._accepted += 1
         if not isinstance(event, GroupRejected):
             return None
-        rejections = self._rejections
-        rejections.apply(event)
-        is_news = False
-        while rejections.failed >= self._failed_next:
-            self._failed_next, is_news = self._failed_next * 10, True
-        while rejections.total >= self._total_next:
-            self._total_next, is_news = self._total_next * 10, True
-        if not is_news:
+        self._rejections.apply(event)
+        self._rejected += 1
+        self._failed += event.cause is not RejectionCause.FILTER
+        if not self._is_news():
             return None
-        return f"{rejections.total} of {self._accepted + rejections.total} groups rejected: {rejections.commonest()}"
+        counted = f"{self._rejected} of {self._accepted + self._rejected} groups rejected"
+        return f"{counted}: {self._rejections.commonest()}"
+
+    def _is_news(self) -> bool:
+        """Whether a threshold was reached; it is raised then."""
+        is_news = False
+        while self._failed >= self._failed_next:
+            self._failed_next, is_news = self._failed_next * 10, True
+        while self._rejected >= self._total_next:
+            self._total_next, is_news = self._total_next * 10, True
+        return is_news
 
 
 def _said_of(event: Event) -> str | None:

@@ -65,18 +65,18 @@ class PlainView(View):
         print(text, file=self._out, flush=True)
 
     def begin(self, progress: Progress) -> None:
-        self._evals = len(progress.evals)
+        self._evals = len(progress.figures.evals)
 
     def step(self, line: StepLine, progress: Progress, steps: int) -> None:
         self.note(step_text(line, progress, steps))
 
     def tick(self, progress: Progress, steps: int) -> None:
-        for done in progress.evals[self._evals :]:
+        for done in progress.figures.evals[self._evals :]:
             made_by = f" (answers by {done.other_versions})" if done.other_versions else ""
             failed = f", {done.failed} failed" if done.failed else ""
             what = f"eval {done.dataset} of version {done.version}{made_by}"
             self.note(f"{what}: {done.mean:.3f} over {done.samples} samples{failed}")
-        self._evals = len(progress.evals)
+        self._evals = len(progress.figures.evals)
 
 
 class LiveView(View):
@@ -124,12 +124,12 @@ def screen(progress: Progress, steps: int, *, seconds: float, waits_for: WaitsFo
     eta = progress.eta_s(steps) if done < steps else None
     head.append(f"  {_time(seconds)}" + (f", {_time(eta)} to go" if eta is not None else ""), style="dim")
     parts: list[Text | Table] = [head]
-    if rewards := [line.reward for line in progress.steps]:
+    if rewards := progress.figures.rewards:
         curve = f"reward {rewards[-1]:.3f}  {sparkline(rewards, CURVE)}  from {rewards[0]:.3f}"
         parts.append(Text(curve, style="green"))
     parts.append(_figures(progress))
-    if progress.evals:
-        parts.append(Text("evals  " + "  ".join(map(_eval, progress.evals[-EVALS:]))))
+    if progress.figures.evals:
+        parts.append(Text("evals  " + "  ".join(map(_eval, progress.figures.evals[-EVALS:]))))
     if waits_for is not None and done < steps:
         parts.append(Text(f"waits for {waits_for(state)}", style="dim"))
     return Group(*parts)
@@ -149,8 +149,8 @@ def _figures(progress: Progress) -> Table:
         ("in flight", str(progress.in_flight)),
         ("weights", f"v{state.version}" if state.version >= 0 else "-"),
     ]
-    if progress.steps:
-        line = progress.steps[-1]
+    if progress.figures.steps:
+        line = progress.figures.steps[-1]
         figures += [
             ("tok/s", f"{line.tokens_per_s:.0f}"),
             ("length", f"{line.mean_length:.1f}"),

@@ -149,6 +149,9 @@ def _trainer(settings: TrainSettings) -> Iterator[str]:
     wanted = [name for name in NOT_DETERMINISTIC if trainer.deterministic and trainer.megatron.get(name)]
     for name in wanted:
         yield f"deterministic_mode and {name}: there are no deterministic kernels for it, leave one of the two out."
+    for kept in ("keep_weights", "keep_checkpoints"):
+        if getattr(trainer, f"{kept}_every") is not None and not getattr(trainer, kept):
+            yield f"{kept}_every needs {kept}: how many of the newest stay beside those. 0 keeps all."
     tensor, pipeline = trainer.tensor_model_parallel_size, trainer.pipeline_model_parallel_size
     copy = tensor * pipeline * trainer.context_parallel_size
     if min(copy, trainer.world_size) < 1:

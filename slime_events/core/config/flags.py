@@ -16,6 +16,7 @@ from slime_events.core.config.derivations import derive
 from slime_events.core.config.fields import Registered, honoured
 from slime_events.core.config.installed import InstalledField, megatron_fields, sglang_fields
 from slime_events.core.config.nearest import did_you_mean, nearest_text
+from slime_events.core.config.secrets import kept
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import Values, read_toml, settings_from
 from slime_events.core.config.values import ValueType, parse_words
@@ -82,6 +83,7 @@ def parse_settings(
 
     Raises UnknownFlag (with the nearest names), InvalidValue, ImpossibleCombination (a sentence for each problem), or
     ConfigError for a flag of slime's whose feature does not exist yet. read: gives the text of the `--config` file.
+    Secrets in the values become references, and variables of this process (schemas/references.py).
     """
     occurrences = _split(argv)
     files = [one.take("one")[0] for one in occurrences if one.flag == "--config"]
@@ -92,7 +94,7 @@ def parse_settings(
     for occurrence in occurrences:
         if occurrence.flag != "--config":
             _apply(draft, occurrence)
-    settings, derived = derive(settings_from(draft.values), given=draft.given)
+    settings, derived = derive(settings_from(kept(draft.values)), given=draft.given)
     if problems := [*impossible(settings), *registered.impossible(settings)]:
         raise ImpossibleCombination("\n".join(problems))
     inert = [f"{', '.join(flags)}: no effect; {reason}." for reason, flags in draft.inert.items()]

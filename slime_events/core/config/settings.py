@@ -19,6 +19,12 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     nats_url: Annotated[
         str | None, doc("use this NATS server, or these nodes of a cluster, with commas; default: an embedded one")
     ] = None
+    nats_creds: Annotated[
+        str | None, doc("credentials for nats-url: JSON with user and password, a NATS .creds file, or an nkey's seed")
+    ] = None
+    nats_tls_ca: Annotated[str | None, doc("PEM certificates that nats-url's certificate is checked with")] = None
+    nats_tls_cert: Annotated[str | None, doc("PEM certificate to show to nats-url")] = None
+    nats_tls_key: Annotated[str | None, doc("PEM key of nats-tls-cert")] = None
     nats_replicas: Annotated[
         int, doc("copies of the log, each on another node of the NATS cluster: 3 survive the loss of one")
     ] = 1

@@ -19,6 +19,10 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     load: Annotated[str | None, doc("trainer checkpoint (or HF folder) to start from")] = None
     save: Annotated[str | None, doc("folder for trainer checkpoints; default: the run folder")] = None
     save_interval: Annotated[int | None, doc("save a checkpoint every N steps", above=0)] = None
+    keep_checkpoints: Annotated[int, doc("checkpoints kept on disk: the newest N; 0 keeps all", least=0)] = 0
+    keep_checkpoints_every: Annotated[
+        int | None, doc("beside the newest, keep the checkpoint of every Nth version for ever", above=0)
+    ] = None
     actor_num_nodes: Annotated[int, doc("trainer nodes", above=0)] = 1
     actor_num_gpus_per_node: Annotated[int, doc("trainer ranks per node (GPUs, or CPU processes)", above=0)] = 1
     tensor_model_parallel_size: Annotated[int, doc("tensor parallel ranks", above=0)] = 1
@@ -61,8 +65,11 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     ] = "every"
     update_weights_interval: Annotated[int, doc("publish weights every N steps", above=0)] = 1
     keep_weights: Annotated[
-        int, doc("weight versions kept on disk: the newest N and those with a checkpoint; 0 keeps all")
+        int, doc("weight versions kept on disk: the newest N and those with a checkpoint; 0 keeps all", least=0)
     ] = 4
+    keep_weights_every: Annotated[
+        int | None, doc("beside the newest, keep the weights of every Nth version for ever", above=0)
+    ] = None
     megatron: Annotated[dict[str, Any], doc("other Megatron settings by name")] = field(default_factory=dict)
 
     @property

@@ -16,11 +16,12 @@ from storage.jetstream.log import JetStreamLog
 @contextlib.asynccontextmanager
 async def join_run(address: RunAddress, role: str) -> AsyncIterator[Participant]:
     """A participant of the run: its log is open, its spans are exported, its process log is in the run folder."""
+    os.environ.update(address.secrets)
     folder = Path(address.folder)
     setup_logging(role, folder / "logs")
     spans = span_file(folder, role, os.getpid())
     telemetry = Telemetry.start(role, address.run, address.otlp_endpoint, spans, address.trace_share)
-    log = await JetStreamLog.open(address.nats_url, address.run, create=False)
+    log = await JetStreamLog.open(address.nats, address.run, create=False)
     try:
         yield Participant(
             TracedLog(log, telemetry), role, trace_share=address.trace_share, incarnation=address.incarnation

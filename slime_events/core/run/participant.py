@@ -83,8 +83,12 @@ def subjects_of(run: str, folded: Iterable[type[Event]]) -> tuple[str, ...]:
     return (about(run, "run", "run"), *(of_type(run, type_of(cls)) for cls in folded))
 
 
-async def run_events_before(position: int, log: EventLog) -> list[Recorded]:
-    """The run's own events before a position, for a fold that begins there."""
-    if position <= 1:
+async def run_events_before(position: int, worker: Participant) -> list[Recorded]:
+    """The run's own events before a position, for a fold that begins there: those of the worker's incarnation, which
+    say all that those before it said and that still holds.
+    """
+    since = max(1, worker.incarnation.since) if worker.incarnation else 1
+    if position <= since:
         return []
-    return [recorded async for recorded in log.read(1, about(log.run, "run", "run")) if recorded.position < position]
+    read = worker.log.read(since, about(worker.log.run, "run", "run"))
+    return [recorded async for recorded in read if recorded.position < position]

@@ -5,6 +5,7 @@ The variables are the same for all: digests depend on them.
 
 import contextlib
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +19,10 @@ page fault for each 4 KB: thousands in one training step, a tenth of its time. T
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """The split of a sum over threads decides its last bits."""
+
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+LOOPBACK_ONLY = {"GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": _LOOPBACK}
+"""By default gloo and NCCL listen on the address that the machine's name has, though all ranks are on one machine."""
 
 DETERMINISTIC: Mapping[str, tuple[str, ...]] = {
     "NCCL_ALGO": ("Ring", "CollnetDirect", "CollnetChain", "^NVLS"),
@@ -54,6 +59,12 @@ GENERATES, TRAINS, IN_NO_HURRY = 10, 15, 19
 must not queue behind long computation. Where training overlaps generation, generation takes longer. Processes that
 nobody waits for come last.
 """
+
+
+def listen_on_loopback() -> None:
+    """For what torch opens in this process from here on, unless the environment names an interface."""
+    for name, interface in LOOPBACK_ONLY.items():
+        os.environ.setdefault(name, interface)
 
 
 def yield_to_others(nice: int) -> None:

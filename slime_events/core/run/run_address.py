@@ -2,6 +2,8 @@
 
 import msgspec
 
+from storage.jetstream.address import NatsAddress
+
 
 class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     """A run from run.started or run.resumed to its end or to the crash of all its processes.
@@ -27,10 +29,12 @@ def queue_of(number: int) -> str:
 
 
 class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """URLs are fsspec's; folder is a local or shared path for logs, traces and checkpoints."""
+    """URLs are fsspec's; folder is a local or shared path for logs, traces and checkpoints. secrets: environment
+    variables that the URLs and settings refer to, for a process on a machine that has them not.
+    """
 
     run: str
-    nats_url: str
+    nats: NatsAddress
     folder: str
     blob_url: str
     archive_url: str
@@ -39,3 +43,4 @@ class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
     otlp_endpoint: str | None = None
     trace_share: float = 1.0
     incarnation: Incarnation = Incarnation()
+    secrets: dict[str, str] = {}

@@ -27,7 +27,7 @@ class RunFolder:
     archive/     segments of the log and their manifest
     weights/     one loadable HF folder per version
     checkpoints/ the trainer's
-    snapshots/   the newest states of the conductor: a cache
+    snapshots/   the newest states of the conductor and of the launcher: a cache
     seek/        the index for time travel: a cache
     logs/        a file per process
     traces/      span files, a file per process, where no OTLP endpoint is set

@@ -276,10 +276,8 @@ def _fold(state: RunState, events: Sequence[FoldedEvent], first: int) -> None:
             sample = group.samples.get(event.sample) if group is not None else None
             if group is not None and sample is not None:
                 sample.phase, sample.stop, sample.length = _COMPLETED, event.stop, event.length
-                sample.text, sample.digest = event.text, event.digest
+                sample.digest = event.digest
                 sample.add_spans(event.spans)
-                if event.prompt_text:
-                    sample.prompt_text = event.prompt_text
                 if group.purpose is _TRAIN:
                     completed += 1
                     tokens += event.length

@@ -54,8 +54,8 @@ class VersionRange(msgspec.Struct, kw_only=True, gc=False):
 
 class SampleState(VersionRange, kw_only=True, gc=False):
     """One sample. min_version: the weights of its newest request. length: response tokens in the log. failures,
-    suspensions: how often it failed and was suspended. prompt_text: only of a sample with a prompt of its own; it is
-    UNSET elsewhere, so that the digests of states without one do not change.
+    suspensions: how often it failed and was suspended. text, prompt_text (of a sample with a
+    prompt of its own): UNSET in a folded state; `Texts` puts them into what a filter is shown.
     """
 
     sample: str
@@ -65,13 +65,13 @@ class SampleState(VersionRange, kw_only=True, gc=False):
     min_version: int = -1
     length: int = 0
     stop: StopReason | None = None
-    text: str = ""
     digest: str = ""
     reward: float | None = None
     failures: int = 0
     failed_as: FailureKind | None = None
     failure: str = ""
     suspensions: int = 0
+    text: str | msgspec.UnsetType = msgspec.UNSET
     prompt_text: str | msgspec.UnsetType = msgspec.UNSET
 
 

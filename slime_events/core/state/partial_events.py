@@ -43,8 +43,7 @@ def _partial(kind: type[Event], *names: str) -> type[msgspec.Struct]:
 
 Requested = _partial(RolloutRequested, "sample", "group", "min_version", "attempt")
 Completed = _partial(
-    *(RolloutCompleted, "sample", "group", "attempt", "length", "stop", "text", "spans", "digest"),
-    *("rollout", "prompt_text"),
+    *(RolloutCompleted, "sample", "group", "attempt", "length", "stop", "spans", "digest", "rollout"),
 )
 Rewarded = _partial(RewardAssigned, "sample", "group", "value")
 PARTIAL_EVENTS: dict[type[Event], type] = {

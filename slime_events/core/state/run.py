@@ -2,6 +2,8 @@
 
 import enum
 import hashlib
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -9,8 +11,10 @@ from schemas.event import Purpose
 from schemas.runs import Branched
 from slime_events.core.state.group import GroupPhase, GroupState
 
-FOLD = 3
+FOLD = 4
 """Version of the state and its rules. Raise it with every change that gives a log another state digest."""
+FOLD_WITH_TEXTS = 3
+"""The version before it, the same but for a state that held what its samples say."""
 
 
 class RunPhase(enum.StrEnum):
@@ -128,6 +132,29 @@ class RunState(msgspec.Struct, kw_only=True):
 
 def state_digest(state: RunState) -> str:
     """sha256 of the state in canonical form, hex. Equal digests mean equal states."""
+    return _digest(_plain(state))
+
+
+def digest_by(fold: int, state: RunState, told: Callable[[GroupState], GroupState]) -> str | None:
+    """The digest that this version of the rules gives such a state; None for versions that cannot be told any more.
+
+    told: a group with the texts of its samples.
+    """
+    if fold == FOLD:
+        return state_digest(state)
+    if fold != FOLD_WITH_TEXTS:
+        return None
+    groups = {name: told(group) for name, group in state.groups.items()}
+    plain = _plain(msgspec.structs.replace(state, groups=groups))
+    for group in plain["groups"].values():
+        group["samples"] = {name: dict(sorted({"text": "", **one}.items())) for name, one in group["samples"].items()}
+    return _digest(plain)
+
+
+def _plain(state: RunState) -> Any:
     # Through plain values: the encoder that sorts keys takes no integers as keys.
-    plain = msgspec.to_builtins(state, str_keys=True, builtin_types=(bytes,), order="sorted")
+    return msgspec.to_builtins(state, str_keys=True, builtin_types=(bytes,), order="sorted")
+
+
+def _digest(plain: Any) -> str:
     return hashlib.sha256(msgspec.msgpack.encode(plain)).hexdigest()

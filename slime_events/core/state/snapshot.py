@@ -8,13 +8,13 @@ import contextlib
 import hashlib
 import logging
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 import zstandard
 
 from slime_events.core.state.run import FOLD, RunState
-from storage.log import EventLog
+from storage.log import Readable
 from storage.object_store import ObjectFolder
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,6 @@ KEPT = 2
 SUFFIX = ".snapshot"
 MAGIC = b"slime-events snapshot\n"
 LEVEL = 3
-
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -102,11 +101,14 @@ def training_start(state: RunState, version: int) -> int:
     return min((*batches, *open_), default=state.events + 1)
 
 
-class Snapshots:
-    """`<folder>/<position, 12 digits>.snapshot`."""
+S = TypeVar("S", bound=Snapshot)
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+
+class Snapshots(Generic[S]):
+    """`<folder>/<position, 12 digits>.snapshot`. kind: what the files hold."""
+
+    def __init__(self, folder: Path, kind: type[S] = Snapshot) -> None:  # type: ignore[assignment]  # S's default
+        self._folder, self._kind = folder, kind
 
     def write(self, position: int, encoded: bytes) -> None:
         """Store an encoded snapshot of `position` atomically, and delete all but the newest.
@@ -117,11 +119,11 @@ class Snapshots:
         for old in self._paths()[KEPT:]:
             old.unlink(missing_ok=True)
 
-    async def newest(self, events: EventLog) -> Snapshot | None:
+    async def newest(self, events: Readable) -> S | None:
         """The newest snapshot of this log; others are skipped with a warning."""
         for path in self._paths():
             try:
-                snapshot = unpack(await asyncio.to_thread(path.read_bytes), Snapshot)
+                snapshot = unpack(await asyncio.to_thread(path.read_bytes), self._kind)
                 await _check(snapshot, events)
             except (Unusable, OSError) as error:
                 log.warning("snapshot %s is not used: %s", path, error)
@@ -134,7 +136,7 @@ class Snapshots:
         return sorted(self._folder.glob(f"*{SUFFIX}"), reverse=True)
 
 
-async def _check(snapshot: Snapshot, events: EventLog) -> None:
+async def _check(snapshot: Snapshot, events: Readable) -> None:
     """Raises Unusable where the log has not the event at its position that it chains to."""
     if snapshot.state.run != events.run:
         raise Unusable(f"it is of run {snapshot.state.run}")

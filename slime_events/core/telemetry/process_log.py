@@ -6,6 +6,8 @@ import os
 import time
 from pathlib import Path
 
+from schemas.redaction import shown
+
 FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s"
 LIMIT_BYTES = 64 * 1024 * 1024
 KEPT_FILES = 2
@@ -19,7 +21,7 @@ def setup_logging(role: str, folder: Path, level: int = logging.INFO) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{role}-{os.getpid()}.log"
     handler = _ProcessLog(path, maxBytes=LIMIT_BYTES, backupCount=KEPT_FILES, encoding="utf-8")
-    formatter = logging.Formatter(FORMAT, "%Y-%m-%dT%H:%M:%S")
+    formatter = _Redacted(FORMAT, "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     root = logging.getLogger()
@@ -30,6 +32,13 @@ def setup_logging(role: str, folder: Path, level: int = logging.INFO) -> Path:
     root.setLevel(level)
     logging.captureWarnings(True)
     return path
+
+
+class _Redacted(logging.Formatter):
+    """The whole record without secrets: other packages' words and the causes in a traceback are not ours."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shown(super().format(record))
 
 
 class _ProcessLog(logging.handlers.RotatingFileHandler):

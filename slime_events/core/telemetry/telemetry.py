@@ -14,8 +14,10 @@ from typing import Any, Protocol
 import msgspec
 
 from schemas.envelope import Envelope
+from schemas.references import expand
 from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.span import Span, to_otlp_json
+from storage.event_block import HasEventBlocks
 from storage.log import Append, EventLog
 
 logger = logging.getLogger(__name__)
@@ -63,6 +65,7 @@ class OtlpExporter:
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+        endpoint = expand(endpoint)
         url = endpoint if endpoint.endswith("/v1/traces") else endpoint.rstrip("/") + "/v1/traces"
         self._exporter = OTLPSpanExporter(endpoint=url, timeout=self.TIMEOUT_S)
         self._resource, self._scope = Resource(resource), InstrumentationScope("slime_events")
@@ -213,6 +216,8 @@ class TracedLog:
         self.run, self.read, self.last, self.last_of_each = log.run, log.read, log.last, log.last_of_each
         self.subjects, self.position, self.consume = log.subjects, log.position, log.consume
         self.done_up_to, self.close = log.done_up_to, log.close
+        if isinstance(log, HasEventBlocks):
+            self.event_blocks = log.event_blocks
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
         """As the log's; a span is recorded only for what is in the log."""

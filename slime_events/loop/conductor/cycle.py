@@ -25,24 +25,30 @@ from slime_events.loop.conductor.seal import Normalise
 from slime_events.loop.prompts.prompt import Prompted
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.decide import make_group_filter
+from slime_events.plugins.texts import Texts
 from storage.log import Recorded
 
 
 class Policy(NamedTuple):
-    """What the conductor decides by beside the state: its settings, and two pure functions."""
+    """What the conductor decides by beside the state: its settings, and two pure functions. texts: what the filter sees
+    of the samples beside the state; None where no filter is set.
+    """
 
     plan: Plan
     group_filter: GroupFilter
     normalise: Normalise
+    texts: Texts | None = None
 
     @classmethod
-    def of(cls, settings: TrainSettings) -> Policy:
-        """The policy of these settings. Raises PlugPointError, ValueError."""
+    def of(cls, settings: TrainSettings, texts: Texts | None = None) -> Policy:
+        """The policy of these settings. texts: new ones by default. Raises PlugPointError, ValueError."""
+        texts = (texts or Texts()) if settings.rollout.dynamic_sampling_filter_path else None
         args = ArgsView.of(settings.rollout, settings.reward, settings.algorithm)
         return cls(
             make_plan(settings.rollout, settings.evaluation, settings.trainer),
-            make_group_filter(settings.rollout, args),
+            make_group_filter(settings.rollout, args, texts),
             functools.partial(normalize_rewards, settings=settings.algorithm),
+            texts,
         )
 
 

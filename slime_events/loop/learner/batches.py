@@ -20,6 +20,7 @@ from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.accept import GroupFilter, Verdict
 from slime_events.loop.conductor.seal import Normalise, make_sealed
 from slime_events.loop.learner.overrides import Overrides
+from slime_events.plugins.texts import Texts
 from storage.log import Recorded
 
 MIN_SAMPLES = 2
@@ -90,11 +91,14 @@ class Batches:
         first: int = 0,
         least: int = 1,
     ) -> None:
-        self._parent = RunState(run=run)
-        self._normalise, self._filter = normalise, group_filter
+        self._parent, self._texts = RunState(run=run), Texts()
+        self._normalise, self._filter = normalise, group_filter and self._telling(group_filter)
         self._overrides, self.first, self._least = overrides or Overrides(), first, least
         self._selected: dict[str, Selection] = {}
         self._joining: list[Selection] = []
+
+    def _telling(self, group_filter: GroupFilter) -> GroupFilter:
+        return lambda group: group_filter(self._texts.told(group))
 
     def apply(self, recorded: Recorded) -> DerivedBatch:
         """Fold the parent's next event in. Raises PlugPointError where the filter is broken."""
@@ -105,6 +109,8 @@ class Batches:
         elif isinstance(event, BatchSealed):
             derived = self._seal(event)
         apply(self._parent, recorded)
+        if self._filter is not None:
+            self._texts.apply(event, self._parent)
         return derived
 
     def _decide(self, verdict: Verdict) -> DerivedBatch:

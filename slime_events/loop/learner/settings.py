@@ -31,7 +31,8 @@ NO_ENGINE = (
 NO_DUMPS = "a learner neither writes dumps nor loads any. What it trains on is in the logs of its parent and its own"
 NOT_OF_A_LEARNER = {"evaluation": NO_ENGINE, "debug": NO_DUMPS}
 """Component to why a learner cannot decide on it."""
-IDLE = ("hf_checkpoint", "save", "save_interval", "keep_weights", "update_weights_interval", "global_batch_size",
+IDLE = ("hf_checkpoint", "save", "save_interval", "keep_weights", "keep_weights_every", "keep_checkpoints",
+        "keep_checkpoints_every", "update_weights_interval", "global_batch_size",
         "distributed_timeout_minutes")  # fmt: skip
 """Fields of the trainer that do not change the weights."""
 

@@ -16,6 +16,7 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 
 from schemas.errors import DataError, MissingPart, TooManyBadLines
+from schemas.references import expand
 from slime_events.loop.prompts.prompt import BadReason, BadRow, Problem
 
 _SLICED = re.compile(r"(?P<path>.*)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]")
@@ -40,7 +41,7 @@ class DataFile:
     def __init__(self, url: str) -> None:
         self.url = url
         with self._named_errors():
-            self._fs, self._path = fsspec.core.url_to_fs(url)
+            self._fs, self._path = fsspec.core.url_to_fs(expand(url))
             info = self._fs.info(self._path)
             if info.get("type") == "directory":
                 raise DataError(f"{url} is a folder: name a .jsonl or .parquet file")

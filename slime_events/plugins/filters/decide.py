@@ -14,6 +14,7 @@ from slime_events.plugins.filters.base_types import DynamicFilterOutput
 from slime_events.plugins.loader import digest_of, load_function, name_of
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import group_samples
+from slime_events.plugins.texts import Texts
 
 Member = Sample | list[Sample]
 """One member of a group: a sample, or the fragments of one trajectory, which share its reward."""
@@ -99,13 +100,15 @@ def run_filter(function: Filter | None, shown: Any, samples: Sequence[Member]) -
     )
 
 
-def make_group_filter(rollout: RolloutSettings, shown: ArgsView) -> GroupFilter:
-    """The filter of --dynamic-sampling-filter-path, or one that keeps every group. shown: the filter's `args`."""
+def make_group_filter(rollout: RolloutSettings, shown: ArgsView, texts: Texts | None = None) -> GroupFilter:
+    """The filter of --dynamic-sampling-filter-path, or one that keeps every group. shown: the filter's `args`.
+    texts: of the samples, where the groups come without.
+    """
     path = rollout.dynamic_sampling_filter_path
     if not path:
         return keep
     function = load_function(path)
-    return lambda group: run_filter(function, shown, group_samples(group))
+    return lambda group: run_filter(function, shown, group_samples(texts.told(group) if texts else group))
 
 
 def keep(group: GroupState) -> FilterDecision:

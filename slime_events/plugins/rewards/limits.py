@@ -4,18 +4,12 @@ No sandbox: a grader is the user's code, and may do what the user may. The limit
 machine along, and a secret from being in the reach of text that a model wrote.
 """
 
-import re
 import resource
 from collections.abc import Collection, Mapping
 
-OPEN_FILES = 4096
+from schemas.redaction import is_secret
 
-_SECRET_NAME = re.compile(
-    r"^(AWS|NATS)_|SECRET|PASSW|PASSPHRASE|CREDENTIAL|APIKEY"
-    r"|(^|_)(TOKENS?|KEYS?|CREDS?|PASS|PAT|AUTH|HEADERS)(_|$)|_PWD$"
-)
-_LOGIN = re.compile(r"://[^/\s]*@")
-"""`https://user:password@host` in a value."""
+OPEN_FILES = 4096
 
 
 def limit(memory_gb: float) -> None:
@@ -39,9 +33,3 @@ def environment(given: Mapping[str, str], passed: Collection[str]) -> dict[str, 
     """`given` without secrets, but with the names in `passed` (`--rm-env`); one thread for each numeric library."""
     kept = {name: value for name, value in given.items() if name in passed or not is_secret(name, value)}
     return {"OMP_NUM_THREADS": "1", **kept}
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Whether a variable looks like one, by its name or by a login in its value. Proxies are needed, and are none."""
-    name = name.upper()
-    return not name.endswith("_PROXY") and bool(_SECRET_NAME.search(name) or _LOGIN.search(value))

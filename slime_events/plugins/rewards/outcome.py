@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from schemas.event import Event
+from schemas.redaction import shown
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 
 
@@ -69,8 +70,8 @@ def signed(outcome: Outcome, grader: str, digest: str, seconds: float = 0.0) -> 
 
 
 def failure(kind: RewardFailureKind, message: str) -> RewardFailure:
-    """By no grader yet. A long message is cut."""
-    return RewardFailure(kind=kind, message=message[:2000])
+    """By no grader yet. A long message is cut, and says no secret."""
+    return RewardFailure(kind=kind, message=shown(message)[:2000])
 
 
 def _number(returned: Any, detail: dict[str, Any]) -> Outcome:

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 
+from schemas.references import expand
 from schemas.rewards import RewardFailureKind
 from slime_events.plugins.rewards.dispatch import response_for
 from slime_events.plugins.rewards.outcome import Outcome, RewardFailure, failure, signed, value_of
@@ -92,7 +93,7 @@ class RemoteJudge:
         """Its answer. Raises _Again, _Refused."""
         assert self._session is not None, "enter the judge before asking it"
         try:
-            async with self._session.post(self._url, json=question) as response:
+            async with self._session.post(expand(self._url), json=question) as response:
                 text = await response.text(errors="replace")
                 if response.status in TRY_AGAIN:
                     raise _Again(f"{response.status} {response.reason}: {text[:SHOWN]}")

@@ -13,7 +13,7 @@ from storage.nats import batch_staging
 from storage.nats.server import NatsServer
 from tests.storage.log.appends import everything, reward
 
-STREAM = Path(batch_staging.STREAMS)
+STREAM = Path("jetstream/$G/streams")
 
 
 def staging(folder: Path) -> list[Path]:

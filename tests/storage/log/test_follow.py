@@ -46,6 +46,17 @@ async def test_a_follower_reads_ahead_no_further_than_it_may(log: EventLog) -> N
     assert max(map(len, found)) <= 3
 
 
+@pytest.mark.parametrize("limit", [{"read_ahead": 3}, {"read_ahead_bytes": 300}])
+async def test_few_events_wait_for_the_reader(limit: dict[str, int]) -> None:
+    log = MemoryLog("r")
+    await log.append([reward(log, name) for name in "abcdefg"])
+    size = len(log.records[0].data)
+    assert 100 < size < 300
+    async with asyncio.timeout(60), Follower(log, **limit) as follower:
+        await asyncio.sleep(0.05)
+        assert len(await follower.next(wait_s=20.0)) == limit.get("read_ahead", -(-300 // size))
+
+
 async def test_what_ended_the_reading_is_raised_after_what_came_before_it() -> None:
     class Torn(MemoryLog):
         async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> Any:

@@ -14,10 +14,11 @@ import pytest
 
 from schemas.errors import FolderInUse, LogUnavailable, MissingPart, NoSpace, RunNotFound
 from storage.file_lock import is_locked
+from storage.jetstream.address import NatsPlace
 from storage.jetstream.log import JetStreamLog
 from storage.nats import folder, server
 from storage.nats.server import NatsServer, find_binary
-from storage.open_log import open_run_log, record_url
+from storage.open_log import open_run_log, record_place
 from tests.storage.log.appends import reward
 
 
@@ -189,7 +190,7 @@ async def test_a_run_on_a_server_of_somebody_else(tmp_path: Path, server: NatsSe
     log = await JetStreamLog.open(server.url, "elsewhere-1")
     await log.append([reward(log, "a")])
     await log.close()
-    record_url(tmp_path, server.url)
+    record_place(tmp_path, NatsPlace(url=server.url))
     async with open_run_log(tmp_path, "elsewhere-1") as again:
         assert await again.position() == 1
     with pytest.raises(RunNotFound):

@@ -9,9 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from schemas.redaction import shown
 from slime_events.app.cli import checks
 from slime_events.app.cli.checks import ENGINES_MEND, MEGATRON_IMPORTS, SGLANG_IMPORTS, Check, Outcome
 from slime_events.app.cli.render.text import terminal_width
+from slime_events.app.cli.sockets import check_sockets
 
 _PSUTIL = "pip install psutil: without it, saving a Megatron checkpoint hangs"
 _STYLES = {Outcome.OK: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red bold"}
@@ -46,6 +48,7 @@ def _checks(arguments: argparse.Namespace) -> list[Callable[[], Check]]:
         *(partial(checks.check_port, port) for port in arguments.port or (0,)),
         partial(checks.check_disk, arguments.runs_dir),
         checks.check_memory,
+        check_sockets,
         *(partial(checks.check_object_store, name, url) for name, url in stores if url),
     ]
 
@@ -63,7 +66,7 @@ def print_checks(checked: Sequence[Check]) -> None:
     for column in ("check", "", "found"):
         table.add_column(column, overflow="fold")
     for check in checked:
-        found = Text(check.found)
+        found = Text(shown(check.found))
         if check.mend:
             found.append(f"\n-> {check.mend}", style="bold")
         table.add_row(check.name, Text(check.outcome, style=_STYLES[check.outcome]), found)

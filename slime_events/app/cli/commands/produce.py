@@ -8,24 +8,31 @@ import asyncio
 import hashlib
 import itertools
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
 import msgspec
 import nats
-from nats.errors import NoRespondersError, NoServersError
+import nats.errors
+from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NoReply
 
 from schemas.errors import DeadlineExceeded, LogUnavailable, RunNotFound
 from schemas.inbox import InboxPrompt, InboxReply
 from schemas.subjects import inbox
-from slime_events.app.cli.files import live_url
+from slime_events.app.cli.files import nats_place
 from slime_events.core.run.run_folder import find_run
+from storage.jetstream.address import NatsAddress, read_credentials, refusal_of
 from storage.log import MAX_BATCH
+from storage.nats.accounts import Access
+from storage.open_log import live_address
 
 AGAIN_S = (0.5, 2.0, 5.0)
 """Seconds to wait before a message that could not be taken just now is sent again."""
+LOOK_S = 0.5
+"""Seconds between two looks whether a run takes prompts now."""
 ROOM = 4096
 """Bytes of a message kept for its frame."""
 
@@ -104,14 +111,14 @@ class Inbox:
     max_bytes: int
 
 
-def nats_inbox(client: Any, run: str, reply_s: float) -> Inbox:
-    """The run's inbox over NATS. Sending raises LogUnavailable where no run listens, DeadlineExceeded without a reply
-    in time.
+def nats_inbox(client: Any, run: str, reply_s: float, wait_s: float) -> Inbox:
+    """The run's inbox over NATS. Sending waits `wait_s` for a run that takes no prompts yet, or whose conductor is
+    replaced just now; then it raises LogUnavailable, or DeadlineExceeded without a reply in time.
     """
 
-    async def send(data: bytes) -> InboxReply:
+    async def ask(data: bytes) -> bytes:
         try:
-            message = await client.request(inbox(run), data, timeout=reply_s)
+            return bytes((await client.request(inbox(run), data, timeout=reply_s)).data)
         except NoRespondersError as error:
             raise LogUnavailable(
                 f"run {run} takes no prompts: it has not begun or is over (nobody listens on {inbox(run)})"
@@ -120,7 +127,21 @@ def nats_inbox(client: Any, run: str, reply_s: float) -> Inbox:
             raise DeadlineExceeded(
                 f"run {run} did not answer within {reply_s:.0f} s; sending the same file again is safe"
             ) from error
-        return msgspec.json.decode(message.data, type=InboxReply)
+        except nats.errors.Error as error:
+            raise LogUnavailable(f"the NATS server of run {run} has gone ({error})") from error
+
+    async def send(data: bytes) -> InboxReply:
+        end, told = time.monotonic() + wait_s, False
+        while True:
+            try:
+                return msgspec.json.decode(await ask(data), type=InboxReply)
+            except (LogUnavailable, DeadlineExceeded):
+                if client.is_closed or time.monotonic() > end:
+                    raise
+            if not told:
+                sys.stderr.write(f"run {run} takes no prompts yet: waiting, {wait_s:.0f} s at most\n")
+                told = True
+            await asyncio.sleep(LOOK_S)
 
     return Inbox(send, int(client.max_payload) - ROOM)
 
@@ -194,24 +215,35 @@ async def run(arguments: argparse.Namespace) -> int:
         return await send_file(arguments, file)
 
 
+def _server(arguments: argparse.Namespace) -> tuple[NatsAddress, str]:
+    """The server of the run, and the run's name. With a server, or credentials that name one, no run folder is needed
+    here. Raises LogUnavailable where the run is not on.
+    """
+    named = read_credentials(arguments.nats_creds).url if arguments.nats_creds else None
+    if (place := nats_place(arguments, named)) is not None:
+        return place.address(), arguments.run
+    folder = find_run(arguments.run, arguments.runs_dir)
+    server = live_address(folder.path, Access.PRODUCER)
+    if server is None:
+        raise LogUnavailable(f"run {folder.run} is not on: prompts are taken while it runs")
+    return server, folder.log_name()
+
+
 async def send_file(arguments: argparse.Namespace, file: TextIO) -> int:
     """Print the group of each line that was taken, and on standard error why another was not."""
-    url, run = arguments.nats_url, arguments.run
-    if not url:  # with it no run folder is needed here
-        folder = find_run(arguments.run, arguments.runs_dir)
-        url, run = live_url(folder), folder.log_name()
-        if url is None:
-            raise LogUnavailable(f"run {folder.run} is not on: prompts are taken while it runs")
+    server, run = _server(arguments)
     try:
-        nodes = url.split(",")
-        client = await nats.connect(nodes, connect_timeout=5, allow_reconnect=False, name="slime-events-produce")
-    except (NoServersError, OSError, TimeoutError) as error:
-        raise LogUnavailable(f"no NATS server answers at {url}: is the run on?") from error
+        client = await nats.connect(
+            **server.options(), connect_timeout=5, allow_reconnect=False, name="slime-events-produce"
+        )
+    except (nats.errors.Error, OSError, TimeoutError) as error:
+        refusal = refusal_of(error, server.url)
+        raise refusal or LogUnavailable(f"no NATS server answers at {server.url}: is the run on?") from error
     taken = refused = 0
     name = "standard input" if arguments.file == "-" else arguments.file
     lines = read_lines(file, name, key_field=arguments.key_field)
     try:
-        async for result in produce(nats_inbox(client, run, arguments.timeout), lines, arguments.batch):
+        async for result in produce(nats_inbox(client, run, arguments.timeout, arguments.wait), lines, arguments.batch):
             if isinstance(result, BadLine):
                 refused += 1
                 sys.stderr.write(f"{result}\n")

@@ -11,19 +11,23 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.errors import RunIsOn, StorageError
 from schemas.runs import RunStarted
 from schemas.subjects import of_type
+from slime_events.app.cli.files import nats_place as told_place
 from slime_events.app.launch.run_lock import holding
 from slime_events.core.config.paths import missing_paths
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import settings_from, to_toml
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 from slime_events.core.run.run_reader import branched_of
+from slime_events.core.run.run_settings import nats_place
 from storage.archive.reader import ArchiveReader
 from storage.archive.transfer import restore_log
 from storage.blobs import BlobStore
+from storage.jetstream.address import NatsPlace
 from storage.jetstream.log import JetStreamLog
 from storage.log import EventLog
+from storage.nats.accounts import Access, guard
 from storage.nats.server import NatsServer
-from storage.open_log import record_url
+from storage.open_log import record_place
 
 MARK = "restoring"
 """A file in the run's folder while a restore has not finished its log."""
@@ -35,7 +39,8 @@ async def run(arguments: argparse.Namespace) -> int:
     folder = RunFolder(arguments.runs_dir, arguments.run)
     settings = await asyncio.to_thread(_settings_of, reader)
     with holding(folder):
-        async with _target(folder, arguments.nats_url or settings.run.nats_url, arguments.nats_replicas) as log:
+        place = told_place(arguments) or nats_place(settings.run)
+        async with _target(folder, place, arguments.nats_replicas) as log:
             await _begin(folder, log)
             blobs = BlobStore(settings.run.blob_url or str(folder.blobs))
             done = await restore_log(reader, log, blobs, _progress)
@@ -75,14 +80,18 @@ async def _begin(folder: RunFolder, log: EventLog) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _target(folder: RunFolder, url: str | None, replicas: int) -> AsyncIterator[JetStreamLog]:
-    """The log to fill: on the server at `url`, or on one of the run's own."""
+async def _target(folder: RunFolder, place: NatsPlace | None, replicas: int) -> AsyncIterator[JetStreamLog]:
+    """The log to fill: on the server of the user's own, or on one of the run's."""
     async with contextlib.AsyncExitStack() as stack:
-        if url is None:
-            url = (await stack.enter_async_context(await NatsServer.start(folder.nats))).url
+        if place is None:
+            folder.nats.mkdir(parents=True, exist_ok=True)
+            guard(folder.nats, folder.run)
+            server = await stack.enter_async_context(await NatsServer.start(folder.nats))
+            address = server.address(Access.ROLES)
         else:
-            record_url(folder.path, url)
-        log = await JetStreamLog.open(url, folder.run, replicas=replicas)
+            address = place.address()
+            record_place(folder.path, place)
+        log = await JetStreamLog.open(address, folder.run, replicas=replicas)
         stack.push_async_callback(log.close)
         yield log
 

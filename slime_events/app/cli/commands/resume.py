@@ -69,7 +69,7 @@ async def _tidy(folder: RunFolder) -> None:
     server = NatsServer.attach(folder.nats)
     if server is not None and not server.record.temporary:
         with holding(folder) as before:
-            async with LogServer(folder, None, say).running(before):
+            async with LogServer(folder, folder.log_name(), None, say).running(before):
                 pass
     if folder.summary.exists():
         return

@@ -1,6 +1,7 @@
 """`slime-events show`: a run, or a step, group, sample, weight version, trace or moment of it, out of its log."""
 
 import argparse
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.core.trajectory import Fetch, Trajectories
 from slime_events.plugins.sample_view import prompt_decoder, text_decoder
-from storage.log import Readable
+from storage.log import Readable, Recorded
 
 
 class View(NamedTuple):
@@ -58,11 +59,20 @@ async def view_of(
         facts = version_facts(lookup.run, await lookup.version(question.version))
         return View(facts, version_text(facts))
     # The other views are imported where they are used: a look-up takes less time than to import them.
-    from slime_events.analysis.model.progress import Progress
+    from slime_events.analysis.model.progress import Progress, StepLine
     from slime_events.app.cli.commands.show_run import run_facts, run_text
 
-    progress = Progress(log.run)
-    facts = run_facts(await read_run(log, progress.apply), progress, launched)
+    progress, steps = Progress(log.run), list[StepLine]()
+
+    def apply(recorded: Recorded) -> None:
+        if (line := progress.apply(recorded)) is not None:
+            steps.append(line)
+
+    facts = run_facts(await read_run(log, apply), progress, steps, launched)
+    if folder is not None:
+        from slime_events.app.cli.commands.show_files import disk_facts
+
+        facts["disk"] = await asyncio.to_thread(disk_facts, folder)
     return View(facts, run_text(facts, folder))
 
 

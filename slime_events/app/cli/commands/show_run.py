@@ -1,12 +1,14 @@
 """`show RUN`: the whole run on one screen."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from schemas.groups import GroupRejected
 from schemas.runs import RunFailed, RunFinished
 from slime_events.analysis.model import Run
-from slime_events.analysis.model.progress import NANO, Progress, plan_in_force
+from slime_events.analysis.model.progress import NANO, Progress, StepLine, plan_in_force
 from slime_events.analysis.model.rejections import Reason, reason_of
+from slime_events.app.cli.commands.show_files import files_text
 from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import (
     block,
@@ -27,10 +29,10 @@ LAST_RESTORED = 3
 EXAMPLES = 3
 
 
-def run_facts(run: Run, progress: Progress, launched: bool | None = None) -> dict[str, Any]:
+def run_facts(run: Run, progress: Progress, steps: Sequence[StepLine], launched: bool | None = None) -> dict[str, Any]:
     """Where the run stands, how rewards went, what was rejected and why.
 
-    launched: whether a launcher is on; None where that cannot be known.
+    steps: its lines, all of them. launched: whether a launcher is on; None where that cannot be known.
     """
     plan = plan_in_force(entry.event for entry in run.lifetime)
     state, end = progress.state, run.lifetime[-1].event if run.lifetime else None
@@ -40,13 +42,13 @@ def run_facts(run: Run, progress: Progress, launched: bool | None = None) -> dic
         "ended": plain(end) if isinstance(end, RunFinished | RunFailed) else None,
         "branched": plain(branched) if (branched := run.branched) else None,
         "started_at": run.first_at,
-        "seconds": progress.time.on * NANO,
-        "lives": progress.time.lives,
+        "seconds": progress.figures.time.on * NANO,
+        "lives": progress.figures.time.lives,
         "events": run.events,
-        "steps": [plain(line) for line in progress.steps],
+        "steps": [plain(line) for line in steps],
         "steps_wanted": plan.steps if plan else None,
         "staleness": {
-            "most": max((line.staleness for line in progress.steps), default=None),
+            "most": progress.figures.staleness,
             "bound": None if plan is None or state.follows else plan.staleness_bound,  # it has its parent's rollouts
         },
         "trainer_idle": progress.trainer_idle,
@@ -84,7 +86,7 @@ def run_text(facts: dict[str, Any], folder: RunFolder | None = None) -> str:
         for e in facts["evals"]
     ]
     evals = table(("eval", "version", "mean", "samples", "failed", "answers by"), rows) if rows else ""
-    files = _files(folder) if folder else ""
+    files = files_text(folder, facts["disk"]) if folder else ""
     return paragraphs(_head(facts), _steps(facts), evals, _refused(facts), _engines(facts), files)
 
 
@@ -156,10 +158,3 @@ def _engines(facts: dict[str, Any]) -> str:
     ]  # fmt: skip
     lost = [f"lost {w['worker']}: {w['reason']}" for w in facts["lost"]]
     return "\n".join([table(("worker", "role", "pid", "version", "start"), rows), *lost]) if rows else ""
-
-
-def _files(folder: RunFolder) -> str:
-    parts = ("archive", "blobs", "weights", "checkpoints", "traces")
-    named = [("log", folder.nats), *((part, getattr(folder, part)) for part in parts)]
-    named += [("process logs", folder.logs), ("settings", folder.settings), ("summary", folder.summary)]
-    return fields((name, path) for name, path in named if path.exists())

@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 
-from slime_events.app.cli.files import live_url
 from slime_events.app.cli.render.event_line import event_line
 from slime_events.app.cli.render.json_values import plain_event
 from slime_events.app.follow_events import IsOn, Wanted, check_types, events
@@ -13,7 +12,8 @@ from slime_events.core.run.run_folder import find_run
 from slime_events.core.run.run_reader import is_archive, open_archive
 from storage.archive.log import ArchivedLog
 from storage.log import Readable
-from storage.open_log import open_run_log
+from storage.nats.accounts import Access
+from storage.open_log import live_address, open_run_log
 
 
 async def run(arguments: argparse.Namespace) -> int:
@@ -24,7 +24,7 @@ async def run(arguments: argparse.Namespace) -> int:
         await _print(ArchivedLog(reader, reader.run), wanted, arguments, follow=None)
         return 0
     folder = find_run(arguments.run, arguments.runs_dir)
-    live = live_url(folder) is not None
+    live = live_address(folder.path, Access.VIEWER) is not None
     async with open_run_log(folder.path, folder.log_name()) as log:
 
         async def is_on() -> bool:

@@ -18,6 +18,7 @@ from slime_events.app.launch.view import make_view
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.paths import require_paths
+from slime_events.core.config.secrets import secrets_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 from slime_events.loop.conductor.decide import waits_for
@@ -46,6 +47,8 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
     """Settings that can start: notes are printed, the number of steps is known. new: see `check_start`."""
     for note in parsed.notes:
         say(f"note: {note}")
+    if names := ", ".join(secrets_of(parsed.settings)):
+        say(f"note: recorded by name, and kept nowhere: {names}; who resumes or reads the run sets the same variables")
     require_paths(parsed.settings)
     check_start(parsed.settings, new=new)
     settings, counted = resolve_epochs(parsed.settings)

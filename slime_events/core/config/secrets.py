@@ -1,0 +1,58 @@
+"""Secrets in settings and in the words of a command: references from there on, and variables of this process."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from schemas.redaction import is_secret_setting
+from schemas.references import Concealer, references_in
+from slime_events.core.config.base import Settings
+
+_NAMELESS = "url"
+"""In the place of a flag's name, for a word that belongs to none."""
+
+
+def kept(values: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Settings by component and field with references in place of secrets, which are put into the environment."""
+    concealer = Concealer()
+    without = concealed(values, concealer)
+    os.environ.update(concealer.secrets)
+    return without
+
+
+def concealed(values: Mapping[str, Mapping[str, Any]], concealer: Concealer | None = None) -> dict[str, dict[str, Any]]:
+    """The same values with references in place of secrets, which the `concealer` has."""
+    concealer = concealer or Concealer()
+    return {component: dict(_fields(concealer, table)) for component, table in values.items()}
+
+
+def _fields(concealer: Concealer, table: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    for field, value in table.items():
+        if isinstance(value, Mapping):  # SGLang's and Megatron's, by their flags
+            yield field, {name: concealer.plain(one, f"{field}_{name}") for name, one in value.items()}
+        else:
+            yield field, concealer.plain(value, field)
+
+
+def kept_words(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """A command line with references in place of secrets; and the secrets, by variable."""
+    concealer, name, concealed = Concealer(), _NAMELESS, []
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if not word.startswith("--"):
+            concealed.append(concealer.text(word, name))
+            name = _NAMELESS if is_secret_setting(name) else name  # a secret is one word, a list of files is many
+        elif equals:
+            concealed.append(f"{flag}={concealer.text(value, flag)}")
+        else:
+            concealed.append(word)
+            name = flag.strip("-").replace("-", "_")
+    return concealed, concealer.secrets
+
+
+def secrets_of(settings: Settings) -> dict[str, str]:
+    """The variables that settings refer to, with their values here: what a process on another machine needs."""
+    names = references_in(msgspec.to_builtins(settings))
+    return {name: os.environ[name] for name in sorted(names) if name in os.environ}

@@ -1,0 +1,104 @@
+"""`StateKeeper`: brings a fold near the end of its log when a process starts, and stores snapshots of it later.
+
+    newest snapshot -> what the archive has after it -> what the log has after that -> the process follows the log
+
+Snapshot and archive save time and nothing else: one event of the log proves that they are of its history. What is read
+in blocks takes a fraction of what following takes, so that a start is short without a snapshot too.
+"""
+
+import asyncio
+import contextlib
+import logging
+from typing import Generic, TypeVar
+
+from schemas.errors import NoSpace, SlimeEventsError, StoreUnavailable
+from slime_events.core.state.snapshot import Snapshot, Snapshots
+from slime_events.core.state.state_fold import StateFold
+from storage.event_block import HasEventBlocks
+from storage.hash_chain import link_all
+from storage.log import Readable
+
+log = logging.getLogger(__name__)
+
+EVERY = 2_000
+"""Events between two snapshots: a process that starts folds so many in a fraction of a second."""
+IN_BLOCKS = 10_000
+"""Events from which on reading in blocks is worth it."""
+
+S = TypeVar("S", bound=Snapshot)
+
+
+class StateKeeper(Generic[S]):
+    """snapshots: None stores nothing. archive: its URL; None reads the log alone. every: events between two snapshots.
+
+    A snapshot is encoded by the caller (a few ms), compressed and written in a thread. A failed write costs only time
+    at the next start, so it is a warning.
+    """
+
+    def __init__(self, snapshots: Snapshots[S] | None, archive: str | None = None, *, every: int = EVERY) -> None:
+        self._snapshots, self._archive, self._every = snapshots, archive, every
+        self._stored = 0
+        self._writing: asyncio.Task[None] | None = None
+
+    async def restore(self, fold: StateFold, events: Readable) -> None:
+        """Bring a new fold so near the end of the log that following it from there takes no time."""
+        newest = await self._snapshots.newest(events) if self._snapshots else None
+        if newest is not None:
+            fold.restore(newest)
+            self._stored = newest.position
+        end = await events.position()
+        if self._archive is not None and end - fold.state.events >= IN_BLOCKS:
+            try:
+                await _catch_up_from_archive(self._archive, fold, events)
+            except SlimeEventsError as error:  # what is whole was folded in, the rest is in the log
+                log.warning("the archive is not read on: %s", error)
+        if isinstance(events, HasEventBlocks) and end - fold.state.events >= IN_BLOCKS:
+            await _fold_blocks(fold, events)
+        log.info("starts at position %d, %d of it from a snapshot", fold.state.events, self._stored)
+
+    def observe(self, fold: StateFold) -> None:
+        """Store a snapshot, if it is time."""
+        position = fold.state.events
+        due = position - self._stored >= self._every and (self._writing is None or self._writing.done())
+        if due and self._snapshots is not None:
+            self._stored = position
+            self._writing = asyncio.create_task(self._write(self._snapshots, position, fold.snapshot()))
+
+    async def close(self, fold: StateFold) -> None:
+        """Store the last one and wait until it is written."""
+        if self._writing is not None:
+            await self._writing
+        if self._snapshots is not None and fold.state.events > self._stored:
+            await self._write(self._snapshots, fold.state.events, fold.snapshot())
+
+    async def _write(self, snapshots: Snapshots[S], position: int, encoded: bytes) -> None:
+        try:
+            await asyncio.to_thread(snapshots.write, position, encoded)
+        except (NoSpace, StoreUnavailable, OSError) as error:
+            log.warning("no snapshot of position %d: %s", position, error)
+
+
+async def _catch_up_from_archive(url: str, fold: StateFold, events: Readable) -> None:
+    """Fold in what the archive has, if the log has the event that its last segment ends with."""
+    from storage.archive.log import ArchivedLog  # most starts have a snapshot and need no archive
+    from storage.archive.reader import ArchiveReader
+
+    archived = ArchivedLog(await asyncio.to_thread(ArchiveReader, url, events.run), events.run)
+    last = archived.reader.segments[-1] if archived.reader.segments else None
+    if last is None or not last.chain or last.last - fold.state.events < IN_BLOCKS:
+        return
+    async with contextlib.aclosing(events.read(last.last)) as read:  # type: ignore[type-var]
+        recorded = await anext(read, None)
+    before, chain = bytes.fromhex(last.before), bytes.fromhex(last.chain)
+    if recorded is None or link_all(before, (recorded.data,)) != (before, chain):
+        log.warning("the archive at %s is of another history than the log", archived.reader.url)
+        return
+    await _fold_blocks(fold, archived)
+
+
+async def _fold_blocks(fold: StateFold, events: HasEventBlocks) -> None:
+    chain = bytes.fromhex(fold.state.chain)
+    async with contextlib.aclosing(events.event_blocks(fold.state.events + 1, chain, None)) as blocks:
+        async for block in blocks:
+            fold.apply_block(block)
+            await asyncio.sleep(0)

@@ -1,0 +1,80 @@
+"""`Texts`: what completed samples of open groups say, for filters that look at it. A fold of the log beside the state.
+
+No state and no snapshot holds a text: they would be most of its bytes, and are needed once, by a filter, if there is
+one. A process that begins with a snapshot reads those of the open groups from the log again.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from schemas.evals import EvalCompleted
+from schemas.event import Event, Purpose
+from schemas.groups import GroupAccepted, GroupRejected
+from schemas.rollouts import RolloutCompleted
+from schemas.steps import StepCommitted
+from schemas.subjects import of_type
+from slime_events.core.state.group import GroupPhase, GroupState
+from slime_events.core.state.run import RunState
+from storage.log import Readable
+
+LEAVING = (GroupRejected, StepCommitted, EvalCompleted)
+"""Events by which groups leave the state."""
+AT_ONCE = 16
+"""Completed rollouts that are read in one question: each may have megabytes of tokens."""
+
+
+class Said(NamedTuple):
+    """response: of one sample. prompt: the text of a prompt of its own; empty where it has the group's."""
+
+    response: str
+    prompt: str
+
+
+class Texts:
+    """Of training groups without a verdict. of_all: of every group until it leaves the state, as states held them once;
+    their digests cover them.
+    """
+
+    def __init__(self, *, of_all: bool = False) -> None:
+        self._of_all = of_all
+        self._said: dict[str, dict[str, Said]] = {}
+
+    def apply(self, event: Event, state: RunState) -> None:
+        """Fold one event in, after it was folded into the state."""
+        if isinstance(event, RolloutCompleted):
+            group = state.groups.get(event.group)
+            if group is not None and (self._of_all or group.purpose is Purpose.TRAIN):
+                self._said.setdefault(event.group, {})[event.sample] = Said(event.text, event.prompt_text)
+        elif isinstance(event, GroupAccepted | GroupRejected) and not self._of_all:
+            self._said.pop(event.group, None)
+        elif isinstance(event, LEAVING):
+            self._said = {name: said for name, said in self._said.items() if name in state.groups}
+
+    async def restore(self, log: Readable, state: RunState) -> None:
+        """Read what was folded into a state that was not folded here."""
+        self._said = {}
+        subjects = [of_type(log.run, "rollout.completed").replace("*", name) for name in _completed(state)]
+        for begin in range(0, len(subjects), AT_ONCE):
+            found = await log.last_of_each(subjects[begin : begin + AT_ONCE])
+            for recorded in found.values():
+                self.apply(recorded.envelope.event, state)
+
+    def told(self, group: GroupState) -> GroupState:
+        """The group with the texts of its samples."""
+        said = self._said.get(group.group, {})
+        samples = {
+            name: replace(sample, text=said[name].response, prompt_text=said[name].prompt or UNSET)
+            if name in said
+            else sample
+            for name, sample in group.samples.items()
+        }
+        return replace(group, samples=samples)
+
+
+def _completed(state: RunState) -> Iterator[str]:
+    for group in state.groups.values():
+        if group.purpose is Purpose.TRAIN and group.phase is GroupPhase.REQUESTED:
+            yield from (name for name, sample in group.samples.items() if sample.stop is not None)

@@ -1,0 +1,161 @@
+"""Who may do what on a run's NATS server: an account for the run's own roles, one for producers, one for viewers.
+
+A file in the server's folder for each, which only the run's owner may read:
+
+    roles.json      run, url, user, password: everything on the run's stream
+    producer.json   prompts and questions to the inbox, and the replies to them
+    viewer.json     reads the stream, changes nothing
+
+Accounts, not users of one account: what a client asks the server for is answered on a subject that the client names.
+Within one account that could be a subject of the stream, which would store the answer (decision 0025).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from schemas.subjects import stream_name
+from storage.jetstream.address import NatsAddress, read_credentials
+
+ACCOUNT = "SLIME"
+"""Of the roles. It has the streams, in `jetstream/SLIME/`."""
+OLD_ACCOUNT = "$G"
+"""Had them while a server admitted everybody."""
+API, REPLIES = "$JS.API.>", "_INBOX.>"
+
+
+class Access(enum.StrEnum):
+    """Whose credentials: the user's name, and that of its file."""
+
+    ROLES = "roles"
+    PRODUCER = "producer"
+    VIEWER = "viewer"
+
+
+def inboxes(run: str) -> list[str]:
+    """Subjects on which a producer asks. run: `*` for all."""
+    return [f"slime.{run}.inbox.{what}" for what in ("prompts", "groups")]
+
+
+def reads(run: str) -> list[str]:
+    """Subjects on which a viewer asks. run: `*` for all. The last tells whether a launcher is on."""
+    stream = run if run == "*" else stream_name(run)
+    api = [f"$JS.API.{what}.{stream}" for what in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET")]
+    return [*api, f"slime.{run}.inbox.launcher"]
+
+
+def file_of(folder: Path, access: Access) -> Path:
+    """Where the credentials are."""
+    return folder / f"{access}.json"
+
+
+def is_guarded(folder: Path) -> bool:
+    """Whether a server that is started in the folder admits nobody without credentials."""
+    return file_of(folder, Access.ROLES).is_file()
+
+
+def guard(folder: Path, run: str) -> None:
+    """Make credentials for the server of a run where there are none. A server that runs already has to start again."""
+    for access in (Access.PRODUCER, Access.VIEWER, Access.ROLES):  # with the last the folder is guarded
+        if not file_of(folder, access).is_file():
+            fields: dict[str, Any] = {"run": run, "url": "", "user": access, "password": secrets.token_urlsafe(24)}
+            if access is Access.VIEWER:
+                fields["reads_only"] = True
+            with contextlib.suppress(FileExistsError):  # another reader is faster
+                write_private(file_of(folder, access), _text(fields), new=True)
+
+
+def read_access(folder: Path, access: Access, url: str) -> NatsAddress:
+    """The address of the folder's server at a URL, with credentials where it has some."""
+    path = file_of(folder, access)
+    return read_credentials(path, url) if path.is_file() else NatsAddress(url=url)
+
+
+def note_url(folder: Path, url: str) -> None:
+    """Into each file: a producer outside then needs nothing else."""
+    for access in Access:
+        fields = json.loads(file_of(folder, access).read_text())
+        if fields["url"] != url:
+            write_private(file_of(folder, access), _text(fields | {"url": url}))
+
+
+def _text(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, indent=1) + "\n"
+
+
+def write_private(path: Path, text: str, *, new: bool = False) -> None:
+    """A file that only its owner may read, whole under its name or not there. Raises FileExistsError for a `new` one
+    that is there.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    try:
+        if new:
+            path.hardlink_to(part)
+        else:
+            part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def accounts_of(folder: Path) -> str:
+    """The accounts of a guarded folder's server, as configuration."""
+    files = {access: json.loads(file_of(folder, access).read_text()) for access in Access}
+    passwords = {access: json.dumps(file["password"]) for access, file in files.items()}
+    return accounts_text(files[Access.ROLES]["run"], passwords)
+
+
+def accounts_text(run: str, passwords: Mapping[Access, str]) -> str:
+    """Configuration of a server that admits three users. run: `*` for all runs. passwords: as they are to be written.
+
+    A viewer's account imports the whole API, since a part of it would stand beside the server's own answers; which of
+    it a viewer may use is its permission.
+    """
+    producers, viewers = f"{ACCOUNT}_PRODUCERS", f"{ACCOUNT}_VIEWERS"
+    asks, looks = inboxes(run), reads(run)
+    exports = [
+        *(f'{{ service: "{subject}", accounts: [{producers}] }}' for subject in asks),
+        *(f'{{ service: "{subject}", accounts: [{viewers}] }}' for subject in looks[-1:]),
+        f'{{ service: "{API}", response_type: stream, accounts: [{viewers}] }}',
+    ]
+    roles = f"{{ user: {Access.ROLES}, password: {passwords[Access.ROLES]} }}"
+    return "\n".join(
+        (
+            "accounts {",
+            f"  {ACCOUNT} {{",
+            "    jetstream: enabled",
+            f"    users: [{roles}]",
+            *_lines("exports", exports),
+            "  }",
+            *_guests(producers, Access.PRODUCER, passwords, asks, asks),
+            *_guests(viewers, Access.VIEWER, passwords, looks, [API, *looks[-1:]]),
+            "}",
+        )
+    )
+
+
+def _guests(
+    account: str, access: Access, passwords: Mapping[Access, str], may: Sequence[str], imports: Sequence[str]
+) -> list[str]:
+    publish = ", ".join(f'"{subject}"' for subject in may)
+    return [
+        f"  {account} {{",
+        "    users: [{",
+        f"      user: {access}, password: {passwords[access]}",
+        f'      permissions: {{ publish: [{publish}], subscribe: ["{REPLIES}"] }}',
+        "    }]",
+        *_lines("imports", [f'{{ service: {{ account: {ACCOUNT}, subject: "{subject}" }} }}' for subject in imports]),
+        "  }",
+    ]
+
+
+def _lines(name: str, items: Sequence[str]) -> list[str]:
+    return [f"    {name}: [", *(f"      {item}" for item in items), "    ]"]

@@ -1,0 +1,145 @@
+"""Hosts that are forked from a template, with a host that imports nothing in the place of SGLang's."""
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from serve_apps.engine.template import UNUSED_S, ask_template, runs
+
+HOST = """
+import json, os, socket, sys
+from pathlib import Path
+from serve_apps.engine.template import Job, leave_template
+
+job = leave_template(sys.argv[3], Job(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]), os.getppid()))
+said = dict(pid=os.getpid(), parent=os.getppid(), session=os.getsid(0), folder=str(job.folder), owner=job.owner,
+            temporary=os.environ.get("TMPDIR"))
+print(os.getpid(), flush=True)
+job.connection.sendall(json.dumps(said).encode())
+job.connection.recv(1)
+"""
+OWNER = """
+import socket, subprocess, sys
+ours, theirs = socket.socketpair()
+command = [sys.executable, "-c", sys.argv[1], str(theirs.fileno()), sys.argv[2], sys.argv[3]]
+host = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
+print(ours.recv(4096).decode(), flush=True)
+host.wait()
+"""
+RAYLET = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", *sys.argv[1:]]).wait()
+"""
+END_S = 10.0
+
+
+class Asked:
+    """The owner's end of a host that is made here."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.ours.settimeout(END_S)
+
+    def said(self) -> dict[str, Any]:
+        self.theirs.close()
+        found: dict[str, Any] = json.loads(self.ours.recv(4096))
+        return found
+
+    def has_ended(self) -> bool:
+        return self.ours.recv(1) == b""
+
+
+@pytest.fixture
+def template(tmp_path: Path) -> Iterator[tuple[str, Asked, subprocess.Popen[bytes]]]:
+    name, first = secrets.token_hex(8), Asked()
+    fd = first.theirs.fileno()
+    host = subprocess.Popen(
+        [sys.executable, "-c", HOST, str(fd), str(tmp_path), name], pass_fds=[fd], start_new_session=True
+    )
+    yield name, first, host
+    for pid in _templates(name):
+        os.kill(pid, signal.SIGKILL)
+    host.wait()
+
+
+def _templates(name: str, *hosts: int) -> list[int]:
+    """Processes that lead a session and carry the name in their command, but for these hosts."""
+    named = (process for process in psutil.process_iter(["cmdline"]) if name in (process.info["cmdline"] or ()))
+    return [one.pid for one in named if one.pid not in hosts and os.getsid(one.pid) == one.pid]
+
+
+def _ends(pid: int) -> bool:
+    until = time.monotonic() + END_S
+    while runs(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not runs(pid)
+
+
+def test_a_later_host_is_a_copy_with_a_job_of_its_own(
+    template: tuple[str, Asked, subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    name, first, host = template
+    said = first.said()
+    assert (said["pid"], said["owner"]) == (host.pid, os.getpid())
+    host.kill()
+    assert first.has_ended(), "the template does not hold the first host's socket"
+
+    second, folder = Asked(), tmp_path / "second"
+    with (tmp_path / "log").open("ab") as log:
+        pid = ask_template(name, folder, second.theirs.fileno(), log.fileno())
+    said = second.said()
+    assert said["pid"] == said["session"] == pid
+    assert (said["owner"], said["folder"], said["temporary"]) == (os.getpid(), str(folder), str(folder))
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    assert second.has_ended()
+    assert _ends(pid), "the template collects it"
+    assert (tmp_path / "log").read_text() == f"{pid}\n"
+
+
+def test_a_second_first_host_leaves_no_other_template(
+    template: tuple[str, Asked, subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    name, first, host = template
+    first.said()
+    other = Asked()
+    fd = other.theirs.fileno()
+    second = subprocess.Popen([sys.executable, "-c", HOST, str(fd), str(tmp_path), name], pass_fds=[fd])
+    assert other.said()["pid"] == second.pid
+    assert len(_templates(name, host.pid)) == 1
+    other.ours.close()
+    second.wait()
+
+
+def test_without_a_template_there_is_no_host(tmp_path: Path) -> None:
+    asked = Asked()
+    with (tmp_path / "log").open("ab") as log:
+        assert ask_template(secrets.token_hex(8), tmp_path, asked.theirs.fileno(), log.fileno()) is None
+
+
+def test_it_ends_with_its_owners_and_their_parent(tmp_path: Path) -> None:
+    assert END_S < UNUSED_S, "or this test could not tell"
+    name = secrets.token_hex(8)
+    raylet = subprocess.Popen(
+        [sys.executable, "-c", RAYLET, OWNER, HOST, str(tmp_path), name], stdout=subprocess.PIPE, text=True
+    )
+    assert raylet.stdout is not None
+    raylet.stdout.readline()  # the host's own line
+    said = json.loads(raylet.stdout.readline())
+    (pid,) = _templates(name, said["pid"])
+    for one in (said["pid"], said["owner"]):
+        os.kill(one, signal.SIGKILL)
+    raylet.wait()
+    raylet.stdout.close()
+    assert _ends(pid)

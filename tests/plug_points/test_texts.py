@@ -1,0 +1,73 @@
+"""What a filter is shown of the samples lies beside the state: the same live, after a restart, and for old digests."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from schemas.groups import GroupAccepted, GroupRejected
+from schemas.rollouts import RolloutCompleted
+from slime_events.core.state.apply import apply
+from slime_events.core.state.group import GroupState
+from slime_events.core.state.run import FOLD, FOLD_WITH_TEXTS, RunState, digest_by, state_digest
+from slime_events.plugins.texts import Texts
+from storage.log import Recorded
+from storage.memory_log import MemoryLog
+from tests.conductor.driver import Driver, dropping, make_plan
+from tests.golden.log_file import FOLDER
+from tests.replay.golden import recorded_of
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Recorded]:
+    plan = make_plan(steps=4, max_staleness=2, in_prompt_order=False, eval_every=2, eval_names=("held",))
+    driver = Driver(plan, dropping(0.3))
+    driver.play(random.Random(3), engine_fails=0.1)
+    return driver.log
+
+
+def told(texts: Texts, group: GroupState) -> dict[str, object]:
+    return {name: sample.text for name, sample in texts.told(group).samples.items()}
+
+
+async def test_texts_of_undecided_groups_are_there_live_and_after_a_restart(records: list[Recorded]) -> None:
+    state, texts, said = RunState(run="drive"), Texts(), dict[str, str]()
+    compared = 0
+    for number, recorded in enumerate(records, 1):
+        event = recorded.envelope.event
+        if isinstance(event, GroupAccepted | GroupRejected) and (group := state.groups.get(event.group)):
+            assert told(texts, group) == {name: said.get(name, msgspec.UNSET) for name in group.samples}
+            log = MemoryLog("drive")
+            await log.restore(records[: number - 1])
+            again = Texts()
+            await again.restore(log, state)
+            assert again.told(group) == texts.told(group)
+            compared += bool(said.keys() & group.samples.keys())
+        if isinstance(event, RolloutCompleted):
+            said[event.sample] = event.text
+        apply(state, recorded)
+        texts.apply(event, state)
+    assert compared > 10
+    assert not texts._said, "nothing is kept of decided groups, nor of evaluations"
+
+
+def test_no_state_holds_a_text(records: list[Recorded]) -> None:
+    state = RunState(run="drive")
+    for recorded in records:
+        apply(state, recorded)
+        assert all(s.text is s.prompt_text is msgspec.UNSET for g in state.groups.values() for s in g.samples.values())
+
+
+def test_the_digests_of_states_that_held_texts_can_still_be_told() -> None:
+    """Taken with the rules of that version, at every event of a log of its schemas."""
+    records = recorded_of(FOLDER / "v2.slimelog")
+    state, texts = RunState(run=records[0].envelope.run), Texts(of_all=True)
+    for recorded in records:
+        apply(state, recorded)
+        texts.apply(recorded.envelope.event, state)
+    before = "b0fb6a3d6ba2d26f6029314352da165dd6cee7c3a389bdd5aa2f561d244a0da6"
+    assert digest_by(FOLD_WITH_TEXTS, state, texts.told) == before
+    assert digest_by(FOLD, state, texts.told) == state_digest(state)
+    assert digest_by(FOLD_WITH_TEXTS - 1, state, texts.told) is None
