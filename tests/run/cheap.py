@@ -143,7 +143,7 @@ class LocalCluster:
     def start(self) -> None:
         """Nothing to start."""
 
-    def actor(self, cls: type, name: str, *args: Any, gpus: float = 0, nice: int = 0) -> Any:
+    def actor(self, cls: type, name: str, *args: Any, gpus: float = 0, nice: int = 0, env: Any = None) -> Any:
         self.actors.append(_Handle(cls(*args), self))
         return self.actors[-1]
 
