@@ -151,6 +151,16 @@ async def test_without_optimizer_digests_the_weights_decide(tmp_path: Path, rank
     assert {event.optimizer_digest for event in sim.events(CheckpointSaved)} == {""}
 
 
+async def test_a_checkpoint_that_was_lost_is_not_saved_again_with_other_bits(tmp_path: Path) -> None:
+    async with crashed(tmp_path, ranks=NoisyRanks(), checkpoint_every=2) as sim:
+        (lost,) = sim.events(CheckpointSaved)
+        del sim.ranks.disk[lost.url]
+        sim.start_trainer(NoisyRanks(disk=sim.ranks.disk))
+        assert await sim.finish() is RunPhase.FINISHED
+    assert lost.url not in sim.ranks.disk, "its digests stand in the log, and these are others"
+    assert [event.version for event in sim.events(CheckpointSaved)] == [2, 4]
+
+
 async def test_weights_that_did_not_arrive_are_noticed(tmp_path: Path) -> None:
     class Deaf(NoisyRanks):
         async def load_weights(self, folder: str) -> None:
