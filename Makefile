@@ -1,34 +1,42 @@
 PYTHON ?= python3
 VENV ?= .venv
 SEED ?= 1
+# What this machine has: `make SET=cpu demo` takes the other one. In /dev: a GPU, NVIDIA's driver, or WSL's.
+SET ?= $(if $(wildcard /dev/nvidia[0-9]* /dev/nvidiactl /dev/dxg),gpu,cpu)
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
-PIP := $(BIN)/pip install -q --disable-pip-version-check -c requirements/constraints.txt
+INSTALLED := $(VENV)/.installed-$(SET)
+PIP := $(BIN)/pip install -q --disable-pip-version-check -c requirements/$(SET).txt
+EXTRA := $(if $(filter gpu,$(SET)),gpu,train)
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 export NO_MKDOCS_2_WARNING := 1
 # A run is a dozen processes: each would compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install install-benchmarks demo demo-smollm2 test test-real test-rest lint docs docs-serve soak chaos \
+.PHONY: install install-benchmarks resolve demo demo-smollm2 test test-real test-rest lint docs docs-serve soak chaos \
 	chaos-soak mutate mutate-soak bench clean
 
-# What is installed stands in pyproject.toml alone, its exact versions in requirements/constraints.txt. pip is brought up
-# to date first, since older ones do not know dependency groups. torch comes next and alone: whatever wants it afterwards
-# finds the build that fits this machine.
-$(INSTALLED): pyproject.toml requirements/constraints.txt
+# What is installed stands in pyproject.toml alone, its exact versions in requirements/cpu.txt and requirements/gpu.txt.
+# pip is brought up to date first, since older ones do not know dependency groups. torch comes next and alone: whatever
+# wants it afterwards finds the build that fits this machine. With GPUs, `engines` has little left to install.
+$(INSTALLED): pyproject.toml requirements/constraints.txt requirements/$(SET).txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] <= (3, 13) else "Python 3.11, 3.12 or 3.13 is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) pip
 	$(PIP) torch
-	$(PIP) --group dev -e '.[train]'
+	$(PIP) --group dev -e '.[$(EXTRA)]'
 	$(PIP) --no-deps --group engines
+	rm -f $(VENV)/.installed*
 	touch $(INSTALLED)
 
 install: $(INSTALLED)
 
 install-benchmarks: $(INSTALLED)
 	$(PIP) --no-deps --group benchmarks
+
+# Both sets of versions against the package index, for each Python; nothing is installed.
+resolve: $(INSTALLED)
+	$(BIN)/python -m pytest -m soak tests/test_sets.py
 
 demo: $(INSTALLED)
 	$(BIN)/slime-events demo

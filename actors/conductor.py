@@ -77,7 +77,7 @@ class Conductor:
         self._folded = StateFold(worker.log.run)
         self._appended = self._run_at = 0
         self._begun = self._over = self._stop_asked = False
-        self._last_cycle = time.monotonic()
+        self._last_cycle = time.monotonic() - TICK_S  # the first is due at once
 
     @property
     def state(self) -> RunState:
@@ -104,8 +104,10 @@ class Conductor:
         return self.state.phase
 
     async def _conduct(self, follower: Follower) -> None:
+        wait_s = 0.0
         while not (self._over and follower.caught_up):
-            due = self._fold(await follower.next(wait_s=TICK_S))
+            due = self._fold(await follower.next(wait_s))
+            wait_s = TICK_S
             self._keeper.observe(self._folded)
             due = due or self._stop_asked or time.monotonic() - self._last_cycle >= TICK_S
             if not due or not follower.caught_up or self.state.events < self._appended:

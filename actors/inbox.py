@@ -1,10 +1,12 @@
-"""`Inbox`: takes prompts from outside producers and answers each message.
+"""`Inbox`: takes prompts from outside producers and answers each message; and says what became of them.
 
 JSON on `slime.<run>.inbox.prompts`, one prompt or a list; the reply names the groups, or every invalid field. A
 message is accepted whole or not at all. The sender's key makes it idempotent: a repeated key is the same group.
+Keys on `slime.<run>.inbox.groups` are answered with the fate of their groups.
 """
 
 import logging
+import re
 from typing import Any, Self
 
 import msgspec
@@ -12,17 +14,22 @@ import nats
 import nats.errors
 
 from actors.conductor import Offload
+from actors.group_fates import fates_of
 from schemas.errors import EventTooLarge, SlimeEventsError, UnwritableEvent
-from schemas.inbox import FieldError, InboxPrompt, InboxReply
+from schemas.inbox import FieldError, InboxFates, InboxPrompt, InboxQuestion, InboxReply
 from schemas.prompts import PromptSubmitted
 from schemas.subjects import inbox
 from slime_events.core.run.participant import Participant
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.prompt import Problem
 from storage.jetstream.address import NatsAddress
-from storage.log import once
+from storage.log import MAX_BATCH, Append, check_size, once
 
 log = logging.getLogger(__name__)
+
+WHOLE = "message"
+"""In place of a field, where all of a message is wrong."""
+_NAMED = re.compile(r"field `(\w+)`")
 
 
 class Inbox:
@@ -39,6 +46,7 @@ class Inbox:
             **self._server.options(), max_reconnect_attempts=-1, reconnect_time_wait=0.1, name="slime-events-inbox"
         )
         await self._client.subscribe(inbox(self._worker.log.run), cb=self._receive)
+        await self._client.subscribe(inbox(self._worker.log.run, "groups"), cb=self._tell)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -50,11 +58,19 @@ class Inbox:
     async def _receive(self, message: Any) -> None:
         try:
             reply = await self.accept(message.data, (message.headers or {}).get("traceparent"))
-        except (EventTooLarge, UnwritableEvent) as error:
-            reply = InboxReply(accepted=False, errors=(FieldError(0, "", str(error)),))
         except SlimeEventsError as error:
             reply = InboxReply(accepted=False, errors=(FieldError(0, "", f"not accepted now, try again: {error}"),))
             log.warning("a message to the inbox was not accepted: %s", error)
+        if message.reply:
+            await message.respond(msgspec.json.encode(reply))
+
+    async def _tell(self, message: Any) -> None:
+        try:
+            reply = await fates_of(self._worker.log, msgspec.json.decode(message.data, type=InboxQuestion))
+        except msgspec.DecodeError as error:
+            reply = InboxFates(errors=(_field_error(0, error, WHOLE),))
+        except SlimeEventsError as error:
+            reply = InboxFates(errors=(FieldError(0, "", f"not known now, try again: {error}"),))
         if message.reply:
             await message.respond(msgspec.json.encode(reply))
 
@@ -62,18 +78,28 @@ class Inbox:
         """Append the prompts of a message, or reply with its errors. traceparent: the sender's span, linked to ours."""
         prompts, errors = read_message(data)
         groups: list[str] = []
-        events: dict[str, PromptSubmitted] = {}  # by group: a key that is twice in one message is one prompt
+        events: dict[str, tuple[int, PromptSubmitted]] = {}  # by group: a key twice in one message is one prompt
         for index, prompt in prompts:
             made = self._feed.from_inbox(prompt)
             if isinstance(made, Problem):
                 errors.append(FieldError(index, "prompt", f"{made.reason.value}: {made.message}"))
             else:
                 groups.append(made.group)
-                events.setdefault(made.group, made)
+                events.setdefault(made.group, (index, made))
+        appends: list[Append] = []
+        for index, event in () if errors else events.values():
+            stored = await self._offload(event) if self._offload else event
+            appends.append(append := once(self._worker.enclose(stored, traceparent=traceparent)))
+            try:
+                check_size(append, len(append.encoded()))
+            except (EventTooLarge, UnwritableEvent) as error:
+                errors.append(FieldError(index, "prompt", str(error)))
         if errors:
             return InboxReply(accepted=False, errors=tuple(errors))
-        stored = [await self._offload(event) if self._offload else event for event in events.values()]
-        await self._worker.log.append([once(self._worker.enclose(event, traceparent=traceparent)) for event in stored])
+        try:
+            await self._worker.log.append(appends)
+        except EventTooLarge as error:  # all together
+            return InboxReply(accepted=False, errors=(FieldError(0, WHOLE, str(error)),))
         return InboxReply(accepted=True, groups=tuple(groups))
 
 
@@ -83,13 +109,24 @@ def read_message(data: bytes) -> tuple[list[tuple[int, InboxPrompt]], list[Field
         many = data.lstrip()[:1] == b"["
         raw = msgspec.json.decode(data, type=list[msgspec.Raw]) if many else [msgspec.Raw(data)]
     except msgspec.DecodeError as error:
-        return [], [FieldError(0, "", f"not JSON: {error}")]
+        return [], [FieldError(0, WHOLE, f"not JSON: {error}")]
+    if len(raw) > MAX_BATCH:
+        most = f"it has {len(raw):,} prompts, {MAX_BATCH:,} are the most: send several"
+        return [], [FieldError(MAX_BATCH, WHOLE, most)]
     prompts: list[tuple[int, InboxPrompt]] = []
     errors: list[FieldError] = []
     for index, item in enumerate(raw):
         try:
             prompts.append((index, msgspec.json.decode(item, type=InboxPrompt)))
         except msgspec.DecodeError as error:
-            reason, _, path = str(error).partition(" - at `$")
-            errors.append(FieldError(index, path.rstrip("`").lstrip("."), reason))
+            errors.append(_field_error(index, error, "prompt"))
     return prompts, errors
+
+
+def _field_error(index: int, error: msgspec.DecodeError, whole: str) -> FieldError:
+    """whole: the field where what is JSON is of another type as a whole."""
+    if not isinstance(error, msgspec.ValidationError):
+        return FieldError(index, WHOLE, f"not JSON: {error}")
+    reason, _, path = str(error).partition(" - at `$")
+    named = _NAMED.search(reason)  # a field that is missing or unknown stands in the words alone
+    return FieldError(index, path.rstrip("`").lstrip(".") or (named[1] if named else whole), reason)

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import nats
 import numpy as np
 
 from schemas.arrays import pack_log_probs, pack_tokens
@@ -35,6 +36,7 @@ class Figures:
 
     rollouts_per_s: float
     rollouts_in_batches_per_s: float
+    bare_rollouts_per_s: float
     rewards_per_s: float
     read_per_s: float
     read_rollouts_per_s: float
@@ -98,6 +100,29 @@ async def batches_per_s(log: JetStreamLog, events: list[Append], size: int) -> f
     return len(events) / (time.perf_counter() - begin)
 
 
+async def bare_per_s(url: str, events: list[Append], size: int) -> float:
+    """The same batches by nats-py alone, encoded before, with nothing of ours around: what the server takes."""
+    client = await nats.connect(url)
+    encoded = [append.encoded() for append in events]
+    begin = time.perf_counter()
+    for i in range(0, len(events), size):
+        part, batch = range(i, min(i + size, len(events))), {"Nats-Batch-Id": f"bare-{i}"}
+        for number, event in enumerate(part, 1):
+            envelope = events[event].envelope
+            headers = {"Nats-Msg-Id": envelope.id, **batch, "Nats-Batch-Sequence": str(number)}
+            headers["Nats-Expected-Last-Subject-Sequence"] = "0"
+            if event < part[-1]:
+                await client.publish(envelope.subject, encoded[event], headers=headers)
+                continue
+            commit = {**headers, "Nats-Batch-Commit": "1"}
+            ack = await client.request(envelope.subject, encoded[event], headers=commit, timeout=60)
+            if b'"error"' in ack.data:
+                raise AssertionError(ack.data.decode())
+    seconds = time.perf_counter() - begin
+    await client.close()
+    return len(events) / seconds
+
+
 async def read_per_s(log: JetStreamLog, subject: str) -> float:
     """Reading and decoding everything of a filter."""
     begin, count = time.perf_counter(), 0
@@ -149,10 +174,12 @@ async def measure(folder: Path, *, rollouts: int = 3000, rewards: int = 30_000) 
         server.stage_in_memory()
         one = [fenced("bench", rollout(i)) for i in range(rollouts)]
         two = [fenced("bench", rollout(rollouts + i)) for i in range(rollouts)]
+        three = [fenced("bench", rollout(2 * rollouts + i)) for i in range(rollouts)]
         small = [fenced("bench", reward(i)) for i in range(rewards)]
         figures = Figures(
             rollouts_per_s=await appended_per_s(log, one, callers=256),
             rollouts_in_batches_per_s=await batches_per_s(log, two, 100),
+            bare_rollouts_per_s=await bare_per_s(server.url, three, 100),
             rewards_per_s=await batches_per_s(log, small, 500),
             read_per_s=await read_per_s(log, of_type("bench", "reward.assigned")),
             read_rollouts_per_s=await read_per_s(log, of_type("bench", "rollout.completed")),
@@ -173,6 +200,7 @@ def main() -> None:
     lines = (
         (f"durable append, {TOKENS} tokens each, 256 callers, group commit", figures.rollouts_per_s, "/s"),
         (f"durable append, {TOKENS} tokens each, 100 a call", figures.rollouts_in_batches_per_s, "/s"),
+        (f"durable append, {TOKENS} tokens each, 100 a call, nats-py alone", figures.bare_rollouts_per_s, "/s"),
         ("durable append, small events, 500 a call", figures.rewards_per_s, "/s"),
         ("read and decode, small events", figures.read_per_s, "/s"),
         (f"read and decode, {TOKENS} tokens each", figures.read_rollouts_per_s, "/s"),

@@ -117,7 +117,7 @@ class _Deployed:
             await asyncio.gather(work, return_exceptions=True)
 
     async def _work(self) -> None:
-        rule = ChunkRule(self._settings.chunk_tokens, self._settings.chunk_seconds)
+        rule = ChunkRule(self._settings.chunk, self._settings.chunk_seconds)
         give, put = partial(fetch, blobs=self._blobs), partial(offload_async, blobs=self._blobs)
         async with GroupCommit(self._log) as commit:
             room = self._settings.sglang_server_concurrency

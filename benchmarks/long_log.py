@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from schemas.arrays import pack_log_probs, pack_tokens
 from schemas.batches import BatchSealed
@@ -43,9 +44,9 @@ def long_plan(steps: int) -> Plan:
     )
 
 
-def beginning() -> Iterator[Event]:
-    """Up to the first weights."""
-    yield RunStarted(settings={}, code_version="")
+def beginning(settings: Mapping[str, Any] | None = None) -> Iterator[Event]:
+    """Up to the first weights. settings: of the run, as plain values."""
+    yield RunStarted(settings=dict(settings or {}), code_version="")
     yield WeightsPublished(version=0, parent=None, url="", digest="w0", bytes=0)
     yield WeightsActivated(version=0, engine="engine", digest="w0", seconds=0.0)
 
@@ -100,9 +101,9 @@ def trained(step: int) -> Iterator[Event]:
         )
 
 
-def long_log(steps: int) -> Iterator[Event]:
+def long_log(steps: int, settings: Mapping[str, Any] | None = None) -> Iterator[Event]:
     """So many whole steps, and the groups of the next, for which a verdict is due."""
-    yield from beginning()
+    yield from beginning(settings)
     for step in range(steps):
         yield from undecided(step)
         yield from sealed(step)

@@ -1,8 +1,12 @@
 """Messages between outside producers and a run: JSON."""
 
+import enum
 from typing import Annotated, Any
 
 import msgspec
+
+MAX_KEYS = 100
+"""Keys in one question."""
 
 
 class InboxPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -22,7 +26,10 @@ class InboxPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class FieldError(msgspec.Struct, frozen=True):
-    """What is wrong, where: index of the prompt in the message, field, one sentence."""
+    """What is wrong, where: index of the prompt in the message, field (`message`: all of it), one sentence.
+
+    No field: nothing is wrong, and the run cannot take it just now.
+    """
 
     index: int
     field: str
@@ -34,4 +41,43 @@ class InboxReply(msgspec.Struct, frozen=True, omit_defaults=True):
 
     accepted: bool
     groups: tuple[str, ...] = ()
+    errors: tuple[FieldError, ...] = ()
+
+
+class InboxQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of one's prompts, on `slime.<run>.inbox.groups`. keys: as they were sent."""
+
+    keys: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MAX_KEYS)]
+
+
+class Fate(enum.StrEnum):
+    """UNKNOWN: the run has no prompt of that key. WAITING: it is not decided on. ACCEPTED: a batch will have it, or has
+    it and is not trained on yet.
+    """
+
+    UNKNOWN = "unknown"
+    WAITING = "waiting"
+    REJECTED = "rejected"
+    ACCEPTED = "accepted"
+    TRAINED = "trained"
+
+
+class InboxFate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One group. rewards: as graded. reason: why it was rejected. step: whose batch has it. version: the weights that
+    training on it made.
+    """
+
+    key: str
+    group: str
+    fate: Fate
+    rewards: tuple[float, ...] = ()
+    reason: str = ""
+    step: int | None = None
+    version: int | None = None
+
+
+class InboxFates(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer to a question: a fate for each key in order, or what is wrong with it."""
+
+    groups: tuple[InboxFate, ...] = ()
     errors: tuple[FieldError, ...] = ()

@@ -89,7 +89,7 @@ class RolloutEngine:
                 custom = CustomGenerate(setup, load_tokenizer(setup.tokenizer), worker.log, fetching, room)
                 stack.callback(custom.close)
             weights = EngineWeights(worker, engine, commit, url=address.weights_url, hold_s=settings.eval_hold_seconds)
-            rule = ChunkRule(settings.chunk_tokens, settings.chunk_seconds)
+            rule = ChunkRule(settings.chunk, settings.chunk_seconds)
             await RolloutWorker(
                 EngineContext(worker, engine, commit, fetching, partial(offload_async, blobs=blobs), weights, rule),
                 room,

@@ -1,8 +1,9 @@
 """`GroupCommit`: the appends of many tasks, stored with one fsync.
 
-One atomic batch is under way at a time; appends of that time gather for the next. A caller's appends stay
-together, and get the verdict they would have got alone: callers whose fences another caller of the same batch would
-move wait for the next one, and a batch that a fence refuses is tried again without the callers of that fence.
+One atomic batch is under way at a time; appends of that time gather for the next. Where much has gathered, a second
+one is made and sent while the server stores the first. A caller's appends stay together, and get the verdict they would
+have got alone: a caller who writes where a batch under way does, or is fenced there, waits for its end, and a batch
+that a fence refuses is tried again without the callers of that fence.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from dataclasses import dataclass
 
 from schemas.errors import Conflict, EventTooLarge, LogUnavailable, SchemaError, SlimeEventsError
 from schemas.subjects import any_verb, matches
+from storage.cancellation import end_all
 from storage.log import MAX_BATCH, Append, EventLog, check_batch, check_size
 
-BATCH_BYTES = 8 * 1024 * 1024
+BATCH_BYTES = 4 * 1024 * 1024
 """Above this, more in one batch is no faster."""
+MUCH_BYTES = 1024 * 1024
+"""So much has to wait for a second batch: two small ones take longer than one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +45,9 @@ class GroupCommit:
     def __init__(self, log: EventLog, *, at_most: int = MAX_BATCH, max_bytes: int = BATCH_BYTES) -> None:
         self._log, self._at_most, self._max_bytes = log, at_most, max_bytes
         self._waiting: deque[_Call] = deque()
-        self._called = asyncio.Event()
+        self._waiting_bytes = 0
+        self._under_way: dict[asyncio.Task[None], _Written] = {}
+        self._news = asyncio.Event()
         self._closed = False
         self._writer: asyncio.Task[None] | None = None
 
@@ -71,7 +77,8 @@ class GroupCommit:
         call = _Call(list(appends), size, asyncio.get_running_loop().create_future())
         if appends:
             self._waiting.append(call)
-            self._called.set()
+            self._waiting_bytes += size
+            self._news.set()
         else:
             call.finish([])
         return call.result
@@ -79,27 +86,39 @@ class GroupCommit:
     async def close(self) -> None:
         """Store what was submitted, then end."""
         self._closed = True
-        self._called.set()
+        self._news.set()
         if self._writer is not None:
             await self._writer
 
     async def _write(self) -> None:
         try:
-            while True:
-                if not self._waiting:
-                    if self._closed:
-                        return
-                    self._called.clear()
-                    await self._called.wait()
-                    await asyncio.sleep(0)  # for callers in the same cycle of the event loop
+            while self._waiting or self._under_way or not self._closed:
+                batch, written = self._next_batch() if self._may_begin() else ([], _Written())
+                if batch:
+                    task = asyncio.create_task(self._store_or_fail(batch), name="group-commit-batch")
+                    self._under_way[task] = written
+                    task.add_done_callback(lambda _: self._news.set())
                     continue
-                await self._store_or_fail(self._next_batch())
+                self._news.clear()
+                await self._news.wait()
+                if not self._under_way:
+                    await asyncio.sleep(0)  # for callers in the same cycle of the event loop
+                for task in [task for task in self._under_way if task.done()]:
+                    del self._under_way[task]
+                    task.result()
         finally:
+            await end_all(*self._under_way)
             for call in self._waiting:
                 call.fail(LogUnavailable("the group commit ended before this was stored; it may be tried again"))
 
-    def _next_batch(self) -> list[_Call]:
-        """Calls from the front that fit into one batch and do not move each other's fences; the others wait."""
+    def _may_begin(self) -> bool:
+        second = len(self._under_way) == 1 and self._waiting_bytes >= min(MUCH_BYTES, self._max_bytes)
+        return bool(self._waiting) and (not self._under_way or second)
+
+    def _next_batch(self) -> tuple[list[_Call], _Written]:
+        """Calls from the front that fit into one batch and do not move each other's fences, nor wait for a batch under
+        way; the others wait. And what they write.
+        """
         batch: list[_Call] = []
         later: deque[_Call] = deque()
         written = _Written()
@@ -112,15 +131,15 @@ class GroupCommit:
             if batch and not fits:
                 later.append(call)
                 break
-            if written.moves_fence_of(call):
+            if written.moves_fence_of(call) or any(other.is_before(call) for other in self._under_way.values()):
                 later.append(call)
                 continue
             batch.append(call)
             written.add(call)
             count, size = count + len(call.appends), size + call.size
         later.extend(self._waiting)
-        self._waiting = later
-        return batch
+        self._waiting, self._waiting_bytes = later, sum(call.size for call in later)
+        return batch, written
 
     async def _store_or_fail(self, calls: list[_Call]) -> None:
         """Where the writer is stopped, every call fails."""
@@ -181,6 +200,10 @@ class _Written:
     def moves_fence_of(self, call: _Call) -> bool:
         """Whether the batch would move what one of the call's fences is over."""
         return any(self._touches(append.fence.subject) for append in call.appends if append.fence is not None)
+
+    def is_before(self, call: _Call) -> bool:
+        """Whether the call has to wait until the batch is over: it writes where the batch does, or is fenced there."""
+        return self.moves_fence_of(call) or any(append.envelope.subject in self._subjects for append in call.appends)
 
     def _touches(self, pattern: str) -> bool:
         if "*" not in pattern and ">" not in pattern:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from schemas.codec import StoredEnvelope
-from schemas.inbox import InboxPrompt, InboxReply
+from schemas.inbox import InboxFates, InboxPrompt, InboxQuestion, InboxReply
 from schemas.registry import EVENT_CLASSES
 
 JSON_DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -20,19 +20,21 @@ class EnvelopeOnTheWire(StoredEnvelope, frozen=True, kw_only=True):
 
 
 def json_schema() -> dict[str, Any]:
-    """One document: `$defs` holds a schema per event type by tag, `oneOf` is any event, `inbox` the outside contract.
+    """One document: `$defs` holds a schema per event type by tag, `oneOf` is any event, `inbox` and `inbox_groups` are
+    the outside contract.
 
     Bytes are base64 strings here, as JSON has none; on the wire they are MessagePack bytes.
     """
-    others: tuple[Any, ...] = (EnvelopeOnTheWire, InboxPrompt, InboxReply)
+    others: tuple[Any, ...] = (EnvelopeOnTheWire, InboxPrompt, InboxReply, InboxQuestion, InboxFates)
     schemas, parts = msgspec.json.schema_components((*EVENT_CLASSES, *others), ref_template="#/$defs/{name}")
-    envelope, prompt, reply = schemas[len(EVENT_CLASSES) :]
+    envelope, prompt, reply, question, fates = schemas[len(EVENT_CLASSES) :]
     document = {
         "$schema": JSON_DIALECT,
         "title": "slime-events",
         "oneOf": schemas[: len(EVENT_CLASSES)],
         "envelope": envelope,
         "inbox": {"request": {"anyOf": [prompt, {"type": "array", "items": prompt}]}, "reply": reply},
+        "inbox_groups": {"request": question, "reply": fates},
         "$defs": dict(sorted(parts.items())),
     }
     return msgspec.json.decode(msgspec.json.encode(document), type=dict[str, Any])

@@ -68,7 +68,7 @@ def transformer_config(
         "gated_linear_unit": True,
         "activation_func": F.silu,
         "add_bias_linear": False,
-        "bf16": settings.bf16,
+        "bf16": bool(settings.bf16),
         "deterministic_mode": settings.deterministic,
         "tensor_model_parallel_size": ranks,
         # Gradients are summed over data parallel ranks, not averaged: the loss is divided by the whole step already.

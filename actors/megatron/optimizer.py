@@ -41,7 +41,7 @@ def build_optimizer(model: DistributedDataParallel, settings: TrainerSettings, f
         "adam_beta2": settings.adam_beta2,
         "adam_eps": settings.adam_eps,
         "clip_grad": settings.clip_grad,
-        "bf16": settings.bf16,
+        "bf16": bool(settings.bf16),
         "params_dtype": torch.bfloat16 if settings.bf16 else torch.float32,
         "use_distributed_optimizer": model.ddp_config.use_distributed_optimizer,
     }

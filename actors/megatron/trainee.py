@@ -22,6 +22,7 @@ from schemas.errors import TrainerError
 from slime_events.algorithms.packing import micro_batches
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.gpus import look, this_machine
 from slime_events.core.run.process_environment import listen_on_loopback
 from slime_events.core.train_batch import TrainSample
 
@@ -40,8 +41,8 @@ class Place:
 def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> Place:
     """Join torch.distributed (gloo, or NCCL on CUDA) at `master` = "host:port" and form Megatron's groups.
 
-    One per process. Raises TrainerError when the ranks do not meet within `distributed_timeout_minutes` or do not
-    divide into tensor parallel groups.
+    One per process. Raises TrainerError when the ranks do not meet within `distributed_timeout_minutes`, do not
+    divide into tensor parallel groups, or would train on the CPU of a machine whose GPUs nobody has hidden.
     """
     if world_size % settings.tensor_model_parallel_size:
         raise TrainerError(
@@ -49,6 +50,8 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
         )
     install()
     device = torch.device("cpu")
+    if on_cpu() and os.environ.get("CUDA_VISIBLE_DEVICES") != "" and (problem := look(this_machine()).problem()):
+        raise TrainerError(problem)
     if not on_cpu():
         # Ray shows an actor its own GPUs only; started by hand, all of the node's are there.
         local = 0 if torch.cuda.device_count() == 1 else rank % torch.cuda.device_count()

@@ -44,8 +44,11 @@ class RayRanks(Ranks):
 
     async def train(self, batch: TrainBatch) -> StepResult:
         dump = train_dump_path(self._dumps, batch.step) if self._dumps else None
-        result: StepResult = await self.everywhere("train", batch, dump)
-        return result
+        # One copy in Ray's store for all peers, not one for each.
+        stored = await asyncio.to_thread(ray.put, batch) if self._peers else None
+        assert self._rank is not None
+        own = partial(self._rank.train, batch, dump)
+        return await self._together(own, [peer.call.remote("train", stored, dump) for peer in self._peers])
 
     async def everywhere(self, method: str, *args: Any) -> Any:
         own = partial(getattr(self._rank, method), *args)

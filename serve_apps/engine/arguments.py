@@ -13,6 +13,7 @@ from typing import Any, Literal
 from schemas.errors import ConfigError, MissingPart, UnknownFlag
 from serve_apps.engine.plugin import SWITCH
 from slime_events.core.config.engine import EngineSettings
+from slime_events.core.gpus import look, this_machine
 from slime_events.core.run.process_environment import LOOPBACK_ONLY
 
 Device = Literal["cpu", "cuda"]
@@ -24,6 +25,9 @@ CPU_CACHE_BYTES = 1 << 30
 """Key-value cache of one CPU engine at most."""
 CPU_RUNNING = 128
 """Samples that one CPU engine decodes at a time at most; more wait inside it."""
+
+SHARED_MEMORY = 0.4
+"""Part of a GPU's memory for weights and key-value cache of an engine that shares it with a trainer rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ def engine_launch(settings: EngineSettings, version: int = 0) -> EngineLaunch:
         "device": device,
         "weight_version": str(version),
         "incremental_streaming_output": True,
-        "stream_interval": max(1, min(STREAM_INTERVAL, settings.chunk_tokens)),
+        "stream_interval": max(1, min(STREAM_INTERVAL, settings.chunk)),
         "enable_deterministic_inference": deterministic,
         "random_seed": 0,
         "log_level": "warning",
@@ -58,19 +62,23 @@ def engine_launch(settings: EngineSettings, version: int = 0) -> EngineLaunch:
     }
     if device == "cpu":
         arguments |= _cpu_arguments(settings, config)
+    else:
+        # Of a float32 checkpoint SGLang would make float16, and the trainer publishes bfloat16.
+        arguments |= {"dtype": "bfloat16"} | ({"mem_fraction_static": SHARED_MEMORY} if settings.colocate else {})
     environment = _environment(device, config, deterministic)
     return EngineLaunch(device, arguments | settings.sglang, environment, deterministic)
 
 
 def resolve_device(settings: EngineSettings) -> Device:
-    """`auto` is cuda where torch sees a GPU; torch is asked only where the machine has a driver for one."""
+    """`auto` is cuda where the machine has GPUs. Raises ConfigError where it has some that cannot be used."""
     if settings.device != "auto":
         return settings.device
-    if not (Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()):
+    machine = this_machine()
+    if not machine.has_gpus:
         return "cpu"
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if problem := look(machine).problem():
+        raise ConfigError(problem)
+    return "cuda"
 
 
 def _cpu_arguments(settings: EngineSettings, config: dict[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,26 @@ Fetch = Callable[[Array], npt.NDArray[Any]]
 """Gives an array's numbers, from inline bytes or the blob store."""
 
 
+class _Growing:
+    """An array that grows by its end. Parts are joined once it is looked at, so that many take linear time."""
+
+    __slots__ = ("_parts", "length")
+
+    def __init__(self, kind: npt.DTypeLike) -> None:
+        self._parts: list[npt.NDArray[Any]] = [np.zeros(0, kind)]
+        self.length = 0
+
+    def add(self, part: npt.NDArray[Any]) -> None:
+        self._parts.append(part)
+        self.length += len(part)
+
+    def whole(self) -> npt.NDArray[Any]:
+        if len(self._parts) > 1:
+            parts = [part for part in self._parts if len(part)]
+            self._parts = parts if len(parts) == 1 else [np.concatenate(self._parts)]
+        return self._parts[0]
+
+
 @dataclass(slots=True)
 class Trajectory:
     """One rollout so far. prompt: int32 [prompt]; tokens: int32 [response]; log_probs: float32 [response].
@@ -40,8 +60,6 @@ class Trajectory:
     prompt: Array
     attempt: int = 0
     position: int = 0
-    tokens: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    log_probs: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     spans: tuple[WeightSpan, ...] = ()
     loss_mask: npt.NDArray[np.int8] | None = None
     stop: StopReason | None = None
@@ -51,11 +69,21 @@ class Trajectory:
     reused: bool = False
     requested_prompt: Array | None = None
     prompt_text: str = ""
+    _tokens: _Growing = field(default_factory=lambda: _Growing(np.int32), repr=False)
+    _log_probs: _Growing = field(default_factory=lambda: _Growing(np.float32), repr=False)
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int32]:
+        return self._tokens.whole()
+
+    @property
+    def log_probs(self) -> npt.NDArray[np.float32]:
+        return self._log_probs.whole()
 
     @property
     def length(self) -> int:
         """Response tokens so far."""
-        return len(self.tokens)
+        return self._tokens.length
 
     @property
     def oldest(self) -> int:
@@ -92,8 +120,8 @@ class Trajectory:
                 f"but the log holds {self.length} tokens before it"
             )
         if tokens.n:
-            self.tokens = np.concatenate([self.tokens, fetch(tokens)]) if self.length else fetch(tokens)
-            self.log_probs = np.concatenate([self.log_probs, fetch(log_probs)]) if start else fetch(log_probs)
+            self._tokens.add(fetch(tokens))
+            self._log_probs.add(fetch(log_probs))
 
 
 FOLDED = (RolloutRequested, RolloutProgressed, RolloutCompleted, RolloutFailed, RolloutSuspended)

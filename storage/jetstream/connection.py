@@ -75,7 +75,7 @@ class Connection:
             async with asyncio.timeout(deadline_s):
                 await self._connect()
         except AccessDenied:
-            await self.close()
+            await self.close(FLUSH_S / 10)  # after a TLS handshake that failed nats-py waits in vain
             raise
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await self.close()
@@ -251,7 +251,7 @@ class Connection:
         if answers is not None:
             answers.add(answer)
 
-    async def close(self) -> None:
+    async def close(self, deadline_s: float = CLOSE_S) -> None:
         """Disconnect; what was published is sent before, where there is a connection."""
         if self.client.is_connected:
             try:
@@ -260,7 +260,7 @@ class Connection:
                 self.client.drop()
         # A task of its own: where the server has just died, nats-py fails on its socket, or cancels itself.
         closing = asyncio.ensure_future(self.client.close())
-        await asyncio.wait({closing}, timeout=CLOSE_S)
+        await asyncio.wait({closing}, timeout=deadline_s)
         if not closing.done():
             closing.cancel()
         elif not closing.cancelled() and not isinstance(closing.exception(), OSError):

@@ -24,9 +24,10 @@ logger = logging.getLogger(__name__)
 PAGE = 1000
 """Messages in one Direct Get; the server allows 1024."""
 PAGE_BYTES = 16 * 1024 * 1024
-DUPLICATE_WINDOW_S = 600
-"""Seconds for which the server itself knows an id again. Longer costs it memory (about 150 bytes an event); fences
-and look-ups know an event again for ever."""
+DUPLICATE_WINDOW_S = 2
+"""Seconds for which the server itself knows an id again. It needs none of them: fences and look-ups know an event again
+for ever. Longer costs memory, and time after a kill: the server reads the events of the whole window before it answers
+(8 s of 13 over 10^6 fresh events)."""
 _PENDING = b"\r\nNats-Num-Pending: "
 """Header of a message: how many more of the answer do not fit, or come after it."""
 _EVERY = ">"

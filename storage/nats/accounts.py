@@ -29,24 +29,31 @@ ACCOUNT = "SLIME"
 OLD_ACCOUNT = "$G"
 """Had them while a server admitted everybody."""
 API, REPLIES = "$JS.API.>", "_INBOX.>"
+EVERY_RUN = "*"
+"""In the place of a run's name."""
 
 
 class Access(enum.StrEnum):
-    """Whose credentials: the user's name, and that of its file."""
+    """Whose credentials. The value is the name of its file."""
 
     ROLES = "roles"
     PRODUCER = "producer"
     VIEWER = "viewer"
 
 
+def user_of(access: Access) -> str:
+    """Its name, which no other account of the server has."""
+    return f"slime-{access}"
+
+
 def inboxes(run: str) -> list[str]:
-    """Subjects on which a producer asks. run: `*` for all."""
+    """Subjects on which a producer asks. run: or EVERY_RUN."""
     return [f"slime.{run}.inbox.{what}" for what in ("prompts", "groups")]
 
 
 def reads(run: str) -> list[str]:
-    """Subjects on which a viewer asks. run: `*` for all. The last tells whether a launcher is on."""
-    stream = run if run == "*" else stream_name(run)
+    """Subjects on which a viewer asks. run: or EVERY_RUN. The last tells whether a launcher is on."""
+    stream = run if run == EVERY_RUN else stream_name(run)
     api = [f"$JS.API.{what}.{stream}" for what in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET")]
     return [*api, f"slime.{run}.inbox.launcher"]
 
@@ -65,11 +72,10 @@ def guard(folder: Path, run: str) -> None:
     """Make credentials for the server of a run where there are none. A server that runs already has to start again."""
     for access in (Access.PRODUCER, Access.VIEWER, Access.ROLES):  # with the last the folder is guarded
         if not file_of(folder, access).is_file():
-            fields: dict[str, Any] = {"run": run, "url": "", "user": access, "password": secrets.token_urlsafe(24)}
-            if access is Access.VIEWER:
-                fields["reads_only"] = True
+            fields = {"run": run, "url": "", "user": user_of(access), "password": secrets.token_urlsafe(24)}
+            more = {"reads_only": True} if access is Access.VIEWER else {}
             with contextlib.suppress(FileExistsError):  # another reader is faster
-                write_private(file_of(folder, access), _text(fields), new=True)
+                write_private(file_of(folder, access), _text(fields | more), new=True)
 
 
 def read_access(folder: Path, access: Access, url: str) -> NatsAddress:
@@ -114,7 +120,7 @@ def accounts_of(folder: Path) -> str:
 
 
 def accounts_text(run: str, passwords: Mapping[Access, str]) -> str:
-    """Configuration of a server that admits three users. run: `*` for all runs. passwords: as they are to be written.
+    """Configuration of a server that admits three users. run: or EVERY_RUN. passwords: as they are to be written.
 
     A viewer's account imports the whole API, since a part of it would stand beside the server's own answers; which of
     it a viewer may use is its permission.
@@ -126,7 +132,7 @@ def accounts_text(run: str, passwords: Mapping[Access, str]) -> str:
         *(f'{{ service: "{subject}", accounts: [{viewers}] }}' for subject in looks[-1:]),
         f'{{ service: "{API}", response_type: stream, accounts: [{viewers}] }}',
     ]
-    roles = f"{{ user: {Access.ROLES}, password: {passwords[Access.ROLES]} }}"
+    roles = f"{{ user: {user_of(Access.ROLES)}, password: {passwords[Access.ROLES]} }}"
     return "\n".join(
         (
             "accounts {",
@@ -149,7 +155,7 @@ def _guests(
     return [
         f"  {account} {{",
         "    users: [{",
-        f"      user: {access}, password: {passwords[access]}",
+        f"      user: {user_of(access)}, password: {passwords[access]}",
         f'      permissions: {{ publish: [{publish}], subscribe: ["{REPLIES}"] }}',
         "    }]",
         *_lines("imports", [f'{{ service: {{ account: {ACCOUNT}, subject: "{subject}" }} }}' for subject in imports]),

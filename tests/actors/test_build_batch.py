@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from schemas.arrays import pack_tokens, unpack
+from schemas.arrays import pack_log_probs, pack_tokens, unpack
 from schemas.batches import BatchSealed
 from schemas.errors import StorageError
 from schemas.rollouts import StopReason, WeightSpan
@@ -22,12 +22,12 @@ from slime_events.loop.training.pending_batches import build_batch
 WHOLE = Trajectory(
     "g-s0",
     pack_tokens([1, 2]),
-    tokens=np.array([3, 4, 5], np.int32),
-    log_probs=np.array([-0.5, -1.0, -1.5], np.float32),
     spans=(WeightSpan(0, 1, 6), WeightSpan(1, 3, 7)),
     stop=StopReason.STOP,
     digest="d0",
 )
+WHOLE.join(0, pack_tokens([3, 4]), pack_log_probs([-0.5, -1.0]), unpack)
+WHOLE.join(2, pack_tokens([5]), pack_log_probs([-1.5]), unpack)
 FURTHER = dataclasses.replace(
     WHOLE,
     sample="g-s0.1",

@@ -12,13 +12,16 @@ import pytest
 
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
-from schemas.inbox import InboxPrompt, InboxReply
+from schemas.envelope import enclose
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.inbox import MAX_KEYS, Fate, InboxFate, InboxFates, InboxPrompt, InboxReply
 from schemas.prompts import PromptSubmitted
 from schemas.steps import StepCommitted
 from slime_events.core.config.data import DataSettings
 from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.prompt import Problem
+from storage.log import MAX_BATCH, MAX_EVENT_BYTES, Append
 from tests.scripted_engine import Script
 from tests.simulation.parts import Letters
 from tests.simulation.simulation import Simulation, make_plan
@@ -65,10 +68,12 @@ async def test_a_key_twice_in_one_message_is_one_prompt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("message", "errors"),
     [
-        (b"{", [(0, "")]),
+        (b"{", [(0, "message")]),
+        ([5], [(0, "prompt")]),
+        ([{"key": str(n), "prompt": "p"} for n in range(MAX_BATCH + 1)], [(MAX_BATCH, "message")]),
         ([{"key": "a", "prompt": "p"}, {"key": "", "prompt": "p"}], [(1, "key")]),
-        ([{"key": "a"}, {"key": "b", "prompt": 3}], [(0, ""), (1, "prompt")]),
-        ([{"key": "a", "prompt": "p", "colour": 1}], [(0, "")]),
+        ([{"key": "a"}, {"key": "b", "prompt": 3}], [(0, "prompt"), (1, "prompt")]),
+        ([{"key": "a", "prompt": "p", "colour": 1}], [(0, "colour")]),
         ([{"key": "", "prompt": "p"}, {"key": "b", "prompt": "x" * 300}], [(0, "key"), (1, "prompt")]),
         ([{"key": "a", "prompt": "p", "metadata": []}], [(0, "metadata")]),
     ],
@@ -130,18 +135,54 @@ class Message:
         self.replies.append(msgspec.json.decode(data, type=InboxReply))
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ({"key": "a", "prompt": "p", "metadata": {"n": 2**70}}, "cannot be written"),
-        ([{"key": str(n), "prompt": "p"} for n in range(1001)], "1001 events"),
-    ],
-)
-async def test_what_the_log_cannot_take_is_answered(tmp_path: Path, content: Any, said: str) -> None:
+@pytest.mark.parametrize("unfit", [{"n": 2**70}, {"long": "x" * MAX_EVENT_BYTES}])
+async def test_what_the_log_cannot_take_is_answered(tmp_path: Path, unfit: Any) -> None:
+    """As an error that stays: one without a field is to be sent again."""
     async with Simulation(tmp_path) as sim:
-        message = Message(content)
+        message = Message([{"key": "a", "prompt": "p"}, {"key": "b", "prompt": "p", "metadata": unfit}])
         await sim.inbox._receive(message)
         (reply,) = message.replies
         assert not reply.accepted
-        assert said in reply.errors[0].message
-        assert "try again" not in reply.errors[0].message
+        assert [(error.index, error.field) for error in reply.errors] == [(1, "prompt")]
+        assert not sim.events(PromptSubmitted, dataset="inbox")
+
+
+class Asked(Message):
+    async def respond(self, data: bytes) -> None:
+        self.answer = msgspec.json.decode(data, type=InboxFates)
+
+
+async def ask(sim: Simulation, question: Any) -> InboxFates:
+    message = Asked(question)
+    await sim.inbox._tell(message)
+    return message.answer
+
+
+async def test_whoever_knows_a_key_hears_what_became_of_its_prompt(tmp_path: Path) -> None:
+    async with Simulation(tmp_path, make_plan(max_staleness=1, in_prompt_order=False)) as sim:
+        reply = await send(sim, [{"key": "mine", "prompt": "outside", "label": "7"}])
+        before = await ask(sim, {"keys": ["mine", "nobody's"]})
+        sim.start_engine(Script(chunk=8))
+        assert await sim.finish() is RunPhase.FINISHED
+        (after,) = (await ask(sim, {"keys": ["mine"]})).groups
+    assert [(one.key, one.fate) for one in before.groups] == [("mine", Fate.WAITING), ("nobody's", Fate.UNKNOWN)]
+    (batch,) = [batch for batch in sim.events(BatchSealed) if reply.groups[0] in batch.groups]
+    (step,) = sim.events(StepCommitted, step=batch.step)
+    (verdict,) = sim.events(GroupAccepted, group=reply.groups[0])
+    assert after == InboxFate("mine", reply.groups[0], Fate.TRAINED, verdict.rewards, "", batch.step, step.version)
+
+
+async def test_why_a_prompt_was_not_trained_on_is_told(tmp_path: Path) -> None:
+    async with Simulation(tmp_path, make_plan(steps=1)) as sim:
+        (group,) = (await send(sim, {"key": "mine", "prompt": "outside"})).groups
+        rejected = GroupRejected(group=group, cause=RejectionCause.FILTER, reason="all the same", rewards=(1.0, 1.0))
+        await sim.log.append([Append(enclose(sim.log.run, rejected, producer="conductor-1", at=1))])
+        (fate,) = (await ask(sim, {"keys": ["mine"]})).groups
+    assert fate == InboxFate("mine", group, Fate.REJECTED, (1.0, 1.0), "all the same")
+
+
+@pytest.mark.parametrize("question", [{}, {"keys": []}, {"keys": ["k"] * (MAX_KEYS + 1)}, {"keys": ["k"], "run": "r"}])
+async def test_a_question_that_is_none_is_answered(tmp_path: Path, question: Any) -> None:
+    async with Simulation(tmp_path) as sim:
+        (error,) = (await ask(sim, question)).errors
+        assert error.field in ("keys", "run")

@@ -100,8 +100,8 @@ def test_grpo_example_with_older_flags_and_repeated_lists() -> None:
     assert settings.engine.deterministic is True
     assert settings.engine.sglang["cuda_graph_bs_decode"] == [1, 2, 4, 8, 16]
     assert settings.trainer.megatron == {"recompute_granularity": "selective"}
+    assert settings.engine.colocate is True
     for flag in (
-        "--colocate",
         "--use-fault-tolerance",
         "--async-buffer-size",
         "--streaming-data",

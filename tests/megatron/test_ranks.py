@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from actors.trainer.ray_ranks import RayRanks
 from schemas.errors import RankLost, TrainerError
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.train_batch import TrainBatch
 
 IN_VAIN_S = 60.0
 """As long as the ranks' own deadline, had they one here."""
@@ -46,6 +49,32 @@ class Method:
     async def remote(self, *args: Any) -> None:
         if self._error is not None:
             raise self._error
+
+
+async def test_peers_share_one_copy_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored, given = list[object](), list[object]()
+
+    def put(batch: object) -> str:
+        stored.append(batch)
+        return "where it is"
+
+    class Trains:
+        def remote(self, *args: object) -> asyncio.Future[None]:
+            given.append(args)
+            answer = asyncio.get_running_loop().create_future()
+            answer.set_result(None)
+            return answer
+
+    peers = [SimpleNamespace(call=Trains(), start=Trains()) for _ in range(3)]
+    monkeypatch.setattr("ray.put", put)
+    monkeypatch.setattr(ray_ranks, "TrainerRank", lambda *args: SimpleNamespace(train=lambda batch, dump: batch))
+    together = RayRanks(peers)
+    await together.start(TrainerSettings(hf_checkpoint=""), AlgorithmSettings(), "")
+    given.clear()
+    batch = TrainBatch(step=1, samples=(), temperature=1.0)
+    assert await together.train(batch) is batch
+    assert stored == [batch]
+    assert given == [("train", "where it is", None)] * 3
 
 
 @pytest.mark.parametrize(

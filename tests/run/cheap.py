@@ -87,6 +87,8 @@ class Parts:
     script: Script = field(default_factory=lambda: Script(chunk=4, seconds_per_chunk=0.01))
     ranks: CountingRanks = field(default_factory=CountingRanks)
     lease_s: float = 2.0
+    gpus: int = 0
+    """By Ray's count."""
 
     def trainer(self) -> Any:
         """In the place of TrainerActor."""
@@ -122,7 +124,7 @@ class Parts:
                 await worker.join({})
                 weights = EngineWeights(worker, engine, commit, url=address.weights_url)
                 give, put = partial(fetch, blobs=blobs), partial(offload_async, blobs=blobs)
-                rule = ChunkRule(settings.chunk_tokens, settings.chunk_seconds)
+                rule = ChunkRule(settings.chunk, settings.chunk_seconds)
                 await RolloutWorker(
                     EngineContext(worker, engine, commit, give, put, weights, rule),
                     settings.sglang_server_concurrency,
@@ -134,8 +136,8 @@ class Parts:
 class LocalCluster:
     """`Cluster` without Ray: actors are objects here, their calls tasks of this event loop."""
 
-    def __init__(self, *_: Any) -> None:
-        self.has_gpus = False
+    def __init__(self, gpus: int, *_: Any) -> None:
+        self.gpus = gpus
         self._loop = asyncio.get_event_loop()
         self._calls: list[concurrent.futures.Future[Any]] = []
         self.actors: list[_Handle] = []
@@ -143,7 +145,7 @@ class LocalCluster:
     def start(self) -> None:
         """Nothing to start."""
 
-    def actor(self, cls: type, name: str, *args: Any, gpus: float = 0, nice: int = 0, env: Any = None) -> Any:
+    def actor(self, cls: type, name: str, *args: Any, gpus: float | None = None, nice: int = 0, env: Any = None) -> Any:
         self.actors.append(_Handle(cls(*args), self))
         return self.actors[-1]
 
@@ -214,7 +216,7 @@ class _Ref:
 def cheap_parts(parts: Parts) -> Any:
     """While inside, `Launch` uses them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("slime_events.app.launch.run.Cluster", LocalCluster)
+        patch.setattr("slime_events.app.launch.run.Cluster", partial(LocalCluster, parts.gpus))
         patch.setattr("slime_events.app.launch.roles.TrainerActor", parts.trainer())
         patch.setattr(
             "slime_events.app.launch.supervisor.READ_S", 0.01

@@ -22,6 +22,7 @@ from slime_events.app.launch.run_announcement import announce_resume
 from slime_events.app.launch.run_lock import holding, is_held
 from slime_events.app.launch.run_record import RunRecord, read_run_record
 from slime_events.app.launch.supervisor import LAUNCHER
+from slime_events.core.config.derivations import on_device
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
 from storage.archive.reader import ArchiveReader
@@ -202,5 +203,5 @@ def test_settings_are_those_of_the_start_with_what_was_changed_since(tmp_path: P
             return await read_run_record(log)
 
     standing = asyncio.run(look())
-    assert standing.settings == settings_of(tmp_path)
+    assert standing.settings == on_device(settings_of(tmp_path), "auto")
     assert (standing.steps, standing.incarnation, standing.has_finished) == (2, 1, False)

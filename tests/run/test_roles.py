@@ -27,7 +27,7 @@ def test_a_deterministic_trainer_s_processes_alone_have_its_variables(*, is_on: 
         return SimpleNamespace(run=SimpleNamespace(remote=lambda *_: SimpleNamespace(future=concurrent.futures.Future)))
 
     trainer = TrainerSettings(deterministic_mode=is_on, actor_num_gpus_per_node=2)
-    cluster: Any = SimpleNamespace(actor=actor, has_gpus=False)
+    cluster: Any = SimpleNamespace(actor=actor, gpus=0)
     address: Any = SimpleNamespace(run="sim", folder="")
 
     async def start() -> None:

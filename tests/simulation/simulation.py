@@ -27,6 +27,7 @@ from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
 from storage.follow import Follower
+from storage.jetstream.address import NatsAddress
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
 from tests.scripted_engine import Script, ScriptedEngine
@@ -79,7 +80,7 @@ class Simulation:
         worker = self._worker("conductor")
         reader = RecordedRolloutReader(worker.id, recorded)
         self.conductor = make_conductor(worker, self.plan, self.feed, judge, deadline_s=deadline_s, recorded=reader)
-        self.inbox = Inbox(worker, self.feed, "")
+        self.inbox = Inbox(worker, self.feed, NatsAddress(url=""))
         self.trainer = self._new_trainer()
         self._whole_groups = whole_groups
         self._roles: list[asyncio.Task[Any]] = []

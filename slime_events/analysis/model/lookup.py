@@ -178,7 +178,7 @@ class Lookup:
         """
         is_id = await self._has(RolloutRequested, name) or await self._has(RolloutCompleted, name)
         sample = name if is_id else await self._find(name, (RolloutRequested, RolloutCompleted), "sample")
-        await self._group_events(group_of(sample))
+        await self.verdict(group_of(sample))
         self.events = await self._part.about(ALL_SAMPLE_EVENTS, (requested_sample(sample), sample))
         self._fold(self.events)
         return self.run.samples[sample]
@@ -186,9 +186,23 @@ class Lookup:
     async def group(self, name: str) -> Group:
         """A group with all its samples, as `sample`."""
         group = await self.group_id(name)
-        record = await self._group_events(group)
+        record = await self.verdict(group)
         self._fold(await self._part.about(ALL_SAMPLE_EVENTS, await self._members(group)))
         return record
+
+    async def verdict(self, name: str) -> Group:
+        """A group by its own events, without samples, and the step whose batch it is in. Empty where there is none."""
+        self._fold(await self._part.about(GROUP_EVENTS, [name]))
+        group = self.run.group(name)
+        last = await self._part.newest(BatchSealed)
+        decided = group.verdict.position if group.verdict is not None else 0
+        # A run that is trained on another's rollouts has neither their prompts nor verdicts on them.
+        if last is not None and (decided or group.prompt is None):
+            await self.lifetime()
+            first, newest = self.run.branched.version if self.run.branched else 0, last.step
+            step = await self._part.step_of(name, first, newest, decided)
+            self._fold(await self._part.last_events(steps=[step] if step is not None else []))
+        return group
 
     async def step(self, step: int) -> Step:
         """A sealed step with the last events of its groups and samples."""
@@ -229,20 +243,6 @@ class Lookup:
             if recorded.position not in self._folded:
                 self._folded.add(recorded.position)
                 self.run.apply(recorded)
-
-    async def _group_events(self, name: str) -> Group:
-        """The group's own events, and the step whose batch it is in."""
-        self._fold(await self._part.about(GROUP_EVENTS, [name]))
-        group = self.run.group(name)
-        last = await self._part.newest(BatchSealed)
-        decided = group.verdict.position if group.verdict is not None else 0
-        # A run that is trained on another's rollouts has neither their prompts nor verdicts on them.
-        if last is not None and (decided or group.prompt is None):
-            await self.lifetime()
-            first, newest = self.run.branched.version if self.run.branched else 0, last.step
-            step = await self._part.step_of(name, first, newest, decided)
-            self._fold(await self._part.last_events(steps=[step] if step is not None else []))
-        return group
 
     async def _members(self, group: str) -> list[str]:
         """Ids of all samples of a group, in no order."""

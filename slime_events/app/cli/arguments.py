@@ -119,7 +119,8 @@ The settings are those that it was started with."""
 Flags may change what does not enter into what is trained:
   --num-rollout N      more steps; also after the run has finished
   --rollout-deadline, --max-attempts, --max-deaths, --rm-timeout, --rm-workers, --rm-memory-gb, --rm-env
-  --distributed-timeout-minutes, --rollout-num-gpus, --sglang-server-concurrency, --chunk-tokens, --chunk-seconds
+  --distributed-timeout-minutes, --device, --rollout-num-gpus, --colocate, --sglang-server-concurrency,
+  --chunk-tokens, --chunk-seconds
   --keep-weights, --keep-weights-every, --keep-checkpoints, --keep-checkpoints-every
   --nats-url, --nats-creds, --nats-tls-*, --archive-seconds, --ray-address, --otlp-endpoint, --trace-share, --plain
 
@@ -336,6 +337,15 @@ prompt, so a file can be sent again after any doubt."""
     _option(parser, "--wait S", "seconds to wait for a run that takes no prompts yet [60]", float, 60.0)
 
 
+def _nats_config(parser: CommandParser) -> None:
+    parser.description = """\
+Accounts and permissions for a NATS server of your own, to paste into its configuration: one user for a run's roles, one
+for producers, one for viewers. With --out it makes their passwords, in files for --nats-creds."""
+    _option(parser, "--run NAME", "the run that producers and viewers may use [any]", default="*", dest="name")
+    _option(parser, "--out DIR", "a new folder for accounts.conf, roles.json, producer.json and viewer.json", Path)
+    _option(parser, "--nats-url URL", "the server's address, to be noted in those files")
+
+
 def _doctor(parser: CommandParser) -> None:
     parser.description = "Whether everything that a run needs is on this machine, and what to do where it is not."
     url = "a NATS server of your own, or the nodes of a cluster with commas, instead of the binary"
@@ -372,6 +382,7 @@ COMMANDS: dict[str, Command] = {
     "archive": Command("bring a run's archive up to the end of its log, verify it, repair it", _archive),
     "restore": Command("a run's folder and log again, from the archive alone", _restore, takes_run=False),
     "produce": Command("send prompts from a file to a run that is on", _produce),
+    "nats-config": Command("accounts and permissions for a NATS server of your own", _nats_config, takes_run=False),
     "doctor": Command(
         "check that everything a run needs is here, and how to fix what is not", _doctor, takes_run=False
     ),

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from slime_events.app.launch.gpu_facts import machines
+from slime_events.core.gpus import INSTALL, Machine
 from storage.reaches import missing, reaches
 
 GIB = 2**30
@@ -82,13 +84,14 @@ IMPORTS = {
         60.0,
     ),
     "megatron-core": (
-        "import megatron.core as m; from megatron.core.models.gpt import GPTModel; print(m.__version__)",
+        "import megatron.core as m, actors.megatron.rank; print(m.__version__)",
         ENGINES_MEND,
         60.0,
     ),
     "ray": ("import ray, ray.serve; print(ray.__version__)", TRAIN_MEND, 60.0),
     "sglang": (
-        "import torch; from sglang.srt.entrypoints.engine import Engine; from sglang.version import __version__; "
+        "import torch, serve_apps.engine.host, sglang.srt.entrypoints.engine, sglang.srt.managers.scheduler; "
+        "from sglang.version import __version__; "
         "print(__version__, 'cuda' if torch.cuda.is_available() else 'cpu')",
         ENGINES_MEND,
         120.0,
@@ -99,11 +102,11 @@ device that a run takes where it is not told), what to do where it is not there,
 """
 
 
-def check_part(name: str) -> Check:
+def check_part(name: str, *, on_gpus: bool) -> Check:
     """Whether one of `IMPORTS` can be imported; SGLang, without a GPU, over the placeholder packages, as a run does."""
     program, mend, limit = IMPORTS[name]
-    extra = {}
-    if name == "sglang" and (shims := _shims()) is not None and util.find_spec("sgl_kernel") is None:
+    mend, extra = f"Mend what `gpus` says first. {INSTALL}" if on_gpus else mend, {}
+    if name == "sglang" and (shims := _shims()) is not None and not on_gpus:
         path = os.pathsep.join(filter(None, (str(shims), os.environ.get("PYTHONPATH", ""))))
         extra = {"PYTHONPATH": path, "SGLANG_USE_CPU_ENGINE": "1"}
     return check_import(name, program, mend, limit=limit, extra=extra)
@@ -118,10 +121,53 @@ def check_reaches() -> Check:
     return Check("package internals", Outcome.OK, f"{sum(len(reach.targets) for reach in reaches())} are there")
 
 
+def check_gpus(machine: Machine) -> Check:
+    """Whether a run can use the machine's GPUs. Torch and the kernels are imported, where there are any."""
+    if not machine.has_gpus:
+        return Check("gpus", Outcome.OK, "none: engines and trainer run on the CPU")
+    (machine,) = machines(None)
+    reason, mend = machine.trouble()
+    if reason:
+        return Check("gpus", Outcome.FAIL, reason, mend)
+    driver = f", driver {machine.driver}" if machine.driver else ""
+    return Check("gpus", Outcome.OK, f"{', '.join(machine.seen)}{driver}, torch is built for CUDA {machine.cuda}")
+
+
+def check_kernels() -> Check:
+    """Whether the packages that SGLang asks for on a GPU are installed, in the versions that it asks for."""
+    from packaging.requirements import Requirement
+
+    try:
+        wanted = [Requirement(text) for text in metadata.requires("sglang") or ()]
+    except metadata.PackageNotFoundError:
+        return Check("sglang on GPU", Outcome.FAIL, "sglang is not installed", INSTALL)
+    wrong, right = [], []
+    for one in wanted:
+        if one.marker is not None and not one.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            version = metadata.version(one.name)
+        except metadata.PackageNotFoundError:
+            wrong.append(f"{one.name}{one.specifier} is not installed")
+            continue
+        if not one.specifier.contains(version, prereleases=True):
+            wrong.append(f"{one.name} is {version}, not {one.specifier}")
+        elif one.name in SHOWN_KERNELS:
+            right.append(f"{one.name} {version}")
+    if wrong:
+        more = f" and {len(wrong) - WRONG_SHOWN} more" if len(wrong) > WRONG_SHOWN else ""
+        wrong.sort(key=lambda text: text.split()[0].partition("=")[0] not in SHOWN_KERNELS)
+        return Check("sglang on GPU", Outcome.FAIL, "; ".join(wrong[:WRONG_SHOWN]) + more, INSTALL)
+    return Check("sglang on GPU", Outcome.OK, ", ".join(right))
+
+
+SHOWN_KERNELS = ("torch", "sglang-kernel", "flashinfer_python", "torchvision", "torch_memory_saver")
+"""Those of SGLang's requirements that are named before all others."""
+WRONG_SHOWN = 5
+
+
 def check_shims() -> Check:
-    """The placeholder packages that stand in for SGLang's CUDA kernels on a machine without them."""
-    if util.find_spec("sgl_kernel") is not None:
-        return Check("sglang on CPU", Outcome.OK, "not needed: sgl_kernel is installed")
+    """The placeholder packages that stand in for SGLang's CUDA kernels on a machine without GPUs."""
     shims = _shims()
     if shims is not None and all((shims / name).is_dir() for name in ("sgl_kernel", "torchvision")):
         return Check("sglang on CPU", Outcome.OK, "placeholder packages are there")

@@ -19,7 +19,7 @@ SMOLLM2 = "smollm2-135m"
 TRAINER = TrainerSettings(
     num_steps_per_rollout=1, use_dynamic_batch_size=True, adam_beta1=0.9, adam_beta2=0.99, clip_grad=1.0
 )
-"""What both demos have in common."""
+"""What both demos have in common. Their engines share the trainer's GPU: one suffices."""
 
 
 def prepare_demo(folder: Path) -> TrainSettings:
@@ -55,7 +55,7 @@ def demo_settings(folder: Path) -> TrainSettings:
         evaluation=_held_out(folder, "digits4", every=20),
         algorithm=AlgorithmSettings(eps_clip=0.2, eps_clip_high=0.28),
         # Questions of twenty tokens share nothing worth the cache's upkeep, which is a fifth of the engine's time here.
-        engine=EngineSettings(hf_checkpoint=base, sglang={"disable_radix_cache": True}),
+        engine=EngineSettings(hf_checkpoint=base, colocate=True, sglang={"disable_radix_cache": True}),
         trainer=replace(
             TRAINER,
             hf_checkpoint=base,
@@ -83,7 +83,7 @@ def smollm2_settings(folder: Path, checkpoint: Path) -> TrainSettings:
         reward=RewardSettings(rm_type="reasoning_gym"),
         evaluation=_held_out(folder, "arithmetic", every=3),
         algorithm=AlgorithmSettings(eps_clip=0.2, eps_clip_high=0.28),
-        engine=EngineSettings(hf_checkpoint=str(checkpoint)),
+        engine=EngineSettings(hf_checkpoint=str(checkpoint), colocate=True),
         trainer=replace(
             TRAINER,
             hf_checkpoint=str(checkpoint),

@@ -39,14 +39,14 @@ LEAVE_S, LEAVE_LOOK_S = 10.0, 0.05
 
 
 class Cluster:
-    """A local Ray on loopback, sized for a machine without GPUs too; or the Ray at `address`."""
+    """A local Ray on loopback, or the Ray at `address`. gpus: as many as it counts, once it has started."""
 
     def __init__(self, address: str | None) -> None:
         self._address = address
         self._apps: list[str] = []
         self._starting = threading.Lock()
         self._ended = self._deploying = False
-        self.has_gpus = False
+        self.gpus = 0
 
     def start(self) -> None:
         """Blocks for some seconds: call it in a thread. Raises MissingPart where Ray is not installed, DeadlineExceeded
@@ -87,18 +87,27 @@ class Cluster:
         # Ray prints of each process that died into whatever the terminal shows, past its own logging. What a death
         # means for the run is said by the run; Ray's words go to the log.
         ray._private.worker.print_to_stdstream = _log_ray
-        self.has_gpus = ray.cluster_resources().get("GPU", 0) > 0
+        self.gpus = int(ray.cluster_resources().get("GPU", 0))
 
     def actor(
-        self, cls: type, name: str, *args: Any, gpus: float = 0, nice: int = 0, env: Mapping[str, str] | None = None
+        self,
+        cls: type,
+        name: str,
+        *args: Any,
+        gpus: float | None = None,
+        nice: int = 0,
+        env: Mapping[str, str] | None = None,
     ) -> Any:
-        """A Ray actor of `cls` with a process of its own. nice: by how much it yields to others on its machine. env: of
-        its process alone, beside what all have."""
+        """A Ray actor of `cls` with a process of its own. gpus: with 0 torch sees none in it, with None whatever the
+        machine has. nice: by how much it yields to others on its machine. env: of its process alone, beside what all
+        have.
+        """
         import ray
 
-        remote = ray.remote(num_cpus=0, num_gpus=gpus, max_restarts=0)(cls)
-        options: dict[str, Any] = {"runtime_env": {"env_vars": dict(env)}} if env else {}
-        actor = remote.options(name=name, **options).remote(*args)
+        variables = dict(env or {}) | ({"CUDA_VISIBLE_DEVICES": ""} if gpus == 0 else {})
+        own = {"runtime_env": {"env_vars": variables}} if variables else {}
+        remote = ray.remote(num_cpus=0, num_gpus=gpus or 0, max_restarts=0, **own)(cls)
+        actor = remote.options(name=name).remote(*args)
         if nice:
             actor.__ray_call__.remote(lambda _, nice: yield_to_others(nice), nice)
         return actor

@@ -18,8 +18,11 @@ import fsspec
 from msgspec.structs import replace
 
 from schemas.errors import ConfigError, DataError, InvalidValue, PlugPointError, SlimeEventsError
+from slime_events.app.launch.gpu_facts import machines
+from slime_events.app.launch.gpu_preflight import Needs, check_listed, device_for
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.gpus import this_machine
 from slime_events.core.run.process_environment import rank_environment
 from slime_events.plugins.loader import check_call, load_function
 
@@ -28,9 +31,11 @@ KNOCK_S = 2.0
 PORTS = {"nats": 4222, "tls": 4222, "ray": 10001, "http": 80, "https": 443}
 
 
-def check_start(settings: TrainSettings, *, new: bool = True) -> None:
-    """Raises InvalidValue with the flag, what is wrong with it and where. new: not a run that is there and goes on,
-    whose folder and archive are its own, and whose servers may be away for a while. Cheap checks come first.
+def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
+    """The settings with the device that the run goes to. new: not a run that is there and goes on, whose folder and
+    archive are its own, and whose servers may be away for a while. Cheap checks come first.
+
+    Raises InvalidValue with the flag, what is wrong with it and where.
     """
     if new:
         _check_folders(settings)
@@ -42,6 +47,19 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> None:
         _check_servers(settings)
     if settings.data.archive_prompts is not None:
         _try("--archive-prompts", _check_archive, settings)
+    return _on_devices(settings)
+
+
+def _on_devices(settings: TrainSettings) -> TrainSettings:
+    engine, address = settings.engine, settings.run.ray_address
+    if engine.device == "cpu":
+        return settings
+    needs = Needs.of(settings)
+    if address in (None, "local"):
+        check_listed(needs, [this_machine()])
+    here = machines(address)
+    check_listed(needs, here)
+    return replace(settings, engine=replace(engine, device=device_for(engine.device, needs, here)))
 
 
 def check_learner(settings: TrainSettings) -> None:

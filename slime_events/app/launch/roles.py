@@ -18,6 +18,8 @@ from slime_events.core.run.run_address import RunAddress
 ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conductor", "grader", "archivist"
 LOADER, DUMPER = "loader", "dumper"
 NICE = {TRAINER: TRAINS, ARCHIVIST: IN_NO_HURRY, DUMPER: IN_NO_HURRY}
+RANK_SHARE, ENGINE_SHARE = 0.6, 0.4
+"""Of a GPU that both share, as Ray places them: two ranks never fit on one GPU, which NCCL refuses."""
 GONE = "its process is gone (killed, out of memory, or crashed)"
 
 
@@ -28,8 +30,8 @@ class Roles:
         self._cluster, self._settings, self._address = cluster, settings, address
         debug = settings.debug
         self._classes: dict[str, type] = {
+            CONDUCTOR: ConductorActor,  # first, as Ray starts few processes at a time and the others' imports take long
             TRAINER: UntrainedActor if debug.debug_rollout_only else TrainerActor,
-            CONDUCTOR: ConductorActor,
             **({LOADER: LoaderActor} if debug.debug_train_only else {GRADER: GraderActor}),
             ARCHIVIST: ArchivistActor,
             **({DUMPER: DumperActor} if debug.save_debug_rollout_data else {}),
@@ -42,7 +44,9 @@ class Roles:
     def start_all(self) -> None:
         """All roles at once: each waits in the log for what it needs of the others."""
         engines = () if self._settings.debug.debug_train_only else (ENGINES,)
-        for role in (*engines, *self._classes):
+        # Two engines could take one GPU between them and leave none to a rank: where GPUs are shared, ranks come first.
+        roles = (*self._classes, *engines) if self._settings.engine.colocate else (*engines, *self._classes)
+        for role in roles:
             self.start(role)
 
     def start(self, role: str) -> None:
@@ -78,21 +82,25 @@ class Roles:
             self._address,
             self._settings.engine,
             self._settings.reward,
-            gpus=self._gpus * self._settings.engine.rollout_num_gpus_per_engine,
+            gpus=self._gpus_of_an_engine,
             generate=generate_setup(self._settings),
         )
         self._cluster.serve(app, f"rollout-{self._address.run}")
 
     def _run(self, role: str) -> Any:
         """The call of a role's actor. Rank 0 of a trainer and its peers cannot go on without each other."""
-        cls, gpus = self._classes[role], 0.0
+        cls, gpus = self._classes[role], None
         arguments: list[Any] = [self._address] if cls is ArchivistActor else [self._address, self._settings]
         if cls is TrainerActor:
-            gpus, folder, ranks = self._gpus, self._address.folder, range(1, self._settings.trainer.world_size)
+            gpus, folder, ranks = (
+                self._gpus_of_a_rank,
+                self._address.folder,
+                range(1, self._settings.trainer.world_size),
+            )
             arguments.append([self._actor(RankActor, role, f"rank{r}", folder, r, gpus=gpus) for r in ranks])
         return self._actor(cls, role, gpus=gpus).run.remote(*arguments)
 
-    def _actor(self, cls: type, role: str, name: str = "", *args: Any, gpus: float = 0) -> Any:
+    def _actor(self, cls: type, role: str, name: str = "", *args: Any, gpus: float | None = None) -> Any:
         place = f"{name or role}-{self._address.run}-{self._starts[role]}"
         env = rank_environment(self._settings.trainer) if role == TRAINER else None
         actor = self._cluster.actor(cls, place, *args, gpus=gpus, nice=NICE.get(role, 0), env=env)
@@ -100,8 +108,18 @@ class Roles:
         return actor
 
     @property
-    def _gpus(self) -> float:
-        return 1.0 if self._cluster.has_gpus and self._settings.engine.device != "cpu" else 0.0
+    def _gpus_of_an_engine(self) -> float:
+        engine = self._settings.engine
+        if engine.device != "cuda":
+            return 0.0
+        return ENGINE_SHARE if engine.colocate else float(engine.rollout_num_gpus_per_engine)
+
+    @property
+    def _gpus_of_a_rank(self) -> float | None:
+        engine = self._settings.engine
+        if engine.device != "cuda":
+            return 0.0 if engine.device == "cpu" else None  # auto: there are none to hide
+        return RANK_SHARE if engine.colocate else 1.0
 
 
 def is_lost(error: BaseException | None) -> bool:

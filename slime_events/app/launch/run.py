@@ -29,6 +29,7 @@ from slime_events.analysis.model.progress import Progress
 from slime_events.app.launch.abandonable import ended_within
 from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
 from slime_events.app.launch.cluster import Cluster
+from slime_events.app.launch.gpu_preflight import Needs, check_count
 from slime_events.app.launch.launcher_presence import check_absent, present
 from slime_events.app.launch.log_server import LogServer
 from slime_events.app.launch.roles import CONDUCTOR, Roles, error_of
@@ -37,6 +38,7 @@ from slime_events.app.launch.run_lock import holding
 from slime_events.app.launch.run_record import RunRecord
 from slime_events.app.launch.supervisor import LAUNCHER, Supervisor
 from slime_events.app.launch.view import View
+from slime_events.core.config.derivations import on_device
 from slime_events.core.config.secrets import secrets_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
@@ -73,7 +75,7 @@ class Launch:
         folder: RunFolder | None = None,
         branched: Branched | None = None,
     ) -> None:
-        self._settings, self._view, self._resumes = settings, view, resumes
+        self._settings, self._view, self._resumes = on_device(settings, settings.engine.device), view, resumes
         self._branched = resumes.started.branched if resumes else branched
         self._folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
         self._server = LogServer(self._folder, settings.run.run, nats_place(settings.run), view.note)
@@ -136,6 +138,7 @@ class Launch:
                 incarnation = await announce_resume(worker, self._resumes, self._settings, self._folder)
             self._has_begun = True
             await asyncio.shield(starting)  # what is being started can be stopped only once it is there
+            check_count(self._settings.engine.device, Needs.of(self._settings), cluster.gpus)
             check_cancelled()
             self._roles = Roles(cluster, self._settings, self._address(server, incarnation))
             worker = Participant(log, LAUNCHER, incarnation=incarnation)

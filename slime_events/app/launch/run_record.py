@@ -21,13 +21,13 @@ MAY_CHANGE = {
     ),
     "rollout": ("num_rollout", "rollout_deadline", "max_attempts"),
     "reward": ("rm_timeout", "rm_workers", "rm_memory_gb", "rm_env"),
-    "engine": ("rollout_num_gpus", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),
+    "engine": ("device", "rollout_num_gpus", "colocate", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),
     "trainer": (
         *("keep_weights", "keep_weights_every", "keep_checkpoints", "keep_checkpoints_every"),
         *("distributed_timeout_minutes", "exact", "optimizer_digest"),
     ),
 }
-"""Settings that do not change what is trained: how long, how patiently, on how much hardware, watched by whom."""
+"""Settings that do not change what is trained: how long, how patiently, on what hardware, watched by whom."""
 
 
 @dataclass(frozen=True, slots=True)

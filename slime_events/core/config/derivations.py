@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
+from slime_events.core.config.engine import Device
 from slime_events.core.config.rollout import EvalSettings, RolloutSettings, staleness_bound
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
@@ -105,6 +106,18 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
         reward=replace(reward, eval_reward_key=reward.eval_reward_key or reward.reward_key),
     )
     return derived, tuple(notes)
+
+
+def on_device(settings: TrainSettings, device: Device) -> TrainSettings:
+    """The settings with what the device decides where nothing was given. auto: no GPU was found. Idempotent."""
+    engine, trainer = settings.engine, settings.trainer
+    engine = replace(engine, device=device)
+    rollout_gpus = trainer.world_size if device == "cuda" and engine.colocate else None
+    return replace(
+        settings,
+        engine=replace(engine, chunk_tokens=engine.chunk, rollout_num_gpus=engine.rollout_num_gpus or rollout_gpus),
+        trainer=replace(trainer, bf16=device == "cuda" if trainer.bf16 is None else trainer.bf16),
+    )
 
 
 def _wider_bound(settings: TrainSettings, rollout: RolloutSettings) -> str | None:

@@ -17,7 +17,7 @@ _NO_ROUTER = "there is no router: engines pull their work from the log when they
 
 _INERT = {
     "trainer and engines are separate processes side by side, and nothing is moved off a device": (
-        "--colocate! --offload! --offload-train! --no-offload-train! --offload-rollout! --no-offload-rollout!"
+        "--offload! --offload-train! --no-offload-train! --offload-rollout! --no-offload-rollout!"
     ),
     "Ray finds the devices of each node by itself": "--num-gpus-per-node",
     "the device decides: gloo on CPU, NCCL on CUDA": "--distributed-backend",

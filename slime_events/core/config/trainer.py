@@ -52,7 +52,9 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     adam_beta2: Annotated[float, doc("Adam beta 2")] = 0.98
     adam_eps: Annotated[float, doc("Adam epsilon")] = 1e-8
     clip_grad: Annotated[float, doc("gradient norm clip; 0 is off", least=0)] = 1.0
-    bf16: Annotated[bool, doc("train in bfloat16 with float32 main weights (CPU default: float32)")] = False
+    bf16: Annotated[
+        bool | None, doc("train in bfloat16 with float32 main weights; default: on for GPU, off for CPU")
+    ] = None
     seed: Annotated[int, doc("Megatron's seed")] = 1234
     deterministic_mode: Annotated[
         bool, doc("deterministic kernels and collectives, Megatron's flag; on the CPU the ranks are so without it")

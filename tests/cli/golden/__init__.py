@@ -104,6 +104,7 @@ LINE_COMMANDS: dict[str, tuple[str, ...]] = {
     ),
     "restore": (f"restore {RUN} archives", "restore nobody archives"),
     "produce": ("produce mine lines.jsonl", "produce mine nowhere.jsonl"),
+    "nats-config": ("nats-config --run demo", "nats-config --out ."),
     "doctor": (),
 }
 """After `--help`, in this order, in one folder."""

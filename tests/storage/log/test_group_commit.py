@@ -9,6 +9,7 @@ import pytest
 
 from schemas.errors import Conflict, EventTooLarge, LogUnavailable, SchemaError
 from schemas.subjects import about, every_event
+from storage import group_commit
 from storage.group_commit import GroupCommit
 from storage.log import Append, EventLog, Fence, once
 from storage.memory_log import MemoryLog
@@ -55,6 +56,66 @@ async def test_what_comes_while_a_batch_is_under_way_makes_the_next() -> None:
         log.may_end.set()
         await asyncio.gather(*calls)
     assert log.batches == [50, 30]
+
+
+class Counting(SlowLog):
+    """Counts what is under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.most = 0, 0
+
+    async def append(self, appends: Sequence[Append]) -> list[int]:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            return await super().append(appends)
+        finally:
+            self.now -= 1
+
+
+@pytest.mark.parametrize(("waiting", "at_once"), [(5, 2), (1, 1)])
+async def test_a_second_batch_is_sent_where_much_waits(
+    monkeypatch: pytest.MonkeyPatch, waiting: int, at_once: int
+) -> None:
+    log = Counting()
+    size = len(chunk(log, "s", 0, tokens=2500).encoded())
+    monkeypatch.setattr(group_commit, "MUCH_BYTES", 3 * size)
+    async with GroupCommit(log, max_bytes=5 * size) as commit:
+        log.may_end.clear()
+        calls = [commit.submit([chunk(log, f"s{i}", 0, tokens=2500)]) for i in range(5 + waiting)]
+        await until(log.under_way.is_set)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert log.now == at_once
+        log.may_end.set()
+        positions = await asyncio.gather(*calls)
+    assert sorted(position for (position,) in positions) == list(range(1, 6 + waiting))
+    assert log.most == at_once
+
+
+async def test_who_writes_where_a_batch_under_way_does_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "MUCH_BYTES", 1)
+    log = Counting()
+    async with GroupCommit(log) as commit:
+        log.may_end.clear()
+        first = commit.submit([reward(log, "a")])
+        await until(log.under_way.is_set)
+        same, fenced = failure(log, "b"), reward(log, "c")
+        late = [
+            commit.submit([Append(reward(log, "a").envelope)]),  # the same subject, with no fence
+            commit.submit([Append(same.envelope, Fence(about(log.run, "reward", "a"), 0))]),
+            commit.submit([fenced]),
+        ]
+        await until(lambda: log.now == 2)
+        assert not any(call.done() for call in late)
+        log.may_end.set()
+        assert await first == [1]
+        assert await late[2] == [2]
+        assert await late[0] == [1], "it is the same event"
+        with pytest.raises(Conflict):
+            await late[1]
+    assert log.batches[:2] == [1, 1]
 
 
 async def test_batches_are_bounded() -> None:

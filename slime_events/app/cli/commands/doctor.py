@@ -12,8 +12,12 @@ from rich.text import Text
 from schemas.redaction import shown
 from slime_events.app.cli import checks
 from slime_events.app.cli.checks import ENGINES_MEND, MEGATRON_IMPORTS, SGLANG_IMPORTS, Check, Outcome
+from slime_events.app.cli.files import nats_place
+from slime_events.app.cli.nats_access import check_anybody, check_credentials
 from slime_events.app.cli.render.text import terminal_width
 from slime_events.app.cli.sockets import check_sockets
+from slime_events.core.gpus import this_machine
+from storage.jetstream.address import NatsPlace
 
 _PSUTIL = "pip install psutil: without it, saving a Megatron checkpoint hangs"
 _STYLES = {Outcome.OK: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red bold"}
@@ -26,23 +30,29 @@ def diagnose(arguments: argparse.Namespace) -> list[Check]:
 
 
 def _checks(arguments: argparse.Namespace) -> list[Callable[[], Check]]:
+    here = this_machine()
     if arguments.quick:
         mends = {name: f"pip install {name}, pinned as in requirements/" for name in checks.IMPORTS}
         parts = {name: partial(checks.check_package, name, mend) for name, mend in mends.items()}
     else:
-        parts = {name: partial(checks.check_part, name) for name in checks.IMPORTS}
-    if not arguments.quick and not arguments.imports:
+        parts = {name: partial(checks.check_part, name, on_gpus=here.has_gpus) for name in checks.IMPORTS}
+    if not arguments.quick and not arguments.imports and not here.has_gpus:
         parts["megatron-core"] = partial(checks.check_files, "megatron-core", MEGATRON_IMPORTS, ENGINES_MEND)
         parts["sglang"] = partial(checks.check_files, "sglang", SGLANG_IMPORTS, ENGINES_MEND)
     nats: list[Callable[[], Check]] = [checks.check_nats]
     if arguments.nats_url:
-        nats = [partial(checks.check_nats_url, node) for node in arguments.nats_url.split(",")]
+        nodes = arguments.nats_url.split(",")
+        nats = [partial(look, node) for look in (checks.check_nats_url, check_anybody) for node in nodes]
+        place = nats_place(arguments)
+        if place is not None and (place != NatsPlace(url=place.url) or "@" in place.url):
+            nats.append(partial(check_credentials, place))
     stores = (("blob-url", arguments.blob_url), ("archive-url", arguments.archive_url))
     return [
         checks.check_python,
         *parts.values(),
         checks.check_reaches,
-        checks.check_shims,
+        *([] if arguments.quick else [partial(checks.check_gpus, here)]),
+        checks.check_kernels if here.has_gpus else checks.check_shims,
         partial(checks.check_package, "psutil", _PSUTIL),
         *nats,
         *(partial(checks.check_port, port) for port in arguments.port or (0,)),

@@ -12,6 +12,7 @@ from schemas.errors import ConfigError, InvalidValue, SlimeEventsError
 from schemas.runs import Branched
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.app.cli.watched import announce_recovery
+from slime_events.app.launch.gpu_preflight import Needs
 from slime_events.app.launch.preflight import check_start
 from slime_events.app.launch.run_record import RunRecord
 from slime_events.app.launch.view import make_view
@@ -50,8 +51,10 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
     if names := ", ".join(secrets_of(parsed.settings)):
         say(f"note: recorded by name, and kept nowhere: {names}; who resumes or reads the run sets the same variables")
     require_paths(parsed.settings)
-    check_start(parsed.settings, new=new)
-    settings, counted = resolve_epochs(parsed.settings)
+    settings = check_start(parsed.settings, new=new)
+    if settings.engine.device != parsed.settings.engine.device:
+        say(f"note: device is {settings.engine.device}: {Needs.of(settings)} (--device cpu for the CPU).")
+    settings, counted = resolve_epochs(settings)
     if counted:
         say(f"note: {counted}")
     return settings

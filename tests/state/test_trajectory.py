@@ -1,0 +1,27 @@
+"""Chunks join to the response that they were cut from, however they were cut and whenever somebody looked."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.arrays import pack_log_probs, pack_tokens, unpack
+from slime_events.core.trajectory import Trajectory
+
+
+@given(lengths=st.lists(st.integers(0, 5), max_size=12), looks=st.sets(st.integers(0, 12)))
+def test_chunks_join_to_the_whole(lengths: list[int], looks: set[int]) -> None:
+    tokens = np.arange(sum(lengths), dtype=np.int32)
+    log_probs = -tokens.astype(np.float32)
+    made, begin = Trajectory("s", pack_tokens([1])), 0
+    for number, length in enumerate(lengths):
+        chunk = slice(begin, begin + length)
+        made.join(begin, pack_tokens(tokens[chunk]), pack_log_probs(log_probs[chunk]), unpack)
+        begin += length
+        assert made.length == begin
+        if number in looks:
+            assert made.tokens.tolist() == tokens[:begin].tolist()
+    assert (made.tokens.dtype, made.log_probs.dtype) == (np.int32, np.float32)
+    assert made.tokens.tolist() == tokens.tolist()
+    assert made.log_probs.tolist() == log_probs.tolist()
