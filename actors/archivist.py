@@ -43,11 +43,15 @@ class SealPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Retries of an unavailable log or store: after `first_s`, doubling up to `most_s`, for `deadline_s` in all."""
+    """Retries of an unavailable log or store: after `first_s`, doubling up to `most_s`, for `deadline_s` in all.
+
+    A day: all that is not archived is in the log, and no run is worth ending for a store that is away. Who watches the
+    run is told after a minute.
+    """
 
     first_s: float = 0.2
     most_s: float = 10.0
-    deadline_s: float = 600.0
+    deadline_s: float = 24 * 3600.0
 
 
 class ArchiveOutcome(enum.StrEnum):
@@ -93,7 +97,7 @@ class _Archivist:
         self._run_events = about(log.run, "run", "run")
         self._follower: Follower | None = None
         self._following = contextlib.AsyncExitStack()
-        self._since = 0  # nanoseconds; 0 while nothing but archive.sealed is pending
+        self._since = 0.0  # seconds; 0 while nothing but archive.sealed is pending
 
     async def run(self, stop: asyncio.Event) -> ArchiveOutcome:
         if self._writer.segments:
@@ -140,12 +144,12 @@ class _Archivist:
     async def _take(self, recorded: Recorded) -> None:
         self._writer.add(recorded)
         if not isinstance(recorded.envelope.event, ArchiveSealed):
-            self._since = self._since or time.time_ns()
+            self._since = self._since or time.monotonic()  # the machine's clock may be set meanwhile
         if self._is_due() and not isinstance(recorded.envelope.event, RunFinished):
             await self._seal()
 
     def _age_s(self) -> float:
-        return (time.time_ns() - self._since) / 1e9 if self._since else 0.0
+        return time.monotonic() - self._since if self._since else 0.0
 
     def _is_due(self) -> bool:
         return should_seal(self._policy, self._writer.pending_bytes, self._since > 0, self._age_s())
@@ -157,7 +161,7 @@ class _Archivist:
 
     async def _seal(self) -> None:
         manifest = await self._retry("the archive's store", lambda: asyncio.to_thread(self._writer.seal))
-        self._since = 0
+        self._since = 0.0
         if manifest is not None:
             logger.info("sealed segment %d: positions %d to %d", manifest.segment, manifest.first, manifest.last)
             await self._announce(manifest)
@@ -188,19 +192,24 @@ class _Archivist:
                 return
 
     async def _retry(self, what: str, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        loop = asyncio.get_running_loop()
-        began, pause = loop.time(), self._backoff.first_s
-        while True:
-            try:
-                result = await call()
-            except (LogUnavailable, StoreUnavailable, NoSpace) as error:
-                waited = loop.time() - began
-                if waited + pause > self._backoff.deadline_s:
-                    raise DeadlineExceeded(f"the archivist waited {waited:.0f} s for {what}: {error}") from error
-                logger.warning("%s is unavailable for %.1f s, trying again in %.1f s: %s", what, waited, pause, error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, self._backoff.most_s)
-            else:
-                if pause > self._backoff.first_s:
-                    logger.warning("%s is back after %.1f s", what, loop.time() - began)
-                return result
+        return await retried(what, call, self._backoff)
+
+
+async def retried(what: str, call: Callable[[], Awaitable[ResultT]], backoff: Backoff) -> ResultT:
+    """What `call` returns, called until the log or store that it needs is there. Raises DeadlineExceeded."""
+    loop = asyncio.get_running_loop()
+    began, pause = loop.time(), backoff.first_s
+    while True:
+        try:
+            result = await call()
+        except (LogUnavailable, StoreUnavailable, NoSpace) as error:
+            waited = loop.time() - began
+            if waited + pause > backoff.deadline_s:
+                raise DeadlineExceeded(f"the archivist waited {waited:.0f} s for {what}: {error}") from error
+            logger.warning("%s is unavailable for %.1f s, trying again in %.1f s: %s", what, waited, pause, error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, backoff.most_s)
+        else:
+            if pause > backoff.first_s:
+                logger.warning("%s is back after %.1f s", what, loop.time() - began)
+            return result

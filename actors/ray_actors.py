@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from actors.archivist import SealPolicy, archive_run
+from actors.archivist import Backoff, SealPolicy, archive_run, retried
 from actors.conductor import Conductor
 from actors.grader import Grader
 from actors.inbox import Inbox
@@ -103,8 +103,9 @@ class ArchivistActor:
         """Archive to the end of the run, its last event included, or until `stop`."""
         async with join_run(address, "archivist") as worker:
             blobs = blobs_to_archive(address.blob_url, address.archive_url, address.folder)
-            writer = ArchiveWriter(address.archive_url, address.run, blobs=blobs)
+            opening = partial(asyncio.to_thread, ArchiveWriter, address.archive_url, address.run, blobs=blobs)
             await worker.join({})
+            writer = await retried("the archive's store", opening, Backoff())
             policy = SealPolicy(max_age_s=address.archive_seconds)
             await archive_run(worker.log, writer, worker.id, stop=self._stop, policy=policy)
 

@@ -36,8 +36,10 @@ from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.keeper import EVERY, StateKeeper
 from slime_events.core.state.snapshot import Snapshots
 from slime_events.core.state.state_fold import StateFold
+from storage.cancellation import end_all
 from storage.group_commit import GroupCommit
 from storage.jetstream.log import JetStreamLog
+from storage.nats.accounts import Access
 from storage.nats.server import NatsServer
 from storage.open_log import open_run_log
 from storage.weights.store import WeightStore
@@ -126,11 +128,14 @@ async def _resume(folder: RunFolder, what: str, target: float, note: str) -> Fig
     begun, output = time.perf_counter(), folder.path / "output"
     with output.open("ab") as file:
         process = await asyncio.create_subprocess_exec(*command, stdout=file, stderr=file, start_new_session=True)
+        deciding = asyncio.create_task(_first_decision(folder, before, begun))
         try:
-            ready, decided = await _first_decision(folder, before, begun)
-        except TimeoutError:
-            raise AssertionError(f"no decision in {DEADLINE_S:.0f} s: {output.read_text()[-2000:]}") from None
+            await asyncio.wait([deciding, asyncio.create_task(process.wait())], return_when=asyncio.FIRST_COMPLETED)
+            if not deciding.done():
+                raise AssertionError(f"resume ended before a decision: {output.read_text()[-2000:]}")
+            ready, decided = deciding.result()
         finally:
+            await end_all(deciding)
             for _ in range(2):
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(signal.SIGINT)
@@ -155,7 +160,7 @@ async def _first_decision(folder: RunFolder, before: int, begun: float) -> tuple
             if server is not None and not server.record.temporary:
                 break
             await asyncio.sleep(0.02)
-        log = await JetStreamLog.open(server.url, RUN, create=False)
+        log = await JetStreamLog.open(server.address(Access.ROLES), RUN, create=False)
         try:
             async for recorded in log.read(before + 1, follow=True):
                 event = recorded.envelope.event

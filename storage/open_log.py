@@ -54,9 +54,10 @@ def live_address(run_folder: Path, access: Access) -> NatsAddress | None:
 
 @contextlib.asynccontextmanager
 async def open_run_log(
-    run_folder: Path, run: str | None = None, *, deadline_s: float = 30.0, access: Access = Access.VIEWER
+    run_folder: Path, run: str | None = None, *, deadline_s: float = 30.0, access: Access | None = None
 ) -> AsyncIterator[JetStreamLog]:
-    """The log of a run, to read. run: its name, by default that of the folder. access: to a server of the run's own.
+    """The log of a run, to read. run: its name, by default that of the folder. access: to a server of the run's own;
+    None: a viewer's, or, where only readers are there, the roles', which read in bulk.
 
     Uses the server that the run has, or starts one on its folder; the last reader stops what readers have started.
     Raises RunNotFound, LogUnavailable, AccessDenied, MissingPart.
@@ -68,7 +69,8 @@ async def open_run_log(
         elif folder.is_dir():
             await stack.enter_async_context(_reader(folder, deadline_s))
             server = await _reading_server(folder, name, deadline_s)
-            log = await JetStreamLog.open(server.address(access), name, deadline_s=deadline_s, create=False)
+            chosen = access or (Access.ROLES if server.record.temporary else Access.VIEWER)
+            log = await JetStreamLog.open(server.address(chosen), name, deadline_s=deadline_s, create=False)
         else:
             raise RunNotFound(f"{run_folder} is not the folder of a run: it has neither {NATS_FOLDER}/ nor {URL_FILE}")
         stack.push_async_callback(log.close)

@@ -35,7 +35,7 @@ FLUSH_S, CLOSE_S = 2.0, 10.0
 """Seconds that a server has, at the end, to take all messages; and that closing may then take."""
 
 
-_REFUSED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
+REFUSED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
 """In the server's word that a user may not do that. nats-py gives it in lower case, the subject too."""
 
 
@@ -137,7 +137,7 @@ class Connection:
         _log.debug("nats: %r", error)
         if not self._opened and (refusal := refusal_of(error, self.url)) is not None:
             raise refusal from error
-        if refused := _REFUSED.search(str(error).lower()):
+        if refused := REFUSED.search(str(error).lower()):
             self._deny(*refused.groups())
 
     def _deny(self, act: str, subject: str) -> None:

@@ -14,7 +14,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
-from schemas.errors import Conflict
+from schemas.errors import Conflict, NoSpace
 from schemas.subjects import check_token, every_event, stream_name
 from storage.event_block import EventBlock
 from storage.jetstream.address import NatsAddress
@@ -109,7 +109,7 @@ class JetStreamLog:
         while pending:
             try:
                 first = await self._send(pending)
-            except Away as error:
+            except (Away, NoSpace) as error:  # room may be made
                 await retry.pause(error)
                 continue
             except (_Refused, Contradiction):

@@ -22,7 +22,9 @@ class Away(StorageError):
 
 
 class Retry:
-    """A deadline with growing pauses. Reports once that it waits, then raises LogUnavailable."""
+    """A deadline with growing pauses. Reports once that it waits, then raises LogUnavailable, or NoSpace for a server
+    that is full.
+    """
 
     def __init__(self, url: str, seconds: float, on_wait: OnWait) -> None:
         self._url, self._seconds, self._on_wait = url, seconds, on_wait
@@ -37,6 +39,8 @@ class Retry:
     async def pause(self, reason: object) -> None:
         """Sleep a little. `reason` is for the message when the deadline is over."""
         waited = time.monotonic() - self._begin
+        if waited > self._seconds and isinstance(reason, NoSpace):
+            raise reason
         if waited > self._seconds:
             raise LogUnavailable(f"NATS at {self._url} did not do it within {self._seconds:.0f} s: {reason}")
         if waited > REPORT_AFTER_S and not self._reported:

@@ -21,6 +21,8 @@ LOCK = "server.lock"
 MAX_PAYLOAD = 8 * 1024 * 1024
 """Bytes of one message; more than the log's largest event."""
 LEAST_FREE_BYTES = 64 * 1024 * 1024
+KEPT_FREE_BYTES = 8 * 1024 * 1024
+"""Of the disk, at which the server refuses what it could not store. The launcher ends the run before (16 MB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +74,13 @@ def locked(folder: Path) -> Iterator[int]:
 
 
 def max_store(folder: Path) -> int:
-    """Bytes that the log may have in all: its present size, and nearly all that is free. Raises NoSpace."""
+    """Bytes that the log may have in all: its present size, and all that is free but a little. Raises NoSpace."""
     free = shutil.disk_usage(folder).free
     if free < LEAST_FREE_BYTES:
         least = f"{LEAST_FREE_BYTES >> 20} MB are the least to start with"
         raise NoSpace(f"{folder} has {free >> 20} MB free, {least}: make room there, or choose another --runs-dir")
     used = sum(file.stat().st_size for file in (folder / "jetstream").rglob("*") if file.is_file())
-    return used + free * 19 // 20
+    return used + free - KEPT_FREE_BYTES
 
 
 def log_tail(folder: Path) -> str:

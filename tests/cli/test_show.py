@@ -11,9 +11,12 @@ from schemas.arrays import unpack
 from schemas.errors import RunNotFound
 from schemas.runs import RunResumed
 from slime_events.analysis.model import Run
-from slime_events.analysis.model.progress import Progress
+from slime_events.analysis.model.progress import Progress, ProgressSnapshot
 from slime_events.app.cli.commands.show import Question, View, trace_text, view_of
-from slime_events.app.cli.commands.show_run import run_facts
+from slime_events.app.cli.commands.show_run import look_run_up, read_whole_run, run_facts
+from slime_events.core.run.run_folder import RunFolder
+from slime_events.core.state.keeper import StateKeeper
+from slime_events.core.state.snapshot import Snapshots
 from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.span import to_otlp_json
 from tests.cli import small_run as run
@@ -141,3 +144,18 @@ def test_the_steps_and_the_bound_are_those_of_the_newest_resumption() -> None:
     facts = run_facts(records, progress, progress.figures.steps, launched=True)
     assert (facts["steps_wanted"], facts["phase"], facts["lives"]) == (9, "running", 2)
     assert facts["staleness"] == {"most": 1, "bound": 4}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+async def test_a_run_is_shown_the_same_from_its_launcher_s_snapshot_on(tmp_path: Path, share: float) -> None:
+    log = await small_run()
+    seen, folder = Progress(log.run), RunFolder(tmp_path, log.run)
+    folder.path.mkdir()
+    folder.settings.write_text("")
+    for recorded in log.records[: int(share * len(log.records))]:
+        seen.apply(recorded)
+    if seen.state.events:
+        await StateKeeper(Snapshots(folder.path / "snapshots" / "launcher", ProgressSnapshot)).close(seen)
+    whole, quick = await read_whole_run(log), await look_run_up(log, folder)
+    assert run_facts(*quick) == run_facts(*whole)
+    assert not quick[0].samples

@@ -29,6 +29,7 @@ from schemas.runs import RunFailed
 from slime_events.app.launch.run import Launch
 from slime_events.core.config.settings import TrainSettings
 from storage.archive.reader import ArchiveReader
+from storage.jetstream.log import JetStreamLog
 from storage.nats.server import NatsServer
 from tests.run.cheap import CountingRanks, LocalCluster, Parts, cheap_parts
 from tests.run.tiny import GROUPS, SAMPLES, Action, Watching, events_of, of, run_with, tiny
@@ -213,6 +214,8 @@ def test_a_full_disk_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 async def test_a_log_that_is_full_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slime_events.app.launch.supervisor.ARCHIVE_DEADLINE_S", 1.0)  # it cannot say what it sealed
+    assert JetStreamLog.open.__kwdefaults__ is not None
+    monkeypatch.setitem(JetStreamLog.open.__kwdefaults__, "retry_s", 1.0)
     server = await NatsServer.start(tmp_path / "nats", max_store_bytes=200_000)
     settings = given(tmp_path, [], run={"nats_url": server.url}, rollout={"num_rollout": 50})
     try:

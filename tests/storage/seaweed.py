@@ -96,7 +96,7 @@ def options_of(port: int, **client: Any) -> dict[str, Any]:
 
 Fault = Callable[[str, int], str | None]
 """(method, number of the request) -> "refuse" (503), "cut" (half an answer), "slow" (2 s), "lose" (it is done, and the
-answer is a 500), or None."""
+answer is a 500), "deny" (403), or None."""
 SLOW_S = 2.0
 
 
@@ -111,8 +111,8 @@ def faulty(target: int, fault: Fault) -> Iterator[int]:
         def _pass_on(self) -> None:
             what = fault(self.command, next(numbers))
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            if what == "refuse":
-                self._answer(503, b"")
+            if what in ("refuse", "deny"):
+                self._answer(503 if what == "refuse" else 403, b"")
                 return
             if what == "slow":
                 time.sleep(SLOW_S)

@@ -17,7 +17,7 @@ import nats.errors
 from schemas.registry import NOUNS
 from schemas.subjects import inbox, stream_name
 from storage.jetstream.address import NatsAddress
-from storage.jetstream.connection import _REFUSED, Connection
+from storage.jetstream.connection import REFUSED, Connection
 from storage.nats.accounts import Access
 
 _NO_STREAM = 10059
@@ -125,7 +125,7 @@ async def _committed(acts: list[Act], address: NatsAddress, roles: Connection) -
     refused: set[tuple[str, ...]] = set()
 
     async def note(error: Exception) -> None:
-        if said := _REFUSED.search(str(error).lower()):
+        if said := REFUSED.search(str(error).lower()):
             refused.add(said.groups())
 
     client = await nats.connect(**address.options(), allow_reconnect=False, error_cb=note)

@@ -156,3 +156,11 @@ async def test_a_folder_without_credentials_gets_them_with_its_streams(tmp_path:
             assert await log.position() == 1
             assert await log.done_up_to("engines") == 0
             await log.close()
+
+
+async def test_whoever_looks_at_a_run_that_is_on_can_only_read(server: NatsServer) -> None:
+    async with open_run_log(server.folder.parent, RUN) as log:
+        assert log.connection.reads_only
+    await server.stop()
+    async with open_run_log(server.folder.parent, RUN) as log:
+        assert not log.connection.reads_only, "it is over, and nobody else is there"

@@ -24,7 +24,7 @@ from storage.jetstream.log import JetStreamLog
 from storage.nats.accounts import Access
 from storage.nats.server import NatsServer
 from storage.open_log import open_run_log
-from tests.cli.invoke import arguments
+from tests.cli.invoke import arguments, command
 from tests.run.cheap import Parts, cheap_parts
 from tests.run.tiny import run_with, tiny
 from tests.strangers.forbidden import commit_all
@@ -54,6 +54,12 @@ async def test_a_run_on_a_server_with_what_is_printed(
         assert await commit_all("own", address_of) == []
         async with open_run_log(tmp_path / "runs" / "own", "own") as log:
             assert await log.position() >= summary["events"]
+        moved = creds.rename(tmp_path / "moved.json")
+        words = ["own", "--runs-dir", str(tmp_path / "runs")]
+        with pytest.raises(InvalidValue, match=r"creds\.json cannot be read"):
+            await asyncio.to_thread(command("resume"), words)
+        assert await asyncio.to_thread(command("resume"), [*words, "--nats-creds", str(moved)]) == 0
+        assert "has finished all its 3 steps" in capsys.readouterr().err
 
 
 async def test_passwords_are_made_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

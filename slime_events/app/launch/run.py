@@ -214,7 +214,8 @@ class Launch:
             "startup": self._seconds | {f"{role}.{k}": v for role, parts in joined.items() for k, v in parts.items()},
             "folder": str(self._folder.path),
         }
-        self._folder.summary.write_text(json.dumps(summary, indent=2) + "\n")
+        with contextlib.suppress(OSError) if failure else contextlib.nullcontext():  # a full disk may be the failure
+            self._folder.summary.write_text(json.dumps(summary, indent=2) + "\n")
         self._view.close()
         return summary
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
+from schemas.archives import ArchiveSealed
 from schemas.errors import DeadlineExceeded, NoSpace, SlimeEventsError, StorageError, TrainerError
 from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
@@ -38,6 +39,8 @@ END_DEADLINE_S = 60.0
 ARCHIVE_DEADLINE_S = 10.0
 CONDUCTOR_GRACE_S = 60.0
 """The conductor has the same deadline for the run's progress. It has this much longer to start and to report."""
+ARCHIVE_LATE_S = 60.0
+"""More than --archive-seconds, after which a person is told."""
 LEAST_FREE_BYTES = 16 * 1024 * 1024
 LOOK_S = 0.5
 READ_S = 0.25
@@ -66,6 +69,7 @@ class Supervisor:
         self._engines, self._rejections = EngineWatch(settings.engine.replicas), RejectionWatch(progress.state)
         snapshots = Snapshots(folder.path / "snapshots" / LAUNCHER, ProgressSnapshot)
         self._keeper = StateKeeper(snapshots, settings.run.archive_url or str(folder.archive))
+        self._archive = ArchiveWatch(settings.run.archive_seconds + ARCHIVE_LATE_S)
         self._restarts = Restarts(settings.run.max_deaths)
         self._plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
         self._stall = self._new_stall()
@@ -118,6 +122,8 @@ class Supervisor:
                     continue
                 if has_begun:
                     self._view.tick(self._progress, self._settings.rollout.num_rollout or 0)
+                if late := self._archive.late(time.monotonic()):
+                    self._view.note(late)
                 if reason := self._engines.hopeless:
                     await self._fail("engine", reason)
                 await self._check_conductor()
@@ -134,7 +140,8 @@ class Supervisor:
             self._view.step(line, self._progress, self._settings.rollout.num_rollout or 0)
             if warning := disagreement(line):
                 self._view.note(warning)
-        for news in (self._rejections.apply(event), self._engines.apply(event), _said_of(event)):
+        archived = self._archive.apply(event, time.monotonic())
+        for news in (self._rejections.apply(event), self._engines.apply(event), archived, _said_of(event)):
             if news:
                 self._view.note(news)
 
@@ -203,7 +210,10 @@ class Supervisor:
         until = time.monotonic() + END_DEADLINE_S
         while late := [role for role, task in self._roles.tasks.items() if not task.done()]:
             if time.monotonic() > until:
-                raise DeadlineExceeded(f"the run is over, but {', '.join(late)} did not end in {END_DEADLINE_S:.0f} s")
+                rest = f": `slime-events archive {self._settings.run.run}` does the rest" if late == [ARCHIVIST] else ""
+                raise DeadlineExceeded(
+                    f"the run is over, but {', '.join(late)} did not end in {END_DEADLINE_S:.0f} s{rest}"
+                )
             tasks = [self._roles.tasks[role] for role in late]
             await asyncio.wait(tasks, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
             await self._check_roles()
@@ -253,6 +263,31 @@ class EngineWatch:
         if self._joined or len(self._lost) < START_TRIES * self._replicas:
             return None
         return f"{len(self._lost)} starts of an engine failed, the last one so: {self._lost[-1]}"
+
+
+class ArchiveWatch:
+    """A fold. It reports an archive that is behind the log by `late_s` seconds, once, and when it has caught up."""
+
+    def __init__(self, late_s: float) -> None:
+        self._late_s = late_s
+        self._since: float | None = None
+        self._is_late = False
+
+    def apply(self, event: Event, now: float) -> str | None:
+        """Fold one event in; a sentence where it is news. now: seconds of a clock that is never set."""
+        if not isinstance(event, ArchiveSealed):
+            self._since = now if self._since is None else self._since
+            return None
+        behind, was_late = now - (now if self._since is None else self._since), self._is_late
+        self._since, self._is_late = None, False
+        return f"the archive goes on: it was {behind:.0f} s behind" if was_late else None
+
+    def late(self, now: float) -> str | None:
+        """A sentence where it has just become late."""
+        if self._is_late or self._since is None or now - self._since < self._late_s:
+            return None
+        self._is_late = True
+        return f"the archive is {now - self._since:.0f} s behind, and the run goes on: logs/archivist-*.log says why"
 
 
 class RejectionWatch:

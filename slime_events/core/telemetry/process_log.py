@@ -3,6 +3,7 @@
 import logging
 import logging.handlers
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -42,4 +43,8 @@ class _Redacted(logging.Formatter):
 
 
 class _ProcessLog(logging.handlers.RotatingFileHandler):
-    """Known by its type, so that a second call finds it."""
+    """Known by its type, so that a second call finds it. On a full disk lines are lost, and the run's end says why."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)

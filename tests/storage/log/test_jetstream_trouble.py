@@ -295,7 +295,7 @@ async def test_a_run_that_is_not_there(server: NatsServer) -> None:
 
 async def test_a_full_disk_is_named(tmp_path: Path) -> None:
     async with await NatsServer.start(tmp_path / "nats", max_store_bytes=2 << 20) as server:
-        log = await JetStreamLog.open(server.url, "r", retry_s=60)
+        log = await JetStreamLog.open(server.url, "r", retry_s=0.5)
         with pytest.raises(NoSpace, match="no room"):
             await _fill(log)
         stored = len(await everything(log))

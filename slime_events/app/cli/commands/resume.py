@@ -16,8 +16,9 @@ from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 from slime_events.core.run.run_folder import RunFolder, find_run
+from slime_events.core.run.run_settings import nats_place
 from storage.nats.server import NatsServer
-from storage.open_log import open_run_log
+from storage.open_log import open_run_log, record_place, recorded_place
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,6 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RunIsOn(
             f"run {folder.run} is on: there is nothing to resume; `slime-events tail {folder.run}` follows it"
         )
+    _look_where_told(folder, arguments.flags)
     while True:
         try:
             return _continue(folder, arguments.flags)
@@ -55,6 +57,14 @@ def _continue(folder: RunFolder, flags: Sequence[str]) -> int:
         return 0
     say(f"run {folder.run} continues after {record.steps} of {steps} steps (resumption {record.incarnation})")
     return finish(run_to_end(settings, resumes=record, folder=folder), folder, record.first)
+
+
+def _look_where_told(folder: RunFolder, flags: Sequence[str]) -> None:
+    """Where flags say that the log is now, or with which credentials: the run's settings are read from there."""
+    if recorded_place(folder.path) is not None and any(flag.startswith("--nats-") for flag in flags):
+        told = nats_place(parse_train(["--config", str(folder.settings), *flags]).settings.run)
+        if told is not None:
+            record_place(folder.path, told)
 
 
 async def _read_record(folder: RunFolder) -> RunRecord:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from schemas.errors import InvalidValue
-from slime_events.analysis.model import read_run
 from slime_events.analysis.model.lookup import Lookup
 from slime_events.app.cli.commands.show_sample import TOKENS, group_facts, group_text, sample_facts, sample_text
 from slime_events.app.cli.commands.show_step import step_facts, step_text, version_facts, version_text
@@ -16,7 +15,7 @@ from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.core.trajectory import Fetch, Trajectories
 from slime_events.plugins.sample_view import prompt_decoder, text_decoder
-from storage.log import Readable, Recorded
+from storage.log import Readable
 
 
 class View(NamedTuple):
@@ -38,12 +37,18 @@ class Question:
 
 
 async def view_of(
-    log: Readable, question: Question, fetch: Fetch, folder: RunFolder | None = None, *, launched: bool | None = None
+    log: Readable,
+    question: Question,
+    fetch: Fetch,
+    folder: RunFolder | None = None,
+    *,
+    launched: bool | None = None,
+    every_step: bool = True,
 ) -> View:
-    """The view of what is asked: look-ups, but for the run itself, which is read once. Raises RunNotFound with the
-    nearest names.
+    """The view of what is asked: look-ups, but for the run itself. Raises RunNotFound with the nearest names.
 
-    launched: whether the run's launcher is on; None where that cannot be known.
+    launched: whether the run's launcher is on; None where that cannot be known. every_step: a run's facts have all its
+    steps, for which it is read once; else the newest, and a run in a folder is looked up as its launcher last saw it.
     """
     lookup = Lookup(log)
     if question.sample is not None:
@@ -59,16 +64,10 @@ async def view_of(
         facts = version_facts(lookup.run, await lookup.version(question.version))
         return View(facts, version_text(facts))
     # The other views are imported where they are used: a look-up takes less time than to import them.
-    from slime_events.analysis.model.progress import Progress, StepLine
-    from slime_events.app.cli.commands.show_run import run_facts, run_text
+    from slime_events.app.cli.commands.show_run import look_run_up, read_whole_run, run_facts, run_text
 
-    progress, steps = Progress(log.run), list[StepLine]()
-
-    def apply(recorded: Recorded) -> None:
-        if (line := progress.apply(recorded)) is not None:
-            steps.append(line)
-
-    facts = run_facts(await read_run(log, apply), progress, steps, launched)
+    found = await (read_whole_run(log) if every_step or folder is None else look_run_up(log, folder))
+    facts = run_facts(*found, launched)
     if folder is not None:
         from slime_events.app.cli.commands.show_files import disk_facts
 
@@ -144,5 +143,7 @@ async def _text(arguments: argparse.Namespace, opened: OpenedRun) -> str:
             from slime_events.app.launch.run_status import is_launched
 
             launched = await is_launched(opened.folder, opened.log)
-        facts, text = await view_of(opened.log, question, opened.fetch, opened.folder, launched=launched)
+        facts, text = await view_of(
+            opened.log, question, opened.fetch, opened.folder, launched=launched, every_step=arguments.json
+        )
     return json_text(facts).rstrip() if arguments.json else text

@@ -5,8 +5,8 @@ from typing import Any
 
 from schemas.groups import GroupRejected
 from schemas.runs import RunFailed, RunFinished
-from slime_events.analysis.model import Run
-from slime_events.analysis.model.progress import NANO, Progress, StepLine, plan_in_force
+from slime_events.analysis.model import Run, folded, read_run
+from slime_events.analysis.model.progress import NANO, Progress, ProgressSnapshot, StepLine, plan_in_force
 from slime_events.analysis.model.rejections import Reason, reason_of
 from slime_events.app.cli.commands.show_files import files_text
 from slime_events.app.cli.render.json_values import plain
@@ -23,16 +23,46 @@ from slime_events.app.cli.render.text import (
 from slime_events.app.launch.run_status import MEANINGS, RunStatus, status_of
 from slime_events.app.launch.sparkline import sparkline
 from slime_events.core.run.run_folder import RunFolder
+from slime_events.core.state.keeper import StateKeeper
+from slime_events.core.state.snapshot import Snapshots
+from storage.log import Readable, Recorded
 
 LAST_STEPS = 10
 LAST_RESTORED = 3
 EXAMPLES = 3
 
 
+LOOKED_UP = ("run.*", "eval.completed", "worker.*", "prompt.rejected", "group.rejected")
+"""Types of events that a run's picture needs beside its progress; few of a step."""
+
+
+async def read_whole_run(log: Readable) -> tuple[Run, Progress, list[StepLine]]:
+    """Its records, its progress, and all its steps."""
+    progress, steps = Progress(log.run), list[StepLine]()
+
+    def apply(recorded: Recorded) -> None:
+        if (line := progress.apply(recorded)) is not None:
+            steps.append(line)
+
+    return await read_run(log, apply), progress, steps
+
+
+async def look_run_up(log: Readable, folder: RunFolder) -> tuple[Run, Progress, list[StepLine]]:
+    """The same from the launcher's snapshot on: no records of groups and samples, and the newest steps alone."""
+    progress = Progress(log.run)
+    snapshots = Snapshots(folder.path / "snapshots" / "launcher", ProgressSnapshot)
+    await StateKeeper(snapshots, folder.archive_url()).restore(progress, log)
+    async for recorded in log.read(progress.state.events + 1):
+        progress.apply(recorded)
+    events = [recorded for kind in LOOKED_UP async for recorded in log.read(1, f"slime.{log.run}.{kind}.*")]
+    ordered = sorted(events, key=lambda recorded: recorded.position)
+    return folded(log.run, ordered), progress, progress.figures.steps
+
+
 def run_facts(run: Run, progress: Progress, steps: Sequence[StepLine], launched: bool | None = None) -> dict[str, Any]:
     """Where the run stands, how rewards went, what was rejected and why.
 
-    steps: its lines, all of them. launched: whether a launcher is on; None where that cannot be known.
+    steps: its lines. launched: whether a launcher is on; None where that cannot be known.
     """
     plan = plan_in_force(entry.event for entry in run.lifetime)
     state, end = progress.state, run.lifetime[-1].event if run.lifetime else None
@@ -44,8 +74,9 @@ def run_facts(run: Run, progress: Progress, steps: Sequence[StepLine], launched:
         "started_at": run.first_at,
         "seconds": progress.figures.time.on * NANO,
         "lives": progress.figures.time.lives,
-        "events": run.events,
+        "events": state.events,
         "steps": [plain(line) for line in steps],
+        "rewards": progress.figures.rewards,
         "steps_wanted": plan.steps if plan else None,
         "staleness": {
             "most": progress.figures.staleness,
@@ -91,7 +122,7 @@ def run_text(facts: dict[str, Any], folder: RunFolder | None = None) -> str:
 
 
 def _head(facts: dict[str, Any]) -> str:
-    steps, counts, ended, idle = facts["steps"], facts["counts"], facts["ended"] or {}, facts["trainer_idle"]
+    rewards, counts, ended, idle = facts["rewards"], facts["counts"], facts["ended"] or {}, facts["trainer_idle"]
     status, first, resumed = RunStatus(facts["phase"]), 0, facts["lives"] - 1
     why = f" ({ended['reason']})" if status is RunStatus.FAILED else ""
     on, again = ("on for ", f", resumed {resumed} time{'s' if resumed > 1 else ''}") if resumed > 0 else ("", "")
@@ -101,10 +132,9 @@ def _head(facts: dict[str, Any]) -> str:
         learns = ", on whose rollouts it is trained," if parent.get("follows") else ","
         branched = f"from version {first} of {parent['run']}{learns} which is {parent['where']}"
     wanted = f" of {facts['steps_wanted']}" if facts["steps_wanted"] else ""
-    own = f", {len(steps)} of its own" if first else ""
+    own = f", {len(rewards)} of its own" if first else ""
     most, bound = facts["staleness"]["most"], facts["staleness"]["bound"]
     bounded = "" if bound is None else f", at most {bound} by its settings"
-    rewards = [line["reward"] for line in steps]
     decided = counts["groups_accepted"] + counts["groups_rejected"]
     suspended = f", {counts['suspensions']} suspended at step boundaries" if counts["suspensions"] else ""
     return fields([
@@ -113,7 +143,7 @@ def _head(facts: dict[str, Any]) -> str:
         ("started", f"{moment(facts['started_at'])}, {on}{duration(facts['seconds'])}{again}, "
                     f"{facts['events']:,} events"),
         ("branched", branched),
-        ("steps", f"{first + len(steps)}{wanted}{own}, weight version {facts['version']} "
+        ("steps", f"{first + len(rewards)}{wanted}{own}, weight version {facts['version']} "
                   f"{facts['weights_digest'][:12]}"),
         ("trainer", None if idle is None else f"idle {idle:.1%} of the time from its first commit to its last"),
         *(("restored", f"at v{one['version']}: {restored_text(one)}") for one in facts["restored"][-LAST_RESTORED:]),

@@ -1,0 +1,25 @@
+"""Whoever watches a run is told once that its archive is late, and once that it goes on."""
+
+from __future__ import annotations
+
+from schemas.archives import ArchiveSealed
+from schemas.groups import GroupAccepted
+from slime_events.app.launch.supervisor import ArchiveWatch
+
+NEWS = GroupAccepted(group="g", samples=(), rewards=())
+SEALED = ArchiveSealed(segment=1, first=1, last=1, sha256="", bytes=1, url="x")
+
+
+def test_a_late_archive_is_said_once_and_so_is_its_return() -> None:
+    watch = ArchiveWatch(60.0)
+    assert watch.late(1000.0) is None, "there is nothing to archive"
+    assert watch.apply(NEWS, 0.0) is None
+    assert watch.late(59.0) is None
+    assert "61 s behind" in (watch.late(61.0) or "")
+    assert watch.late(300.0) is None
+    watch.apply(NEWS, 200.0)
+    assert "300 s behind" in (watch.apply(SEALED, 300.0) or "")
+    assert watch.late(10_000.0) is None
+    assert watch.apply(NEWS, 20_000.0) is None
+    assert watch.apply(SEALED, 20_010.0) is None
+    assert watch.late(30_000.0) is None
