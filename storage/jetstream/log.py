@@ -23,7 +23,7 @@ from storage.jetstream.connection import Connection
 from storage.jetstream.consumer import JetStreamConsumer, done_up_to
 from storage.jetstream.read import read_blocks, read_events, recorded_of
 from storage.jetstream.retry import ApiError, Away, OnWait, Retry, log_wait
-from storage.jetstream.stream import Stored, Stream, ensure_stream
+from storage.jetstream.stream import Stored, Stream, ensure_stream, widen_stream
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, Recorded, Subjects, fence_lost, not_the_end
 
 RETRY_S = 300.0
@@ -77,6 +77,10 @@ class JetStreamLog:
             await connection.close()
             raise
         return log
+
+    async def widen(self) -> None:
+        """Let a log that an earlier version has made take the events that are new since."""
+        await widen_stream(self._stream, self.run)
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
         limit = min(MAX_EVENT_BYTES, self.connection.max_payload - HEADER_BYTES)
