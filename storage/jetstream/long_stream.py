@@ -30,7 +30,7 @@ _OF_SAMPLES = {"rollout", "turn", "reward"}
 HOLLOW = "Slime-Archived"
 """Header of an event in the past whose bytes are in the archive alone: how many they are."""
 ARCHIVE = "slime-archive"
-"""Key of the stream's metadata: the URL of the archive."""
+"""Key of the stream's metadata: the URL of the archive, or its path from any folder."""
 _FILTERS = 32
 """In one question, about an entity each: it may have an answer for each noun and verb, and the server gives 1024."""
 
@@ -48,7 +48,7 @@ def long_config(run: str, archive_url: str, replicas: int) -> dict[str, Any]:
         "subjects": [f"{new_door(run)}>"],
         "subject_transform": _transform(run),
         "deny_purge": False,
-        "metadata": {ARCHIVE: archive_url},
+        "metadata": {ARCHIVE: archive_url if "://" in archive_url else str(Path(archive_url).absolute())},
     }
 
 

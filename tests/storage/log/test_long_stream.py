@@ -209,6 +209,22 @@ async def test_an_archive_that_is_gone_is_named_and_one_that_moved_is_found(
     await moved.close()
 
 
+async def test_an_archive_is_found_from_any_folder(
+    server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, elsewhere = f"long-{next(_runs)}", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    log = await JetStreamLog.open(server.url, run, archive_url="archive")
+    await log.append([reward(log, "a")])
+    await let_go(log, tmp_path)
+    monkeypatch.chdir(elsewhere)
+    other = await JetStreamLog.open(server.url, run, create=False)
+    assert [recorded.position for recorded in await everything(other)] == [1]
+    for one in (log, other):
+        await one.close()
+
+
 async def test_a_queue_never_skips_what_has_left(opened: Open, tmp_path: Path) -> None:
     log = await opened()
     await log.append([reward(log, "a"), chunk(log, "a", 0), reward(log, "b")])
