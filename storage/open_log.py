@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,24 @@ async def open_run_log(
             raise RunNotFound(f"{run_folder} is not the folder of a run: it has neither {NATS_FOLDER}/ nor {URL_FILE}")
         stack.push_async_callback(log.close)
         yield log
+
+
+@contextlib.contextmanager
+def keeping_server(run_folder: Path) -> Iterator[None]:
+    """While inside, a server that readers start in a run's folder stays for the next: over a long log a start takes a
+    second and more. Enter it where no event loop runs. Raises DeadlineExceeded.
+    """
+    folder = run_folder / NATS_FOLDER
+    if not folder.is_dir():
+        yield
+        return
+    with asyncio.Runner() as runner:
+        reader = _reader(folder, LAUNCH_S)
+        runner.run(reader.__aenter__())
+        try:
+            yield
+        finally:
+            runner.run(reader.__aexit__(None, None, None))
 
 
 async def own_server(run_folder: Path, run: str) -> NatsServer:

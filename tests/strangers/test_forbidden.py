@@ -102,7 +102,7 @@ async def _pending(subscription: Any) -> AsyncIterator[Any]:
 
 async def test_a_viewer_reads_and_follows_without_a_consumer(server: NatsServer) -> None:
     roles = await JetStreamLog.open(server.address(Access.ROLES), RUN)
-    log = await JetStreamLog.open(server.address(Access.VIEWER), RUN, create=False)
+    log = await JetStreamLog.open(server.address(Access.VIEWER), RUN, create=False, retry_s=2.0)
     for part in range(BULK_FROM // 1000 + 1):  # so many that one with consumers would take one
         await roles.append([reward(roles, f"{part}-{n}") for n in range(1000)])
     read = [recorded async for recorded in log.read()]
