@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actors.archivist import SealPolicy, archive_run
+from actors.archivist import LetGo, SealPolicy, archive_run
 from actors.conductor import Conductor
 from actors.grader import Grader
 from actors.trainer.trainer import Trainer, TrainerPlan
@@ -106,10 +106,10 @@ async def run_grader(worker: Participant, pool: Any, *, whole_groups: bool = Fal
         await Grader(worker, pool, commit, whole_groups=whole_groups, start=start).run()
 
 
-async def run_archivist(worker: Participant, folder: Path, policy: SealPolicy) -> None:
+async def run_archivist(worker: Participant, folder: Path, policy: SealPolicy, let_go: LetGo | None = None) -> None:
     """An archivist to the end of the run."""
     writer = ArchiveWriter(str(folder / "archive"), worker.log.run)
-    await archive_run(worker.log, writer, worker.id, policy=policy)
+    await archive_run(worker.log, writer, worker.id, policy=policy, let_go=let_go)
 
 
 async def run_engine(

@@ -38,6 +38,7 @@ from tests.history.checker import check
 from tests.replay.replayed import policy_for, replayed
 from tests.scripted_engine import Script
 from tests.simulation.crash import Crash, Crashed, Fate, Half, Scene, Scope
+from tests.simulation.leaving import LeavingLog
 from tests.simulation.parts import NoisyRanks
 from tests.simulation.simulation import make_plan
 
@@ -263,6 +264,18 @@ async def test_every_process_dies_at_each_append_while_rollouts_rest(tmp_path: P
 async def test_every_process_dies_at_each_append_and_begins_with_a_snapshot(tmp_path: Path) -> None:
     assert await at_every_append(replace(PLAIN, snapshots=7), tmp_path, figures) > 25
     assert any(tmp_path.glob("*/snapshots/*"))
+
+
+async def test_every_process_dies_at_each_append_while_events_leave_the_log(tmp_path: Path) -> None:
+    left: list[int] = []
+
+    def judge(log: MemoryLog) -> dict[str, Any]:
+        assert isinstance(log, LeavingLog)
+        left.append(log.left)
+        return figures(log)
+
+    assert await at_every_append(replace(PLAIN, snapshots=5, keep_steps=1), tmp_path, judge) > 25
+    assert min(left) > 0
 
 
 async def test_a_turn_of_the_conductor_is_cut_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ Changes = dict[str, dict[str, Any]]
 
 MAY_CHANGE = {
     "run": (
-        *("nats_url", "nats_creds", "nats_tls_ca", "nats_tls_cert", "nats_tls_key", "archive_seconds", "ray_address"),
-        *("otlp_endpoint", "trace_share", "max_deaths", "plain"),
+        *("nats_url", "nats_creds", "nats_tls_ca", "nats_tls_cert", "nats_tls_key", "archive_seconds"),
+        *("log_keep_steps", "ray_address", "otlp_endpoint", "trace_share", "max_deaths", "plain"),
     ),
     "rollout": ("num_rollout", "rollout_deadline", "max_attempts"),
     "reward": ("rm_timeout", "rm_workers", "rm_memory_gb", "rm_env"),

@@ -38,6 +38,10 @@ def _run(settings: TrainSettings) -> Iterator[str]:
         yield f"trace_share is {run.trace_share}: it is a share of groups, from 0 to 1."
     if run.archive_seconds <= 0:
         yield f"archive_seconds is {run.archive_seconds}: a segment of the archive has to hold something."
+    if run.log_keep_steps is not None and run.archive_url is None:
+        yield f"log_keep_steps {run.log_keep_steps} needs archive_url: what leaves the log is nowhere else."
+    if run.log_keep_steps is not None and settings.debug.debug_train_only:
+        yield "log_keep_steps excludes debug_train_only: it waits for what engines have done, and there are none."
     if run.nats_replicas not in (1, 3, 5):
         yield f"nats_replicas is {run.nats_replicas}: a majority of the copies decides, so there are 1, 3 or 5."
     if run.nats_replicas > 1 and not run.nats_url:
