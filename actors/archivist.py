@@ -27,6 +27,7 @@ from storage.log import Append, EventLog, Fence, Recorded
 logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
+LetGo = Callable[[int], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +78,31 @@ async def archive_run(
     stop: asyncio.Event | None = None,
     policy: SealPolicy | None = None,
     backoff: Backoff | None = None,
+    let_go: LetGo | None = None,
 ) -> ArchiveOutcome:
     """Archive `log` until `run.finished` is sealed and the archive closed, or all events before `stop` are.
 
     The last segment, with `run.finished` in it, has no `archive.sealed`: no event follows a run's last. On a resumed
-    run start this after `run.resumed` was appended. Raises DeadlineExceeded where the log or the store is unavailable
-    for longer than `backoff`, Conflict where another archivist writes the same archive, ArchiveDamaged.
+    run start this after `run.resumed` was appended. let_go: is told after each segment up to where the archive goes.
+    Raises DeadlineExceeded where the log or the store is unavailable for longer than `backoff`, Conflict where another
+    archivist writes the same archive, ArchiveDamaged.
     """
-    archivist = _Archivist(log, writer, producer, policy or SealPolicy(), backoff or Backoff())
+    archivist = _Archivist(log, writer, producer, policy or SealPolicy(), backoff or Backoff(), let_go)
     return await archivist.run(stop or asyncio.Event())
 
 
 class _Archivist:
     def __init__(
-        self, log: EventLog, writer: ArchiveWriter, producer: str, policy: SealPolicy, backoff: Backoff
+        self,
+        log: EventLog,
+        writer: ArchiveWriter,
+        producer: str,
+        policy: SealPolicy,
+        backoff: Backoff,
+        let_go: LetGo | None,
     ) -> None:
         self._log, self._writer, self._producer = log, writer, producer
-        self._policy, self._backoff = policy, backoff
+        self._policy, self._backoff, self._let_go = policy, backoff, let_go
         self._run_events = about(log.run, "run", "run")
         self._follower: Follower | None = None
         self._following = contextlib.AsyncExitStack()
@@ -165,6 +174,8 @@ class _Archivist:
         if manifest is not None:
             logger.info("sealed segment %d: positions %d to %d", manifest.segment, manifest.first, manifest.last)
             await self._announce(manifest)
+            if self._let_go is not None:
+                await self._retry("the log or the archive's store", functools.partial(self._let_go, manifest.last))
 
     async def _close(self) -> ArchiveOutcome:
         await self._retry("the archive's store", lambda: asyncio.to_thread(self._writer.close))

@@ -3,19 +3,21 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from actors.archivist import Backoff, SealPolicy, archive_run, retried
+from actors.archivist import Backoff, LetGo, SealPolicy, archive_run, retried
 from actors.conductor import Conductor
 from actors.grader import Grader
 from actors.inbox import Inbox
+from actors.log_keeper import LogKeeper
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.trainer.ranks import rendezvous_address
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
+from slime_events.core.run.process_environment import rank_environment
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.run_reader import open_run
 from slime_events.core.state.keeper import StateKeeper
@@ -26,9 +28,11 @@ from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.archived_prompts import archived_prompts
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.rewards.graders import Graders
+from storage.archive.reader import ArchiveReader
 from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
+from storage.jetstream.log import JetStreamLog
 from storage.payloads import offload_async
 
 
@@ -106,7 +110,8 @@ class ArchivistActor:
             await worker.join({})
             writer = await retried("the archive's store", opening, Backoff())
             policy = SealPolicy(max_age_s=address.archive_seconds)
-            await archive_run(worker.log, writer, worker.id, stop=self._stop, policy=policy)
+            async with _keeper(address) as let_go:
+                await archive_run(worker.log, writer, worker.id, stop=self._stop, policy=policy, let_go=let_go)
 
     async def stop(self) -> None:
         """Seal what there is until now, and end."""
@@ -127,7 +132,8 @@ class TrainerActor:
             imported = time.perf_counter()
             await ranks.start(settings.trainer, settings.algorithm, rendezvous_address())
             built = time.perf_counter()
-            await worker.join({"imports": imported - begun, "model": built - imported})
+            seconds = {"imports": imported - begun, "model": built - imported}
+            await worker.join(seconds, rank_environment(settings.trainer))
             evaluated = settings.evaluation.eval_interval or 0
             plan = TrainerPlan.of(settings, f"{address.folder}/checkpoints", evaluated=evaluated)
             try:
@@ -154,6 +160,21 @@ class RankActor:
     def call(self, method: str, *args: Any) -> None:
         """This rank's part of a collective call."""
         getattr(self._rank, method)(*args)
+
+
+@contextlib.asynccontextmanager
+async def _keeper(address: RunAddress) -> AsyncIterator[LetGo | None]:
+    """What lets events leave the run's log; None where all of them stay."""
+    if address.log_keep_steps is None:
+        yield None
+        return
+    log = await JetStreamLog.open(address.nats, address.run, create=False)
+    try:
+        open_archive, queue = partial(ArchiveReader, address.archive_url, address.run), address.incarnation.queue
+        keeper = LogKeeper(log, _snapshots(address), open_archive, steps=address.log_keep_steps, queue=queue)
+        yield keeper.let_go
+    finally:
+        await log.close()
 
 
 def _snapshots(address: RunAddress) -> Snapshots[Snapshot]:

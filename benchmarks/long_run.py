@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import msgspec
@@ -21,6 +21,7 @@ from benchmarks.figure import Better, Figure
 from benchmarks.kept_log import RUN, fill_archive, fill_log
 from benchmarks.long_log import CHECKPOINT_EVERY, GROUPS, SAMPLES, TOKENS, trained
 from schemas.event import Event
+from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested
 from schemas.subjects import of_type
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined
@@ -72,12 +73,17 @@ async def _measure(temporary: Path, steps: int) -> list[Figure]:
     note = f"{count:,} events, {steps:,} versions"
     asked = await asyncio.to_thread(_commands, folder, steps, note)
     activated = await _first_activation(folder, steps)
-    without = await _resume(folder, "without a snapshot", 10.0, f"{note}, all but the last {EVERY} in the archive")
+    note = f"{note}; to the first decision, without Ray and its processes"
+    without = await _resume(folder, "resume without a snapshot", 10.0, f"{note}; all but {EVERY} events are archived")
     await _append(folder, trained(steps))  # so that another decision is due
     shutil.rmtree(folder.path / "snapshots")
-    shutil.move(temporary / "snapshots", folder.path / "snapshots")
-    kept = await _resume(folder, "with a snapshot", 5.0, f"{note}; the snapshot is {EVERY} events old and more")
-    return [without, kept, activated, *asked]
+    shutil.copytree(temporary / "snapshots", folder.path / "snapshots")
+    kept = await _resume(folder, "resume with a snapshot", 5.0, f"{note}; the snapshot is {EVERY} events old")
+    await _append(folder, [await _failure(folder)])
+    real = await _resume(
+        folder, "resume, the real command", None, f"{count:,} events; to the first decision", real=True
+    )
+    return [without, kept, real, activated, *asked]
 
 
 def _settings(temporary: Path, steps: int) -> TrainSettings:
@@ -113,42 +119,62 @@ def _of_launcher(where: Path, folder: RunFolder) -> StateKeeper[ProgressSnapshot
     return StateKeeper(Snapshots(where / "launcher", ProgressSnapshot), str(folder.archive))
 
 
+@contextlib.asynccontextmanager
+async def _writing(folder: RunFolder) -> AsyncIterator[JetStreamLog]:
+    async with await NatsServer.start(folder.nats) as server:
+        log = await JetStreamLog.open(server.address(Access.ROLES), RUN, create=False)
+        try:
+            yield log
+        finally:
+            await log.close()
+
+
 async def _append(folder: RunFolder, events: Iterable[Event]) -> None:
-    async with open_run_log(folder.path, RUN) as log:
+    async with _writing(folder) as log:
         worker = Participant(log, "bench")
         for event in events:
             await worker.append([event])
 
 
-async def _resume(folder: RunFolder, what: str, target: float, note: str) -> Figure:
-    """One resumption, which is stopped after the conductor's first decision."""
+async def _failure(folder: RunFolder) -> RolloutFailed:
+    """Of a rollout that is requested now: it is asked for again."""
+    async with open_run_log(folder.path, RUN) as log:
+        last = await log.last(of_type(RUN, "rollout.requested"))
+    assert last is not None
+    asked = last.envelope.event
+    assert isinstance(asked, RolloutRequested)
+    return RolloutFailed(
+        sample=asked.sample, group=asked.group, attempt=asked.attempt, kind=FailureKind.ENGINE, message="", engine="e"
+    )
+
+
+async def _resume(folder: RunFolder, name: str, target: float | None, note: str, *, real: bool = False) -> Figure:
+    """One resumption, which is ended after the conductor's first decision. real: by the command, with all roles."""
     async with open_run_log(folder.path, RUN) as log:
         before = await log.position()
-    command = [sys.executable, "-m", "slime_events.app.cli.main", "resume", str(folder.path)]
+    module = ["slime_events.app.cli.main", "resume"] if real else ["benchmarks.resume_alone"]
     begun, output = time.perf_counter(), folder.path / "output"
     with output.open("ab") as file:
-        process = await asyncio.create_subprocess_exec(*command, stdout=file, stderr=file, start_new_session=True)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", *module, str(folder.path), stdout=file, stderr=file, start_new_session=True
+        )
         deciding = asyncio.create_task(_first_decision(folder, before, begun))
         try:
             await asyncio.wait([deciding, asyncio.create_task(process.wait())], return_when=asyncio.FIRST_COMPLETED)
             if not deciding.done():
-                raise AssertionError(f"resume ended before a decision: {output.read_text()[-2000:]}")
+                raise AssertionError(f"it ended before a decision: {output.read_text()[-2000:]}")
             ready, decided = deciding.result()
         finally:
             await end_all(deciding)
             for _ in range(2):
                 with contextlib.suppress(ProcessLookupError):
-                    process.send_signal(signal.SIGINT)
+                    process.send_signal(signal.SIGINT if real else signal.SIGKILL)
                 await asyncio.sleep(1)
             await process.wait()
-    return Figure(
-        name=f"resume {what}, to the first decision",
-        value=decided,
-        unit="s",
-        target=target,
-        better=Better.LOWER,
-        note=f"{note}; the real command with all roles, {ready:.1f} s of it until the conductor's process is there",
-    )
+            if (server := NatsServer.attach(folder.nats)) is not None:
+                await server.stop()
+    note += f", {ready:.1f} s of it until the conductor's process had joined"
+    return Figure(name=name, value=decided, unit="s", target=target, better=Better.LOWER, note=note)
 
 
 async def _first_decision(folder: RunFolder, before: int, begun: float) -> tuple[float, float]:
@@ -178,7 +204,7 @@ async def _first_activation(folder: RunFolder, steps: int) -> Figure:
     store = WeightStore(str(folder.weights))
     data = np.zeros(1024, np.float32)
     manifest = store.write(steps + 1, [("w", "F32", (1024,), memoryview(data).cast("B"))], parent=None)
-    async with open_run_log(folder.path, RUN) as log:
+    async with _writing(folder) as log:
         worker = Participant(log, "engine")
         newest = WeightsPublished(
             version=steps + 1,

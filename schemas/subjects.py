@@ -70,6 +70,21 @@ def stream_name(run: str) -> str:
     return f"SLIME_{check_token(run, 'run name')}"
 
 
+def past_stream_name(run: str) -> str:
+    """The stream that keeps what is known of events that have left the run's stream; `+` is in no run's name."""
+    return f"{stream_name(run)}+past"
+
+
+def entrance(run: str, door: str) -> str:
+    """What the subjects begin with on which a stream that lets events go takes them in; it stores them without."""
+    return f"slime.{check_token(run, 'run name')}.at.{door}."
+
+
+def past_entrance(run: str) -> str:
+    """The same of the stream of what has left."""
+    return f"slime.{check_token(run, 'run name')}.past."
+
+
 def inbox(run: str, what: str = "prompts") -> str:
     """Where outside producers send, as request and reply; not stored."""
     return f"slime.{check_token(run, 'run name')}.inbox.{what}"

@@ -12,6 +12,8 @@ What every back-end keeps, proved by one contract suite:
 - Fences of one call are all judged by the log as it is before the call. A call holds MAX_BATCH events and
   MAX_BATCH_BYTES at most; more is `EventTooLarge`, as splitting would break its promise (see `append_all`).
 - A reader sees every event from its position on, in order, once.
+- Events may leave a log for its archive, if it was made for that. All of this holds for them too, except that no new
+  queue begins before what has left.
 - A consumer name stands for one queue over a filter: each event goes to one of its takers, again after `lease_s`
   without `working` or `done`, until it is done (and perhaps once more after a crash of the log itself).
 """

@@ -9,8 +9,9 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -23,6 +24,8 @@ from storage.nats.server import NatsServer
 
 NATS_FOLDER = "nats"
 URL_FILE = "nats-url"
+ARCHIVE_FOLDER = "archive"
+"""Where the archive is, if a run's folder was moved with its archive in it."""
 _NO_FILES = '{"url":""}'
 LAUNCH_S = 30.0
 """Seconds for readers that are just starting or stopping a server of theirs."""
@@ -63,18 +66,37 @@ async def open_run_log(
     Raises RunNotFound, LogUnavailable, AccessDenied, MissingPart.
     """
     name, folder = run or run_folder.resolve().name, run_folder / NATS_FOLDER
+    opening: dict[str, Any] = {"archive_url": str(run_folder / ARCHIVE_FOLDER), "create": False}
     async with contextlib.AsyncExitStack() as stack:
         if (place := recorded_place(run_folder)) is not None:
-            log = await JetStreamLog.open(place.address(), name, deadline_s=deadline_s, create=False)
+            log = await JetStreamLog.open(place.address(), name, deadline_s=deadline_s, **opening)
         elif folder.is_dir():
             await stack.enter_async_context(_reader(folder, deadline_s))
             server = await _reading_server(folder, name, deadline_s)
             chosen = access or (Access.ROLES if server.record.temporary else Access.VIEWER)
-            log = await JetStreamLog.open(server.address(chosen), name, deadline_s=deadline_s, create=False)
+            log = await JetStreamLog.open(server.address(chosen), name, deadline_s=deadline_s, **opening)
         else:
             raise RunNotFound(f"{run_folder} is not the folder of a run: it has neither {NATS_FOLDER}/ nor {URL_FILE}")
         stack.push_async_callback(log.close)
         yield log
+
+
+@contextlib.contextmanager
+def keeping_server(run_folder: Path) -> Iterator[None]:
+    """While inside, a server that readers start in a run's folder stays for the next: over a long log a start takes a
+    second and more. Enter it where no event loop runs. Raises DeadlineExceeded.
+    """
+    folder = run_folder / NATS_FOLDER
+    if not folder.is_dir():
+        yield
+        return
+    with asyncio.Runner() as runner:
+        reader = _reader(folder, LAUNCH_S)
+        runner.run(reader.__aenter__())
+        try:
+            yield
+        finally:
+            runner.run(reader.__aexit__(None, None, None))
 
 
 async def own_server(run_folder: Path, run: str) -> NatsServer:

@@ -48,10 +48,9 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
         raise TrainerError(
             f"{world_size} ranks do not divide by tensor-model-parallel-size {settings.tensor_model_parallel_size}"
         )
+    check_device()
     install()
     device = torch.device("cpu")
-    if on_cpu() and os.environ.get("CUDA_VISIBLE_DEVICES") != "" and (problem := look(this_machine()).problem()):
-        raise TrainerError(problem)
     if not on_cpu():
         # Ray shows an actor its own GPUs only; started by hand, all of the node's are there.
         local = 0 if torch.cuda.device_count() == 1 else rank % torch.cuda.device_count()
@@ -87,6 +86,15 @@ def meeting_place(master: str, rank: int, world_size: int, timeout: timedelta) -
     host, _, port = master.rpartition(":")
     listening = socket.create_server((host, int(port))).detach() if rank == 0 else None
     return TCPStore(host, int(port), world_size, rank == 0, timeout, master_listen_fd=listening)
+
+
+def check_device() -> None:
+    """TrainerError where this process would train on the CPU of a machine with GPUs, and nobody has hidden them. The
+    launcher has looked before, at the machines that were there then.
+    """
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""  # as by --device cpu
+    if on_cpu() and not is_hidden and (problem := look(this_machine()).problem()):
+        raise TrainerError(problem)
 
 
 def leave() -> None:

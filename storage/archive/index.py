@@ -4,6 +4,7 @@ For each segment, its records' numbers by a checksum of their subjects. Made whe
 beside others in a folder of this user, by the segment's sha256: a cache, which may be removed at any time.
 """
 
+import bisect
 import os
 import secrets
 import zlib
@@ -36,6 +37,17 @@ class ArchiveIndex:
         self._folder = folder or cache_folder() / FOLDER
         self._tables: dict[int, npt.NDArray[np.void]] = {}
         self._segments: OrderedDict[int, Segment] = OrderedDict()
+
+    @property
+    def last(self) -> int:
+        """The last archived position."""
+        return self._reader.last
+
+    def at(self, position: int) -> SegmentRecord:
+        """The record at a position from 1 to `last`."""
+        segments = self._reader.segments
+        manifest = segments[bisect.bisect_left(segments, position, key=lambda one: one.last)]
+        return self._segment(manifest).record(position - manifest.first)
 
     def last_of_each(self, subjects: Collection[str]) -> dict[str, SegmentRecord]:
         """The last record of each of these subjects that has any; reads back from the end until all are found."""

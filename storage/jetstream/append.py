@@ -11,6 +11,8 @@ from schemas.subjects import every_event
 from storage.log import Append, Fence, check_batch, check_size
 
 ID = "Nats-Msg-Id"
+PAST_ID = "Slime-Id"
+"""The same, of an event that has left its stream: the server need not look for it among those that come."""
 LAST = "Nats-Expected-Last-Sequence"
 LAST_ON_SUBJECT = "Nats-Expected-Last-Subject-Sequence"
 LAST_ON_FILTER = "Nats-Expected-Last-Subject-Sequence-Subject"
@@ -89,8 +91,13 @@ def headers_of(
             next(free).update({LAST_ON_SUBJECT: str(position), LAST_ON_FILTER: subject})
     if whole is not None:
         headers[0][LAST] = str(whole)
-    if len(messages) > 1:
+    batch_headers(headers, batch_id)
+    return headers
+
+
+def batch_headers(headers: Sequence[dict[str, str]], batch_id: str) -> None:
+    """Make one atomic batch of messages, by their headers; one message is stored by itself."""
+    if len(headers) > 1:
         for i, header in enumerate(headers, 1):
             header.update({BATCH_ID: batch_id, BATCH_SEQUENCE: str(i)})
         headers[-1][BATCH_COMMIT] = "1"
-    return headers

@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import nats.errors
@@ -186,6 +186,13 @@ class Connection:
         """One JSON answer. Raises ApiError, Away, NoSpace, LogUnavailable (closed)."""
         answer = (await self._ask(subject, payload, headers, single=True))[0]
         return json_answer(answer.data)
+
+    async def publish_together(self, messages: Sequence[tuple[str, bytes, dict[str, str]]]) -> Any:
+        """The server's answer to the last of some messages (subject, payload, headers). Raises as `request`."""
+        for subject, payload, headers in messages[:-1]:
+            await self.publish(subject, payload, headers=headers)
+        subject, payload, headers = messages[-1]
+        return await self.request(subject, payload, headers=headers)
 
     async def send_to_api(self, subject: str) -> None:
         """Send to JetStream's API without waiting for the answer. Raises Away."""

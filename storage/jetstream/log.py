@@ -13,18 +13,24 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from schemas.errors import Conflict, NoSpace
-from schemas.subjects import check_token, every_event, stream_name
+from schemas.errors import Conflict, ImpossibleCombination, LogDamaged, NoSpace
+from schemas.subjects import check_token, every_event
 from storage.event_block import EventBlock
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.append import Contradiction, Message, fences_of, headers_of, messages_of
 from storage.jetstream.connection import Connection
 from storage.jetstream.consumer import JetStreamConsumer, done_up_to
+from storage.jetstream.ensure import ensure_stream
+from storage.jetstream.long_stream import LongStream
 from storage.jetstream.read import read_blocks, read_events, recorded_of
 from storage.jetstream.retry import ApiError, Away, OnWait, Retry, log_wait
-from storage.jetstream.stream import Stored, Stream, ensure_stream
+from storage.jetstream.stream import NotTheLast, Stored, Stream, widen_stream
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, Recorded, Subjects, fence_lost, not_the_end
+
+if TYPE_CHECKING:
+    from storage.archive.reader import ArchiveReader
 
 RETRY_S = 300.0
 """Seconds that a call waits for NATS to come back: longer than a machine takes to start again."""
@@ -40,13 +46,22 @@ _SUBJECTS, _PAGE = 256, 256
 """Subjects, and messages, in one question of a look-up; the server answers with 1024 at most."""
 
 
+class Extent(NamedTuple):
+    """first, last: positions in the log itself, and their bytes. past_bytes: of what is known of earlier ones."""
+
+    first: int
+    last: int
+    bytes: int
+    past_bytes: int
+
+
 class JetStreamLog:
     """See the module, and `storage/log.py` for what each call promises."""
 
-    def __init__(self, run: str, connection: Connection) -> None:
+    def __init__(self, run: str, connection: Connection, stream: Stream) -> None:
         self.run = run
         self.connection = connection
-        self._stream = Stream(connection, stream_name(run), replicated=True)
+        self._stream = stream
         self._known: OrderedDict[str, int] = OrderedDict()
 
     @classmethod
@@ -58,25 +73,31 @@ class JetStreamLog:
         deadline_s: float = 30.0,
         create: bool = True,
         replicas: int = 1,
+        archive_url: str | None = None,
         retry_s: float = RETRY_S,
         on_wait: OnWait = log_wait,
     ) -> JetStreamLog:
         """Connect, and make the stream where there is none.
 
         server: a URL, with commas between several nodes of one cluster; or with credentials. replicas: copies of a new
-        stream, each on another node. deadline_s: for opening. retry_s: for any later call while NATS is away, with one
-        call of `on_wait`. Raises LogUnavailable, AccessDenied, MissingPart (server too old), RunNotFound
+        stream, each on another node. archive_url: a new log can let its beginning leave for that archive; see
+        `ensure_stream` for one that is there. deadline_s: for opening. retry_s: for any later call while NATS is away,
+        with one call of `on_wait`. Raises LogUnavailable, AccessDenied, MissingPart (server too old), RunNotFound
         (`create=False`), StorageError (other stream), ImpossibleCombination (replicas, and no cluster).
         """
         check_token(run, "run name")
         connection = await Connection.open(server, deadline_s=deadline_s, retry_s=retry_s, on_wait=on_wait)
-        log = cls(run, connection)
+        wanted: dict[str, Any] = {"create": create, "replicas": replicas, "archive_url": archive_url}
         try:
-            await ensure_stream(log._stream, run, create=create, replicas=replicas, deadline_s=deadline_s)
+            return cls(run, connection, await ensure_stream(connection, run, **wanted, deadline_s=deadline_s))
         except BaseException:
             await connection.close()
             raise
-        return log
+
+    async def widen(self) -> None:
+        """Let a log that an earlier version has made take the events that are new since."""
+        if not self.lets_go:  # that one takes whatever comes in through its door
+            await widen_stream(self._stream, self.run)
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
         limit = min(MAX_EVENT_BYTES, self.connection.max_payload - HEADER_BYTES)
@@ -107,8 +128,9 @@ class JetStreamLog:
                 first = await self._send(pending)
             except (Away, NoSpace) as error:  # room may be made
                 await retry.pause(error)
+                await self._stream.refresh(retry.left)
                 continue
-            except (_Refused, Contradiction):
+            except (_Refused, Contradiction, NotTheLast):
                 pending = await self._after_refusal(pending, positions, retry)
                 continue
             positions |= {message.key: position for position, message in enumerate(pending, first)}
@@ -117,13 +139,18 @@ class JetStreamLog:
         return positions
 
     async def _send(self, messages: Sequence[Message]) -> int:
-        """The position of the first. Raises _Refused, Contradiction, Away."""
+        """The position of the first. Raises _Refused, Contradiction, NotTheLast, Away."""
         whole, wanted = fences_of(self.run, messages, self._known)
-        headers = headers_of(messages, whole, wanted, secrets.token_hex(11))
-        for message, header in zip(messages[:-1], headers[:-1], strict=True):
-            await self.connection.publish(message.subject, message.data, headers=header)
+        own = f"slime.{self.run}."
+        door = self._stream.entrance or own  # as it is before the fences are judged
+        headers = headers_of(messages, whole, await self._stream.to_expect(wanted), secrets.token_hex(11))
         try:
-            ack = await self.connection.request(messages[-1].subject, messages[-1].data, headers=headers[-1])
+            ack = await self.connection.publish_together(
+                [
+                    (door + message.subject.removeprefix(own), message.data, header)
+                    for message, header in zip(messages, headers, strict=True)
+                ]
+            )
         except ApiError as error:
             if error.code in _REFUSED:
                 raise _Refused from error
@@ -134,6 +161,7 @@ class JetStreamLog:
         self, pending: list[Message], positions: dict[tuple[str, str], int], retry: Retry
     ) -> list[Message]:
         """What is still to be stored. Raises Conflict where another writer was first."""
+        await self._stream.refresh()
         stored, last = await _find(self._stream, pending)
         positions |= stored
         left = [message for message in pending if message.key not in stored]
@@ -169,11 +197,11 @@ class JetStreamLog:
 
     async def last(self, subject: str) -> Recorded | None:
         last = await self._stream.last(subject)
-        return None if last is None else recorded_of(last)
+        return None if last is None else recorded_of((await self._stream.whole([last]))[0])
 
     async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
         stored = await _last_of_each(self._stream, subjects)
-        return {one.subject: recorded_of(one) for one in stored}
+        return {one.subject: recorded_of(one) for one in await self._stream.whole(stored)}
 
     async def subjects(self, pattern: str, start: int = 1) -> list[str]:
         return await self._stream.subjects(pattern)
@@ -184,9 +212,41 @@ class JetStreamLog:
     async def remove(self) -> None:
         """Delete the whole log on its server; for its maker, where nobody else reads it."""
         await self.connection.api(f"STREAM.DELETE.{self._stream.name}", deadline_s=REMOVE_S)
+        if isinstance(self._stream, LongStream):
+            await self.connection.api(f"STREAM.DELETE.{self._stream.past.name}", deadline_s=REMOVE_S)
+
+    @property
+    def lets_go(self) -> bool:
+        """Whether `remove_archived` may be called: its stream was made for it."""
+        return isinstance(self._stream, LongStream)
+
+    async def remove_archived(self, archive: ArchiveReader, upto: int) -> None:
+        if not isinstance(self._stream, LongStream):
+            raise ImpossibleCombination(f"the log of run {self.run} was made to keep everything: nothing can leave it")
+        from storage.jetstream.removal import remove_archived  # one process of a run needs it
+
+        await remove_archived(self._stream, archive, upto)
+
+    async def extent(self) -> Extent:
+        """What of the log lies where."""
+        state, past = (await self._stream.info())["state"], 0
+        if isinstance(self._stream, LongStream):
+            past = int((await self._stream.past.info())["state"]["bytes"])
+        return Extent(max(1, int(state["first_seq"])), int(state["last_seq"]), int(state["bytes"]), past)
 
     async def consume(self, name: str, subject: str, *, lease_s: float = 30.0, start: int = 1) -> JetStreamConsumer:
+        if isinstance(self._stream, LongStream):
+            await self._check_queue(self._stream, name, subject, start)
         return await JetStreamConsumer.open(self.connection, self._stream.name, name, subject, lease_s, start)
+
+    async def _check_queue(self, stream: LongStream, name: str, subject: str, start: int) -> None:
+        """Raises LogDamaged where something that the queue has not done has left its stream."""
+        left = await stream.left_from(subject, start)
+        if left and await self.done_up_to(name) < left:
+            raise LogDamaged(
+                f"queue {name} of run {self.run} needs position {left}, which has left the log: only what every queue "
+                "has done may be let go"
+            )
 
     async def done_up_to(self, name: str) -> int:
         return await done_up_to(self.connection, self._stream.name, name)

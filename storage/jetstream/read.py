@@ -73,6 +73,11 @@ async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: 
 async def _lists(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
     """In bulk where it is much, else (and after any trouble) in pages. Raises LogDamaged for a hole."""
     if subject is None and end - position >= BULK_FROM and not stream.connection.reads_only:
+        if position < (first := await stream.first()):
+            async with contextlib.aclosing(_pages(stream, position, first - 1, None)) as pages:
+                async for page in pages:
+                    yield page
+            position = first
         with contextlib.suppress(Away):
             async with contextlib.aclosing(read_bulk(stream, position, end)) as bulk:
                 async for some in bulk:
@@ -96,7 +101,7 @@ async def _pages(stream: Stream, position: int, end: int, subject: str | None) -
         while ahead or asked <= end:
             if not ahead:
                 ask()
-            page = await ahead[0]
+            page = await stream.whole(await ahead[0])
             ahead.popleft()
             depth = AHEAD if subject is None and len(page) == PAGE else 1
             if depth == 1:  # where the next begins is known only now: a page ends at its bytes too
@@ -146,9 +151,14 @@ async def _live(stream: Stream, position: int, subject: Subjects) -> AsyncGenera
         ephemeral(connection, stream.name, position, subject, 2 * _REQUEST_S) as name,
         Pull(connection, stream.name, name) as pull,
     ):
+        checked = 0
         async for pulled in deliveries(pull):
             if subject is None and pulled.position != position:
                 return
+            if subject is not None and pulled.number > checked:
+                checked = pulled.number + len(pull.buffer)
+                if await stream.first() > position:
+                    return  # something that was wanted may have left before it came: it is read where it is now
             position = pulled.position + 1
             yield recorded_of(pulled)
 

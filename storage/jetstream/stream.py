@@ -7,16 +7,19 @@ page is asked for up to a position that the leader has named.
 
 import asyncio
 import base64
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from schemas.errors import ImpossibleCombination, LogDamaged, LogUnavailable, RunNotFound, StorageError
+from schemas.errors import LogDamaged
 from schemas.subjects import stream_name, stream_subjects
 from storage.jetstream.answer import Answer
-from storage.jetstream.append import ID
+from storage.jetstream.append import ID, PAST_ID
 from storage.jetstream.connection import Connection
-from storage.jetstream.retry import ApiError
+from storage.jetstream.retry import Retry
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES
+
+logger = logging.getLogger(__name__)
 
 PAGE = 1000
 """Messages in one Direct Get; the server allows 1024."""
@@ -29,29 +32,49 @@ _PENDING = b"\r\nNats-Num-Pending: "
 """Header of a message: how many more of the answer do not fit, or come after it."""
 _EVERY = ">"
 """The filter that all subjects pass."""
-_NO_MESSAGE, _NO_STREAM, _OTHER_STREAM, _NOT_ENABLED, _NO_CLUSTER = 10037, 10059, 10058, {10039, 10076}, 10074
-"""JetStream's error codes."""
+_NO_MESSAGE = 10037
+"""JetStream's error code."""
 
 
 class Stored(NamedTuple):
-    """One message of a stream. head: its header block, as it was sent."""
+    """One message of a stream. head: its header block, as it was sent. is_hollow: its data are elsewhere."""
 
     position: int
     subject: str
     head: bytes
     data: bytes
+    is_hollow: bool = False
 
     @property
     def id(self) -> str:
         """Its `Nats-Msg-Id`, empty where it has none."""
-        return Answer(self.head, b"").headers.get(ID, "")
+        headers = Answer(self.head, b"").headers
+        return headers.get(ID) or headers.get(PAST_ID, "")
 
 
 class Stream:
     """See the module. replicated: it has more than one copy."""
 
+    entrance: str | None = None
+    """What the subjects of new messages begin with, in the place of `slime.<run>.`; None: with that."""
+
     def __init__(self, connection: Connection, name: str, *, replicated: bool) -> None:
         self.connection, self.name, self.replicated = connection, name, replicated
+
+    async def refresh(self, deadline_s: float | None = None) -> None:
+        """Learn anew what others may have changed: nothing, as long as nothing leaves the stream."""
+
+    async def first(self) -> int:
+        """The first position that is in the stream itself."""
+        return 1
+
+    async def to_expect(self, fences: dict[str, int]) -> dict[str, int]:
+        """The last positions under filters as the server judges them. Raises NotTheLast where one is wrong already."""
+        return fences
+
+    async def whole(self, stored: list[Stored]) -> list[Stored]:
+        """The same messages with all their bytes."""
+        return stored
 
     async def info(self, deadline_s: float | None = None, *, absent: int = 0) -> Any:
         """Its configuration and state. A replica that has just started may lag behind what was acked."""
@@ -103,17 +126,22 @@ class Stream:
 
         Raises LogDamaged where none is there, LogUnavailable where no replica catches up in time.
         """
+        retry = self.connection.retry()
+        while True:
+            if page := await self._ask_page(position, subject, limit):
+                return page
+            await self._not_there(position, end, retry)
+
+    async def _ask_page(self, position: int, subject: str | None, limit: int) -> list[Stored]:
         body: dict[str, Any] = {"seq": position, "batch": limit, "max_bytes": PAGE_BYTES}
         if subject is not None:
             body["next_by_subj"] = subject
-        retry = self.connection.retry()
-        while True:
-            messages = await self.connection.direct_get(self.name, body)
-            if messages:
-                return list(map(_stored, messages))
-            if not self.replicated:
-                raise LogDamaged(f"stream {self.name} has no position {position}, though {end} is its last")
-            await retry.pause(f"the replica of {self.name} that was asked is behind position {position}")
+        return list(map(_stored, await self.connection.direct_get(self.name, body)))
+
+    async def _not_there(self, position: int, end: int, retry: Retry) -> None:
+        if not self.replicated:
+            raise LogDamaged(f"stream {self.name} has no position {position}, though {end} is its last")
+        await retry.pause(f"the replica of {self.name} that was asked is behind position {position}")
 
     async def _of_the_leader(self, body: Mapping[str, Any]) -> Stored | None:
         answer = await self.connection.api(f"STREAM.MSG.GET.{self.name}", body, absent=_NO_MESSAGE)
@@ -136,33 +164,18 @@ def _last(head: bytes, name: bytes) -> bytes:
     return head[begin : head.index(b"\r\n", begin)]
 
 
-async def ensure_stream(stream: Stream, run: str, *, create: bool, replicas: int, deadline_s: float) -> None:
-    """Make the stream of `run` where there is none, with that many copies; sets `stream.replicated`.
+class NotTheLast(Exception):
+    """A fence that has lost already: the server need not be asked."""
 
-    Raises RunNotFound (`create=False`), StorageError (a stream that is no run's log), LogUnavailable (no JetStream, no
-    answer), ImpossibleCombination (copies, and no cluster).
-    """
-    url = stream.connection.url
-    try:
-        # Not made anew where it is there: in a cluster even that moves leaders about.
-        info = await stream.info(deadline_s, absent=_NO_STREAM)
-        if info is None and create:
-            wanted, create_stream = stream_config(run, replicas), f"STREAM.CREATE.{stream.name}"
-            info = await stream.connection.api(create_stream, wanted, deadline_s=deadline_s, absent=_OTHER_STREAM)
-            info = info or await stream.info(deadline_s)  # somebody else made it at the same time
-    except ApiError as error:
-        if error.code in _NOT_ENABLED:
-            raise LogUnavailable(f"NATS at {url} runs without JetStream: start it with -js") from error
-        if error.code == _NO_CLUSTER:
-            raise ImpossibleCombination(
-                f"--nats-replicas {replicas} needs a cluster, and NATS at {url} is a single server"
-            ) from error
-        raise
-    if info is None:
-        raise RunNotFound(f"NATS at {url} has no log of run {run!r}: check the run's name, or --nats-url")
-    if create:
-        _check(run, info["config"])
-    stream.replicated = int(info["config"]["num_replicas"]) > 1
+
+async def widen_stream(stream: Stream, run: str) -> None:
+    """Let a stream that an earlier version has made take the events that are new since."""
+    config = (await stream.info())["config"]
+    wanted, taken = stream_subjects(run), config["subjects"]
+    if missing := set(wanted) - set(taken):
+        subjects = [*wanted, *(subject for subject in taken if subject not in wanted)]
+        await stream.connection.api(f"STREAM.UPDATE.{stream.name}", config | {"subjects": subjects})
+        logger.info("stream %s takes %s now", stream.name, ", ".join(sorted(missing)))
 
 
 def stream_config(run: str, replicas: int = 1) -> dict[str, Any]:
@@ -185,13 +198,3 @@ def stream_config(run: str, replicas: int = 1) -> dict[str, Any]:
         "allow_direct": True,
         "allow_atomic": True,
     }
-
-
-def _check(run: str, actual: Mapping[str, Any]) -> None:
-    """A stream of the same name that is not ours. What costs no promise may differ, as replicas."""
-    for key, wanted in stream_config(run).items():
-        if (isinstance(wanted, str | list) or wanted is True) and actual.get(key) != wanted:
-            raise StorageError(
-                f"NATS has a stream {stream_name(run)} that is not a run's log ({key} is {actual.get(key)!r}, "
-                f"not {wanted!r}): choose another run name or server"
-            )

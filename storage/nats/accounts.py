@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from schemas.subjects import stream_name
+from schemas.subjects import past_stream_name, stream_name
 from storage.jetstream.address import NatsAddress, read_credentials
 
 ACCOUNT = "SLIME"
@@ -53,8 +53,8 @@ def inboxes(run: str) -> list[str]:
 
 def reads(run: str) -> list[str]:
     """Subjects on which a viewer asks. run: or EVERY_RUN. The last tells whether a launcher is on."""
-    stream = run if run == EVERY_RUN else stream_name(run)
-    api = [f"$JS.API.{what}.{stream}" for what in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET")]
+    streams = [run] if run == EVERY_RUN else [stream_name(run), past_stream_name(run)]
+    api = [f"$JS.API.{what}.{one}" for what in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET") for one in streams]
     return [*api, f"slime.{run}.inbox.launcher"]
 
 

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from schemas.errors import ConfigError, UnknownFlag
 from serve_apps.engine.arguments import engine_launch, server_argument_names
+from slime_events.core import gpus
 from slime_events.core.config.engine import EngineSettings
 
 
@@ -43,9 +45,31 @@ def test_cuda_gets_neither_placeholders_nor_cpu_arguments(checkpoint: str) -> No
     launch = engine_launch(EngineSettings(hf_checkpoint=checkpoint, device="cuda", rollout_num_gpus_per_engine=2))
     assert not launch.deterministic
     assert launch.arguments["tp_size"] == 2
+    assert launch.arguments["dtype"] == "bfloat16"
     assert "attention_backend" not in launch.arguments
     assert not {"SGLANG_USE_CPU_ENGINE", "PYTHONPATH"} & launch.environment.keys()
     assert launch.arguments.keys() <= server_argument_names()
+
+
+def test_an_engine_that_shares_a_gpu_leaves_memory_to_the_rank(checkpoint: str) -> None:
+    alone = EngineSettings(hf_checkpoint=checkpoint, device="cuda")
+    assert "mem_fraction_static" not in engine_launch(alone).arguments
+    shared = replace(alone, colocate=True)
+    assert engine_launch(shared).arguments["mem_fraction_static"] < 0.5
+    assert engine_launch(replace(shared, sglang={"mem_fraction_static": 0.7})).arguments["mem_fraction_static"] == 0.7
+
+
+def test_an_engine_does_not_go_to_the_cpu_of_a_machine_with_gpus_unless_it_is_told_to(
+    checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = tmp_path / "dev"
+    devices.mkdir()
+    (devices / "nvidia0").touch()
+    monkeypatch.setattr(gpus, "DEVICES", devices)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # on a machine that has some too
+    with pytest.raises(ConfigError, match="1 GPU"):
+        engine_launch(EngineSettings(hf_checkpoint=checkpoint))
+    assert engine_launch(EngineSettings(hf_checkpoint=checkpoint, device="cpu")).device == "cpu"
 
 
 def test_only_the_model_that_is_needed_is_imported(checkpoint: str) -> None:

@@ -54,7 +54,7 @@ AREAS = {
         Area(
             "storage",
             files=("storage", "storage/archive", "storage/jetstream", "storage/nats", "storage/weights"),
-            tests=("tests/storage", "tests/storage/log"),
+            tests=("tests/storage", "tests/storage/log", "tests/strangers"),
         ),
         Area(
             "trainer",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,3 +37,26 @@ def test_a_call_that_comes_after_ray_has_ended_starts_no_other(tmp_path: Path, b
     with pytest.raises(RaySystemError, match="has not been started"):
         cluster.actor(Late, "late")
     assert [named["address"] for named in begun] == ["127.0.0.1:1"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked"),
+    [
+        (None, {"num_gpus": 0}),
+        (0.0, {"num_gpus": 0, "runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}}),
+        (0.6, {"num_gpus": 0.6}),
+    ],
+)
+def test_an_actor_without_gpus_sees_none(
+    gpus: float | None, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict[str, Any] = {}
+
+    def remote(**options: Any) -> Any:
+        made.update(options)
+        handle = SimpleNamespace(remote=lambda: "actor")
+        return lambda _: SimpleNamespace(options=lambda name: handle)
+
+    monkeypatch.setattr(ray, "remote", remote)
+    assert Cluster(None).actor(Late, "late", gpus=gpus) == "actor"
+    assert {name: made[name] for name in made if name in ("num_gpus", "runtime_env")} == asked

@@ -16,7 +16,7 @@ from slime_events.app.launch.log_server import LogServer
 from slime_events.core.run.run_folder import RunFolder
 from storage.jetstream.log import JetStreamLog
 from storage.nats.server import NatsServer
-from storage.open_log import open_run_log
+from storage.open_log import keeping_server, open_run_log
 
 
 @pytest.fixture
@@ -50,6 +50,29 @@ async def test_a_server_that_readers_start_first_becomes_the_runs(folder: RunFol
         assert (left.pid, left.record.temporary) == (reading.pid, False)
         assert left.pid != before
     assert not left.alive
+
+
+def test_a_server_is_kept_from_one_reader_to_the_next(folder: RunFolder) -> None:
+    def read() -> int:
+        async def reading() -> int:
+            async with open_run_log(folder.path):
+                server = NatsServer.attach(folder.nats)
+                assert server is not None
+                return server.pid
+
+        return asyncio.run(reading())
+
+    async def make() -> None:
+        async with LogServer(folder, "demo", None, note=lambda _: None).log(None, create=True):
+            pass
+
+    asyncio.run(make())
+    with keeping_server(folder.path):
+        assert read() == read()
+        assert NatsServer.attach(folder.nats) is not None
+    assert NatsServer.attach(folder.nats) is None, "the last reader stops it"
+    with keeping_server(folder.path / "none"):
+        pass
 
 
 async def test_a_reader_that_is_starting_it_is_waited_for(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,38 @@ import gc
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from schemas.errors import TrainerError
-from slime_events.app.launch.roles import GRADER, Roles
+from slime_events.app.launch.roles import ENGINE_SHARE, ENGINES, GRADER, RANK_SHARE, TRAINER, Roles
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.run.process_environment import DETERMINISTIC
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_a_deterministic_trainer_s_processes_alone_have_its_variables(*, is_on: bool) -> None:
+    given: dict[str, Any] = {}
+
+    def actor(cls: type, name: str, *_: Any, env: Any, **__: Any) -> Any:
+        given[name.split("-")[0]] = env
+        return SimpleNamespace(run=SimpleNamespace(remote=lambda *_: SimpleNamespace(future=concurrent.futures.Future)))
+
+    trainer = TrainerSettings(deterministic_mode=is_on, actor_num_gpus_per_node=2)
+    cluster: Any = SimpleNamespace(actor=actor, gpus=0)
+    address: Any = SimpleNamespace(run="sim", folder="")
+
+    async def start() -> None:
+        roles = Roles(cluster, replace(TrainSettings(), trainer=trainer), address)
+        for role in (GRADER, TRAINER):
+            roles.start(role)
+
+    asyncio.run(start())
+    assert given["grader"] is None
+    assert given["rank1"] == given["trainer"]
+    assert set(given["trainer"]) == (set(DETERMINISTIC) if is_on else set())
 
 
 async def fail_around_the_end(*, is_late: bool) -> None:
@@ -38,3 +65,52 @@ async def test_a_role_that_fails_around_the_end_of_its_run_prints_nothing(
     await fail_around_the_end(is_late=is_late)
     gc.collect()
     assert "its disk is full" not in caplog.text
+
+
+class Placing:
+    """In the place of a cluster: notes what each process is to have of a GPU, in the order of their starts."""
+
+    def __init__(self) -> None:
+        self.placed: list[tuple[str, float | None]] = []
+
+    def actor(self, cls: type, name: str, *_: Any, gpus: float | None = None, **__: Any) -> Any:
+        self.placed.append((name.partition("-")[0], gpus))
+        call = SimpleNamespace(remote=lambda *_: SimpleNamespace(future=concurrent.futures.Future))
+        return SimpleNamespace(run=call)
+
+    def serve(self, app: float, name: str) -> None:
+        self.placed.append(("engines", app))
+
+
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [
+        ({"device": "cuda"}, [("rank1", 1.0), ("trainer", 1.0), ("engines", 1.0)]),
+        ({"device": "cuda", "rollout_num_gpus_per_engine": 2}, [("rank1", 1.0), ("trainer", 1.0), ("engines", 2.0)]),
+        ({"device": "cuda", "colocate": True}, [("rank1", 0.6), ("trainer", 0.6), ("engines", 0.4)]),
+        ({"device": "cpu"}, [("rank1", 0.0), ("trainer", 0.0), ("engines", 0.0)]),
+        ({"device": "auto", "colocate": True}, [("rank1", None), ("trainer", None), ("engines", 0.0)]),
+    ],
+)
+async def test_what_each_process_has_of_a_gpu(
+    engine: dict[str, Any], expected: list[tuple[str, float | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slime_events.app.launch.roles.rollout_app", lambda *_, gpus, **__: gpus)
+    settings = msgspec.convert({"engine": engine, "trainer": {"actor_num_gpus_per_node": 2}}, TrainSettings)
+    cluster: Any = Placing()
+    address: Any = SimpleNamespace(run="sim", folder="nowhere")
+    roles = Roles(cluster, settings, address)
+    roles.start_all()
+    await asyncio.wait([roles.tasks[ENGINES]], timeout=60)
+    heavy = {name: gpus for name, gpus in cluster.placed if name in dict(expected)}
+    assert sorted(heavy.items()) == sorted(expected)
+    if settings.engine.colocate:  # an engine that came first could take the place of a rank
+        names = [name for name, _ in cluster.placed]
+        assert names.index("trainer") < names.index("engines")
+    assert all(not gpus for name, gpus in cluster.placed if name not in heavy)
+    roles.let_go()
+
+
+def test_two_ranks_never_fit_on_one_gpu_and_a_rank_and_an_engine_do() -> None:
+    assert 2 * RANK_SHARE > 1
+    assert RANK_SHARE + ENGINE_SHARE <= 1

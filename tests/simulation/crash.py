@@ -18,6 +18,7 @@ from typing import Any
 
 from actors.archivist import SealPolicy
 from actors.inbox import Inbox
+from actors.log_keeper import LogKeeper
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from schemas.runs import Branched, RunFinished, RunResumed, RunStarted
 from schemas.subjects import about
@@ -33,9 +34,10 @@ from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.plugins.texts import Texts
+from storage.archive.reader import ArchiveReader
 from storage.log import Append, Delivery, Fence
-from storage.memory_log import MemoryLog
 from tests.scripted_engine import Script, ScriptedEngine
+from tests.simulation.leaving import LeavingLog
 from tests.simulation.parts import InstantPool, Line, LineConsumer, LineDelivery, ScriptedRanks
 from tests.simulation.roles import make_conductor, make_feed, make_trainer, run_archivist, run_engine, run_grader
 
@@ -144,6 +146,7 @@ class Scene:
     branched, beginning: where it goes on from, and what its trainer begins with. feed: made in the run's folder.
     recorded: the run whose rollouts it recalls. texts: of the groups that `judge` is asked about. reward: what
     engines grade by where it is over at once. hold_s: how long an evaluation may keep an engine from newer weights.
+    keep_steps: earlier ones leave the log; None: all of it stays.
     """
 
     plan: Plan
@@ -162,6 +165,8 @@ class Scene:
     feed: Callable[[Path], PromptFeed] | None = None
     recorded: OpenedRun | None = None
     hold_s: float = 0.001
+    ranks: type[ScriptedRanks] = ScriptedRanks
+    keep_steps: int | None = None
 
 
 @dataclass(slots=True)
@@ -175,7 +180,7 @@ class Crashed:
 
     def __init__(self, scene: Scene, folder: Path, fate: Fate | None = None) -> None:
         self.scene, self.folder, self.fate = scene, folder, fate or Fate()
-        self.log = MemoryLog("sim")
+        self.log = LeavingLog("sim")
         first = scene.branched.version if scene.branched else 0
         self.disk: dict[str, bytes] = {f"{folder}/checkpoints/v{first:06d}": scene.beginning} if scene.branched else {}
         self.snapshots = Snapshots(folder / "snapshots")
@@ -188,7 +193,7 @@ class Crashed:
             "conductor": self._conduct,
             "grader": self._grade,
             "trainer": self._train,
-            "archivist": lambda line: run_archivist(self._worker(line), folder, SEGMENTS),
+            "archivist": self._archive,
             **engines,
         }
         self.feed = scene.feed(folder) if scene.feed else make_feed(folder, scene.prompts, scene.evaluations)
@@ -282,10 +287,19 @@ class Crashed:
         start = low_water(known.state) if known else 1
         await run_grader(self._worker(line), InstantPool(), whole_groups=self.scene.whole_groups, start=start)
 
+    async def _archive(self, line: MortalLine) -> None:
+        keep, let_go = self.scene.keep_steps, None
+        if keep is not None:
+            log: Any = self.log
+            opened = partial(ArchiveReader, str(self.folder / "archive"), self.log.run)
+            queue = self._incarnation.queue
+            let_go = LogKeeper(log, self.snapshots, opened, steps=keep, queue=queue).let_go
+        await run_archivist(self._worker(line), self.folder, SEGMENTS, let_go)
+
     async def _train(self, line: MortalLine) -> None:
         known = await self.snapshots.newest(line)
         more = {"start_of": partial(training_start, known.state)} if known else {}
-        ranks = ScriptedRanks(disk=self.disk)
+        ranks = self.scene.ranks(disk=self.disk)
         await make_trainer(self._worker(line), self.scene.plan, ranks, self.folder, **more).run()
 
     def _engine(self, script: Script) -> Callable[[MortalLine], Coroutine[Any, Any, None]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actors.archivist import SealPolicy, archive_run
+from actors.archivist import LetGo, SealPolicy, archive_run
 from actors.conductor import Conductor
 from actors.grader import Grader
 from actors.trainer.trainer import Trainer, TrainerPlan
@@ -86,14 +86,16 @@ def make_conductor(
     )
 
 
-def make_trainer(worker: Participant, plan: Plan, ranks: Any, folder: Path, **more: Any) -> Trainer:
+def make_trainer(
+    worker: Participant, plan: Plan, ranks: Any, folder: Path, *, exact: bool = False, **more: Any
+) -> Trainer:
     """A trainer whose weights and checkpoints lie in the folder. more: of its arguments."""
     return Trainer(
         worker,
         ranks,
         WeightStore(str(folder / "weights"), durable=False),
         PendingBatches(unpack, temperature=1.0),
-        TrainerPlan(plan.steps, str(folder / "checkpoints"), plan.publish_every, plan.checkpoint_every),
+        TrainerPlan(plan.steps, str(folder / "checkpoints"), plan.publish_every, plan.checkpoint_every, exact=exact),
         **more,
     )
 
@@ -104,10 +106,10 @@ async def run_grader(worker: Participant, pool: Any, *, whole_groups: bool = Fal
         await Grader(worker, pool, commit, whole_groups=whole_groups, start=start).run()
 
 
-async def run_archivist(worker: Participant, folder: Path, policy: SealPolicy) -> None:
+async def run_archivist(worker: Participant, folder: Path, policy: SealPolicy, let_go: LetGo | None = None) -> None:
     """An archivist to the end of the run."""
     writer = ArchiveWriter(str(folder / "archive"), worker.log.run)
-    await archive_run(worker.log, writer, worker.id, policy=policy)
+    await archive_run(worker.log, writer, worker.id, policy=policy, let_go=let_go)
 
 
 async def run_engine(

@@ -122,7 +122,8 @@ Flags may change what does not enter into what is trained:
   --distributed-timeout-minutes, --device, --rollout-num-gpus, --colocate, --sglang-server-concurrency,
   --chunk-tokens, --chunk-seconds
   --keep-weights, --keep-weights-every, --keep-checkpoints, --keep-checkpoints-every
-  --nats-url, --nats-creds, --nats-tls-*, --archive-seconds, --ray-address, --otlp-endpoint, --trace-share, --plain
+  --nats-url, --nats-creds, --nats-tls-*, --archive-seconds, --log-keep-steps, --ray-address, --otlp-endpoint
+  --trace-share, --plain
 
 A run that is on is not touched. A run that has finished is left as it is."""
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from slime_events.app.cli.checks import Check, Outcome
-from slime_events.app.launch.run_lock import MARK
 
 _USES = (
     ("nats-server", "the log: who reaches it needs its credentials", "give the server that others reach by --nats-url"),
@@ -50,6 +49,8 @@ def _use_of(process: str) -> tuple[str, str]:
 def listeners() -> Iterator[Listener]:
     """Of every process here that a launcher or Ray has started, as far as this user may look. Needs psutil."""
     import psutil  # type: ignore[import-untyped, unused-ignore]
+
+    from slime_events.app.launch.run_lock import MARK  # all events, and so numpy, come with it
 
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):  # it has just ended, or is somebody else's

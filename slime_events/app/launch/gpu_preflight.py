@@ -47,9 +47,10 @@ class Needs:
                 "trainer ranks: leave --colocate out, or take engines of one GPU"
             )
         if self.total > sum(counts):
+            or_share = ", or let ranks and engines share with --colocate"
             return (
                 f"{found}, and the run needs {self.total}: {self}. Lower --actor-num-gpus-per-node or "
-                f"--rollout-num-gpus{'' if self.shared else ', or let ranks and engines share with --colocate'}"
+                f"--rollout-num-gpus{'' if self.shared or self.each > 1 else or_share}"
             )
         fitting = sum(count // self.each for count in counts)
         if self.engines > fitting and not self.shared:

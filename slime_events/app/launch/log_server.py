@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from schemas.errors import SlimeEventsError
 from slime_events.app.launch.orphans import end_orphans
@@ -53,16 +54,19 @@ class LogServer:
 
     @contextlib.asynccontextmanager
     async def log(
-        self, before: Holder | None, *, create: bool, replicas: int = 1
+        self, before: Holder | None, *, create: bool, replicas: int = 1, archive_url: str | None = None
     ) -> AsyncIterator[tuple[NatsAddress, JetStreamLog]]:
-        """The address of the server, and the run's log on it, while inside. before: see `running`."""
+        """The address of the server, and the run's log on it, while inside. before: see `running`. archive_url: of a
+        new log that is to let events go.
+        """
         async with self.running(before) as address:
-            log = await JetStreamLog.open(
-                address, self._run, create=create, replicas=replicas, deadline_s=OPEN_DEADLINE_S, on_wait=self._note
-            )
+            made: dict[str, Any] = {"create": create, "replicas": replicas, "archive_url": archive_url}
+            log = await JetStreamLog.open(address, self._run, **made, deadline_s=OPEN_DEADLINE_S, on_wait=self._note)
             if self._server is not None:
                 self._server.stage_in_memory()
             try:
+                if not create:
+                    await log.widen()
                 yield address, log
             finally:
                 await log.close()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.megatron.architecture import Architecture
-from schemas.errors import ConfigError, SlimeEventsError
+from schemas.errors import ConfigError, ImpossibleCombination, SlimeEventsError
 from schemas.ids import INBOX
 from schemas.prompts import PromptSubmitted
 from schemas.runs import Branched
@@ -107,7 +107,8 @@ class Launch:
                     self._seconds["beginning"] = time.perf_counter() - self._begun
                 # Nothing heavy starts before the log answers.
                 run, new = self._settings.run, self._resumes is None
-                async with self._server.log(before, create=new, replicas=run.nats_replicas) as (address, log):
+                made: dict[str, Any] = {"replicas": run.nats_replicas, "archive_url": run.log_leaves_for}
+                async with self._server.log(before, create=new, **made) as (address, log):
                     self._seconds["nats"] = time.perf_counter() - self._begun
                     try:
                         await self._launch(log, address)
@@ -130,6 +131,11 @@ class Launch:
     async def _launch(self, log: JetStreamLog, server: NatsAddress) -> None:
         if self._resumes is not None:
             await check_absent(log)
+        if self._settings.run.log_keep_steps is not None and not log.lets_go:
+            raise ImpossibleCombination(
+                f"the log of run {log.run} was made to keep everything: --log-keep-steps can be given only when a run "
+                "is started, or restored from its archive"
+            )
         async with present(log), self._running_cluster() as (cluster, starting):
             worker = Participant(log, LAUNCHER)
             if self._resumes is None:
@@ -175,6 +181,7 @@ class Launch:
             blob_url=run.blob_url or str(folder.blobs),
             archive_url=run.archive_url or str(folder.archive),
             archive_seconds=run.archive_seconds,
+            log_keep_steps=run.log_keep_steps,
             weights_url=str(folder.weights),
             otlp_endpoint=run.otlp_endpoint,
             trace_share=run.trace_share,

@@ -16,15 +16,15 @@ Changes = dict[str, dict[str, Any]]
 
 MAY_CHANGE = {
     "run": (
-        *("nats_url", "nats_creds", "nats_tls_ca", "nats_tls_cert", "nats_tls_key", "archive_seconds", "ray_address"),
-        *("otlp_endpoint", "trace_share", "max_deaths", "plain"),
+        *("nats_url", "nats_creds", "nats_tls_ca", "nats_tls_cert", "nats_tls_key", "archive_seconds"),
+        *("log_keep_steps", "ray_address", "otlp_endpoint", "trace_share", "max_deaths", "plain"),
     ),
     "rollout": ("num_rollout", "rollout_deadline", "max_attempts"),
     "reward": ("rm_timeout", "rm_workers", "rm_memory_gb", "rm_env"),
     "engine": ("device", "rollout_num_gpus", "colocate", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),
     "trainer": (
         *("keep_weights", "keep_weights_every", "keep_checkpoints", "keep_checkpoints_every"),
-        "distributed_timeout_minutes",
+        *("distributed_timeout_minutes", "exact", "optimizer_digest"),
     ),
 }
 """Settings that do not change what is trained: how long, how patiently, on what hardware, watched by whom."""

@@ -33,6 +33,10 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     archive_seconds: Annotated[
         float, doc("seconds that the archive may lag behind the log: what is lost with the log's disk")
     ] = 10.0
+    log_keep_steps: Annotated[
+        int | None,
+        doc("keep the newest N steps in the log; earlier events leave it once the archive holds them", above=0),
+    ] = None
     ray_address: Annotated[str | None, doc("join this Ray cluster; default: a local one")] = None
     otlp_endpoint: Annotated[str | None, doc("OTLP/HTTP endpoint for spans; default: a file in the run folder")] = None
     trace_share: Annotated[float, doc("share of groups that are traced, 0 to 1")] = 1.0
@@ -40,6 +44,11 @@ class RunSettings(Settings, frozen=True, kw_only=True):
         int, doc("times that a role's process may die without the run moving on, before the run fails")
     ] = 5
     plain: Annotated[bool, doc("a plain line per step even on a terminal")] = False
+
+    @property
+    def log_leaves_for(self) -> str | None:
+        """URL of the archive that events may leave the log for; None where all of them stay."""
+        return None if self.log_keep_steps is None else self.archive_url
 
 
 class DebugSettings(Settings, frozen=True, kw_only=True):

@@ -29,8 +29,9 @@ def queue_of(number: int) -> str:
 
 
 class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """URLs are fsspec's; folder is a local or shared path for logs, traces and checkpoints. secrets: environment
-    variables that the URLs and settings refer to, for a process on a machine that has them not.
+    """URLs are fsspec's; folder is a local or shared path for logs, traces and checkpoints. log_keep_steps: events of
+    older steps may leave the log. secrets: environment variables that the URLs and settings refer to, for a process on
+    a machine that has them not.
     """
 
     run: str
@@ -39,6 +40,7 @@ class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
     blob_url: str
     archive_url: str
     archive_seconds: float = 10.0
+    log_keep_steps: int | None = None
     weights_url: str
     otlp_endpoint: str | None = None
     trace_share: float = 1.0

@@ -58,11 +58,14 @@ def learner_settings(parent: TrainSettings, requested: TrainSettings, *, steps: 
         )
     for component, flags in apart.items():
         raise InvalidValue(f"{', '.join(flags)}: {NOT_OF_A_LEARNER[component].format(run=requested.run.run)}")
+    if requested.run.log_keep_steps not in (None, parent.run.log_keep_steps):
+        raise InvalidValue("--log-keep-steps: a learner's log is small, as it holds no rollouts, and all of it is kept")
+    run = msgspec.structs.replace(requested.run, log_keep_steps=None)
     trainer = requested.trainer
     own_folder = parent.trainer.save != trainer.save
     trainer = msgspec.structs.replace(trainer, global_batch_size=None, save=trainer.save if own_folder else None)
     rollout = msgspec.structs.replace(requested.rollout, num_rollout=steps)
-    return msgspec.structs.replace(requested, trainer=trainer, rollout=rollout)
+    return msgspec.structs.replace(requested, run=run, trainer=trainer, rollout=rollout)
 
 
 def makes_other_weights(parent: TrainSettings, own: TrainSettings) -> bool:

@@ -5,9 +5,12 @@ One NATS server and one cluster of three for the whole session, a new run for ea
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +20,7 @@ from storage.jetstream.log import JetStreamLog
 from storage.log import EventLog
 from storage.memory_log import MemoryLog
 from storage.nats.server import NatsServer
+from tests.storage.log.forgetful import LATER, ForgetfulLog
 
 _runs = itertools.count()
 Open = Callable[[], Awaitable[EventLog]]
@@ -29,15 +33,18 @@ class Backend:
     url: str | None = None
     replicas: int = 1
     client: type = FastClient
+    archive: str | None = None
 
 
-@pytest.fixture(params=["memory", "jetstream", "plain", "cluster"])
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
+@pytest.fixture(params=["memory", "jetstream", "plain", "cluster", "forgetful"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Backend:
     match request.param:
         case "memory":
             return Backend()
         case "jetstream":
             return Backend(request.getfixturevalue("server").url)
+        case "forgetful":
+            return Backend(request.getfixturevalue("server").url, archive=str(tmp_path / "archive"))
         case "plain":
             monkeypatch.setenv(PLAIN, "1")
             return Backend(request.getfixturevalue("server").url, client=PlainClient)
@@ -46,14 +53,19 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-async def opened(backend: Backend) -> AsyncIterator[Open]:
+async def opened(backend: Backend, request: pytest.FixtureRequest) -> AsyncIterator[Open]:
     """Opens the test's log once more, as another process would; the in-memory log is the same object each time."""
     run = f"test-{next(_runs)}"
     logs: list[EventLog] = []
+    one_by_one = asyncio.Lock()
+    queues = {LATER} if "consume(" in inspect.getsource(request.function) else set()
 
     async def open_log() -> EventLog:
         if backend.url is not None:
-            log = await JetStreamLog.open(backend.url, run, replicas=backend.replicas)
+            kind = ForgetfulLog if backend.archive else JetStreamLog
+            log = await kind.open(backend.url, run, replicas=backend.replicas, archive_url=backend.archive)
+            if isinstance(log, ForgetfulLog):
+                log.archive, log.queues, log.one_by_one = str(backend.archive), queues, one_by_one
             assert type(log.connection.client) is backend.client
             logs.append(log)
         elif not logs:

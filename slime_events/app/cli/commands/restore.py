@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import RunIsOn, StorageError
@@ -40,7 +41,8 @@ async def run(arguments: argparse.Namespace) -> int:
     settings = await asyncio.to_thread(_settings_of, reader)
     with holding(folder):
         place = told_place(arguments) or nats_place(settings.run)
-        async with _target(folder, place, arguments.nats_replicas) as log:
+        made = {"replicas": arguments.nats_replicas, "archive_url": settings.run.log_leaves_for}
+        async with _target(folder, place, made) as log:
             await _begin(folder, log)
             blobs = BlobStore(settings.run.blob_url or str(folder.blobs))
             done = await restore_log(reader, log, blobs, _progress)
@@ -80,8 +82,8 @@ async def _begin(folder: RunFolder, log: EventLog) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _target(folder: RunFolder, place: NatsPlace | None, replicas: int) -> AsyncIterator[JetStreamLog]:
-    """The log to fill: on the server of the user's own, or on one of the run's."""
+async def _target(folder: RunFolder, place: NatsPlace | None, made: dict[str, Any]) -> AsyncIterator[JetStreamLog]:
+    """The log to fill: on the server of the user's own, or on one of the run's. made: how, if it is not there yet."""
     async with contextlib.AsyncExitStack() as stack:
         if place is None:
             folder.nats.mkdir(parents=True, exist_ok=True)
@@ -91,7 +93,7 @@ async def _target(folder: RunFolder, place: NatsPlace | None, replicas: int) -> 
         else:
             address = place.address()
             record_place(folder.path, place)
-        log = await JetStreamLog.open(address, folder.run, replicas=replicas)
+        log = await JetStreamLog.open(address, folder.run, **made)
         stack.push_async_callback(log.close)
         yield log
 
@@ -101,7 +103,10 @@ async def _missing(log: EventLog, settings: TrainSettings, folder: RunFolder) ->
     sentences = []
     published = await log.last(of_type(log.run, "weights.published"))
     if published is not None and not any(folder.weights.glob("*/*.safetensors")):
-        sentences.append("weight versions are not in an archive: the trainer makes the newest again, by training again")
+        sentences.append(
+            "weight versions are not in an archive: the trainer makes the newest again, by training again; on a GPU, "
+            "copy its folder in weights/ too"
+        )
     saved = await log.last(of_type(log.run, "checkpoint.saved"))
     if saved is not None and isinstance(saved.envelope.event, CheckpointSaved):
         url = saved.envelope.event.url

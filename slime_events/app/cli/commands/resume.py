@@ -18,7 +18,7 @@ from slime_events.core.config.toml import to_toml
 from slime_events.core.run.run_folder import RunFolder, find_run
 from slime_events.core.run.run_settings import nats_place
 from storage.nats.server import NatsServer
-from storage.open_log import open_run_log, record_place, recorded_place
+from storage.open_log import keeping_server, open_run_log, record_place, recorded_place
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,7 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     _look_where_told(folder, arguments.flags)
     while True:
         try:
-            return _continue(folder, arguments.flags)
+            with keeping_server(folder.path):
+                return _continue(folder, arguments.flags)
         except RunHasEnded as ended:
             say(str(ended))
 

@@ -15,6 +15,7 @@ from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.core.trajectory import Fetch, Trajectories
 from slime_events.plugins.sample_view import prompt_decoder, text_decoder
+from storage.jetstream.log import JetStreamLog
 from storage.log import Readable
 
 
@@ -71,7 +72,8 @@ async def view_of(
     if folder is not None:
         from slime_events.app.cli.commands.show_files import disk_facts
 
-        facts["disk"] = await asyncio.to_thread(disk_facts, folder)
+        extent = await log.extent() if isinstance(log, JetStreamLog) else None
+        facts["disk"] = await asyncio.to_thread(disk_facts, folder, extent)
     return View(facts, run_text(facts, folder))
 
 

@@ -10,14 +10,17 @@ from schemas.errors import ConfigError, StorageError
 from slime_events.app.cli.render.text import fields
 from slime_events.core.run.run_folder import RunFolder
 from storage.archive.reader import ArchiveReader
+from storage.jetstream.log import Extent
 
 _VERSION = re.compile(r"v(\d{6,})(?:-|$)")
 
 
-def disk_facts(folder: RunFolder) -> dict[str, Any]:
-    """What is on disk of the log, the archive, weights and checkpoints. The archive may lie in an object store."""
+def disk_facts(folder: RunFolder, extent: Extent | None = None) -> dict[str, Any]:
+    """What is on disk of the log, the archive, weights and checkpoints. The archive may lie in an object store, and the
+    log on another server. extent: of the log.
+    """
     return {
-        "log": {"bytes": size_of(folder.nats)},
+        "log": {"bytes": size_of(folder.nats)} | (extent._asdict() if extent else {}),
         "archive": _archive(folder),
         "weights": _versions(folder.weights),
         "checkpoints": _versions(folder.checkpoints),
@@ -79,8 +82,14 @@ def _holds(facts: dict[str, Any]) -> str:
     versions, said = facts.get("versions"), list[str]()
     if versions:
         said.append(f"version{'s' if len(versions) > 1 else ''} {ranges_text(versions)}")
-    if facts.get("last"):
+    if "first" in facts:
+        said.append(f"positions {facts['first']:,} to {facts['last']:,}")
+    if "segments" in facts and facts["last"]:
         said.append(f"positions 1 to {facts['last']:,} in {facts['segments']:,} segments")
     if facts.get("bytes"):
         said.append(f"{facts['bytes'] / 1e6:,.1f} MB")
+    if facts.get("first", 1) > 1:
+        said.append(
+            f"and of the {facts['first'] - 1:,} events before what is small, {facts['past_bytes'] / 1e6:,.1f} MB"
+        )
     return f": {', '.join(said)}" if said else ""
