@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from schemas.errors import ConfigError, MissingPart, UnknownFlag
+from schemas.redaction import is_secret_setting
 from serve_apps.engine.plugin import SWITCH
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.gpus import look, this_machine
@@ -66,7 +67,9 @@ def engine_launch(settings: EngineSettings, version: int = 0) -> EngineLaunch:
         # Of a float32 checkpoint SGLang would make float16, and the trainer publishes bfloat16.
         arguments |= {"dtype": "bfloat16"} | ({"mem_fraction_static": SHARED_MEMORY} if settings.colocate else {})
     environment = _environment(device, config, deterministic)
-    return EngineLaunch(device, arguments | settings.sglang, environment, deterministic)
+    # Keys of a server that takes no requests, and SGLang prints its arguments.
+    given = {name: value for name, value in settings.sglang.items() if not is_secret_setting(name)}
+    return EngineLaunch(device, arguments | given, environment, deterministic)
 
 
 def resolve_device(settings: EngineSettings) -> Device:

@@ -100,3 +100,9 @@ def test_a_checkpoint_without_config(tmp_path: Path) -> None:
         engine_launch(EngineSettings(hf_checkpoint=str(tmp_path), device="cpu"))
     with pytest.raises(ConfigError, match="hf_checkpoint is empty"):
         engine_launch(EngineSettings(device="cpu"))
+
+
+def test_a_key_is_not_given_to_sglang_which_prints_its_arguments(checkpoint: str) -> None:
+    given = {"api_key": "${SLIME_EVENTS_SGLANG_API_KEY}", "admin_api_key": "x", "random_seed": 7}
+    launch = engine_launch(EngineSettings(hf_checkpoint=checkpoint, device="cpu", sglang=given))
+    assert launch.arguments.keys() & given.keys() == {"random_seed"}

@@ -28,11 +28,10 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 def fill(folder: Path, leave_bytes: int) -> Path:
     """Take the disk but for so much of it; the file that does."""
     filler, free = folder / "filler", shutil.disk_usage(folder).free
-    with filler.open("wb") as file, contextlib.suppress(OSError):
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         for _ in range(max(0, free - leave_bytes) >> 16):
             file.write(bytes(1 << 16))
         if not leave_bytes:
             while True:
                 file.write(bytes(512))
-                file.flush()
     return filler

@@ -49,7 +49,7 @@ class Servers:
         otlp = self.otlp.replace("://", f"://me:{OTLP_PASSWORD}@")
         return (
             *("--nats-url", nats, "--archive-url", BUCKET, "--otlp-endpoint", otlp),
-            *("--sglang-api-key", API_KEY, "--archive-seconds", "0.5"),
+            *("--sglang-api-key", API_KEY, "--sglang-log-level", "info", "--archive-seconds", "0.5"),
         )
 
     @property
