@@ -17,6 +17,7 @@ from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.trainer.ranks import rendezvous_address
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
+from slime_events.core.run.process_environment import rank_environment
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.run_reader import open_run
 from slime_events.core.state.keeper import StateKeeper
@@ -131,7 +132,8 @@ class TrainerActor:
             imported = time.perf_counter()
             await ranks.start(settings.trainer, settings.algorithm, rendezvous_address())
             built = time.perf_counter()
-            await worker.join({"imports": imported - begun, "model": built - imported})
+            seconds = {"imports": imported - begun, "model": built - imported}
+            await worker.join(seconds, rank_environment(settings.trainer))
             evaluated = settings.evaluation.eval_interval or 0
             plan = TrainerPlan.of(settings, f"{address.folder}/checkpoints", evaluated=evaluated)
             try:

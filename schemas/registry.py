@@ -11,6 +11,7 @@ from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, RolloutSuspended
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepClaimed, StepCommitted
+from schemas.trainers import TrainerRestored
 from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined, WorkerLost
@@ -22,7 +23,7 @@ EVENT_CLASSES: tuple[type[Event], ...] = (
     *(TurnBegun, TurnRecorded),
     *(RewardAssigned, RewardFailed),
     *(GroupAccepted, GroupRejected),
-    *(BatchSealed, StepClaimed, StepCommitted),
+    *(BatchSealed, StepClaimed, StepCommitted, TrainerRestored),
     *(WeightsPublished, WeightsActivated),
     *(EvalCompleted, CheckpointSaved, ArchiveSealed),
     *(WorkerJoined, WorkerLost),

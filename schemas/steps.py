@@ -18,7 +18,8 @@ class StepClaimed(Event, frozen=True, kw_only=True, tag="step.claimed"):
 class StepCommitted(Event, frozen=True, kw_only=True, tag="step.committed"):
     """The trainer, once per sealed batch, in one atomic append with `weights.published`.
 
-    Step s makes version s + 1 from version s. weights_digest, optimizer_digest: sha256 hex after the step.
+    Step s makes version s + 1 from version s. weights_digest, optimizer_digest: sha256 hex after the step; the
+    optimizer's is empty where it was not computed (`--optimizer-digest`).
     batch_digest: that of the `batch.sealed`. samples: in it; tokens: of their prompts and responses.
     metrics: losses, norms, log-prob differences, by name. seconds: of the parts, by name.
     """

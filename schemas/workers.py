@@ -7,7 +7,7 @@ class WorkerJoined(Event, frozen=True, kw_only=True, tag="worker.joined"):
     """Each actor and engine, when it is ready. worker: its id, new at each start. seconds: of starting, by part.
 
     role: such as conductor, trainer or engine. pid: on the machine `node` (its host name). facts:
-    about its machine, by name.
+    about its machine and process, by name; of a deterministic trainer, the variables that make it so.
     """
 
     worker: str

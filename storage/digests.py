@@ -1,16 +1,23 @@
 """Digests of named tensors: for `weights.published` and `step.committed`, whose bytes are stored elsewhere.
 
-A digest depends on names, dtypes, shapes and bytes alone: not on the order, the file layout or the device.
+A digest depends on names, dtypes, shapes and bytes alone: not on the order, the file layout or the device. Each tensor
+has one of its own, so they are hashed side by side on all cores.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import os
+from collections import deque
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 
 TensorBytes = bytes | bytearray | memoryview
+AT_ONCE_BYTES = 1024**3
+"""Of tensors that are hashed or wait for it: those of an accelerator are copies."""
 
 
 class TensorDigest(msgspec.Struct, frozen=True):
@@ -26,9 +33,26 @@ class TensorDigest(msgspec.Struct, frozen=True):
         return cls(dtype, tuple(shape), hashlib.sha256(data).hexdigest())
 
 
+@functools.cache
+def hashing() -> ThreadPoolExecutor:
+    """The threads of this process that hash, one for each core: they do not hold the interpreter's lock."""
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="hashing")
+
+
 def tensor_digests(named: Iterable[tuple[str, tuple[str, Iterable[int], TensorBytes]]]) -> dict[str, TensorDigest]:
-    """name -> digest, of (name, (dtype, shape, bytes)); one tensor at a time, so that a stream need not be held."""
-    return {name: TensorDigest.of(*tensor) for name, tensor in named}
+    """name -> digest, of (name, (dtype, shape, bytes)); some tensors at a time, so that a stream need not be held."""
+    digests, under_way = dict[str, Future[TensorDigest]](), deque[tuple[str, int]]()
+    held = 0
+    for name, tensor in named:
+        size = memoryview(tensor[2]).nbytes
+        while under_way and held + size > AT_ONCE_BYTES:
+            first, freed = under_way.popleft()
+            digests[first].result()
+            held -= freed
+        digests[name] = hashing().submit(TensorDigest.of, *tensor)
+        under_way.append((name, size))
+        held += size
+    return {name: digest.result() for name, digest in digests.items()}
 
 
 def weights_digest(digests: Mapping[str, TensorDigest]) -> str:

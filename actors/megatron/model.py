@@ -69,6 +69,7 @@ def transformer_config(
         "activation_func": F.silu,
         "add_bias_linear": False,
         "bf16": bool(settings.bf16),
+        "deterministic_mode": settings.deterministic,
         "tensor_model_parallel_size": ranks,
         # Gradients are summed over data parallel ranks, not averaged: the loss is divided by the whole step already.
         "calculate_per_token_loss": True,

@@ -12,7 +12,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from actors.megatron.cpu import on_cpu, stand_in
 from actors.megatron.flags import MegatronFlags
 from actors.megatron.model import has_transformer_engine
-from schemas.errors import InvalidValue
+from schemas.errors import InvalidValue, TrainerError
 from slime_events.core.config.trainer import TrainerSettings
 
 
@@ -72,6 +72,29 @@ def ensure_state(optimizer: Any, settings: TrainerSettings) -> None:
             state.setdefault("step", torch.zeros((), dtype=torch.float32))
             state.setdefault("exp_avg", torch.zeros_like(parameter))
             state.setdefault("exp_avg_sq", torch.zeros_like(parameter))
+
+
+@torch.no_grad()
+def follow_weights(optimizer: Any) -> None:
+    """Make the optimizer go on from the model's weights, which were changed outside of it.
+
+    Only float32 main weights are to be set. One that rounds to the model's weight stays: most updates are smaller than
+    bfloat16 can tell apart, and its lower bits are their sum. Raises TrainerError for an optimizer that keeps its main
+    weights where they cannot be reached.
+    """
+    for part in optimizer.chained_optimizers:
+        if getattr(part.config, "use_precision_aware_optimizer", False):
+            raise TrainerError(
+                "the weights were loaded, but --use-precision-aware-optimizer keeps its own copy of them: leave it out"
+            )
+        if hasattr(part.optimizer, "update_fp32_param_by_new_param"):  # offloaded to the CPU: as a whole, by Megatron
+            part.reload_model_params()
+            continue
+        prefix = "shard_" if hasattr(part, "shard_float16_groups") else ""
+        groups = [getattr(part, f"{prefix}{name}_groups", ()) for name in ("float16", "fp32_from_float16")]
+        for models, mains in zip(*groups, strict=True):
+            for model, main in zip(models, mains, strict=True):
+                main.copy_(torch.where(main.to(model.dtype) == model, main, model.float()))
 
 
 def build_scheduler(optimizer: Any, settings: TrainerSettings, flags: Mapping[str, Any]) -> OptimizerParamScheduler:

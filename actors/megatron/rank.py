@@ -14,7 +14,7 @@ from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu
 from actors.megatron.flags import sort_flags
 from actors.megatron.model import build_model, transformer_config
-from actors.megatron.optimizer import build_optimizer, build_scheduler, wrap_data_parallel
+from actors.megatron.optimizer import build_optimizer, build_scheduler, follow_weights, wrap_data_parallel
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee, join, leave
@@ -46,7 +46,7 @@ class TrainerRank:
         self._architecture = architecture = Architecture.read(settings.hf_checkpoint)
         self._flags = sort_flags(settings.megatron, architecture, cpu=on_cpu())
         self._config = transformer_config(architecture, settings, self._flags.transformer)
-        torch.use_deterministic_algorithms(self._config.deterministic_mode)
+        torch.use_deterministic_algorithms(settings.deterministic)
         self.place = join(settings, rank, world_size, master)
         try:
             self._begin()
@@ -88,7 +88,7 @@ class TrainerRank:
         if dump is not None:
             save_train_dump(step, batch, dump)
         with step.metrics.timed("digest"):
-            digest = self.optimizer_digest()
+            digest = self.optimizer_digest() if self._settings.hashes_optimizer(batch.step + 1) else ""
         return StepResult(metrics | {"seconds_digest": step.metrics.seconds["digest"]}, digest)
 
     def optimizer_digest(self) -> str:
@@ -122,6 +122,12 @@ class TrainerRank:
     def load_checkpoint(self, folder: str | Path) -> None:
         """Go on from such a folder. Raises CheckpointMismatch where it does not fit."""
         checkpoint.load(self.trainee, folder)
+
+    def load_weights(self, folder: str | Path) -> None:
+        """Take the weights of a Hugging Face folder; moments, step count and schedule stay. Raises CheckpointMismatch
+        where it does not fit, TrainerError where float32 main weights cannot follow."""
+        load_hf_weights(self.trainee.model, self.trainee.architecture, folder, self.place.tensor)
+        follow_weights(self.trainee.optimizer)
 
     def close(self) -> None:
         """Leave the group; this process may then become another rank."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from actors.megatron.architecture import Architecture
 from schemas.errors import CheckpointMismatch
-from storage.digests import TensorDigest, weights_digest
+from storage.digests import TensorDigest, tensor_digests, weights_digest
 from storage.weights.store import TensorBytes
 
 
@@ -204,9 +204,9 @@ def tensor_bytes(name: str, tensor: Tensor) -> TensorBytes:
 
 
 def digest_tensors(named: Iterable[tuple[str, Tensor]]) -> dict[str, TensorDigest]:
-    """name -> digest, one tensor at a time, of any device."""
+    """name -> digest, of any device."""
     stored = (tensor_bytes(name, tensor) for name, tensor in named)
-    return {name: TensorDigest.of(dtype, shape, memoryview(data)) for name, dtype, shape, data in stored}
+    return tensor_digests((name, (dtype, shape, memoryview(data))) for name, dtype, shape, data in stored)
 
 
 def optimizer_digest(optimizer: Any) -> str:

@@ -1,6 +1,6 @@
 """`retrain`: steps of a run trained again from its log, and compared.
 
-same topology     every digest as it was committed, bit for bit
+same topology     every digest as it was committed, bit for bit; where one is not, how far the weights are
 another topology  how far the weights are from the recorded ones: from their files, or, where those are gone, from
                   a training on the run's own topology just before, whose digests are all those of the log
 """
@@ -12,15 +12,26 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from actors.offline.retrainer import Judge, MakeRanks, begin, far_from, retrain_steps, run_steps, same_digests
+from msgspec.structs import replace
+
+from actors.offline.retrainer import (
+    Judge,
+    MakeRanks,
+    begin,
+    far_from,
+    retrain_steps,
+    run_steps,
+    same_digests,
+    weights_folder,
+)
 from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.local_ranks import local_ranks
 from actors.trainer.ranks import Ranks
 from schemas.errors import ImpossibleCombination, TrainerError
+from schemas.trainers import Fidelity
 from slime_events.analysis.retrain.difference import Retrained
-from slime_events.analysis.retrain.report import Report, likely_causes
+from slime_events.analysis.retrain.report import Report, is_changed, likely_causes
 from slime_events.analysis.retrain.settings import is_same, topology_text, with_topology
 from slime_events.analysis.retrain.version_chain import Chain, read_chain
 from slime_events.core.config.settings import TrainSettings
@@ -61,9 +72,9 @@ async def retrain(
 ) -> Report:
     """Train them, from the nearest checkpoint or the run's beginning. environment: versions of the parts here.
 
-    begun: `time.perf_counter` when the work began, by default now. It ends at the first step that differs, which is
-    in the report. Raises RunNotFound, InvalidValue for steps that there are not, TrainerError where the run's
-    beginning is another one, StorageError.
+    begun: `time.perf_counter` when the work began, by default now. It ends at the first step that the log itself
+    contradicts, or before a version to save at the first that differs. Raises RunNotFound, InvalidValue for steps that
+    there are not, TrainerError where the run's beginning is another one, StorageError.
     """
     begun = time.perf_counter() if begun is None else begun
     chain = await read_chain(opened.log)
@@ -77,19 +88,22 @@ async def retrain(
         trained.append(step)
         on_step(step)
 
-    judging: AbstractAsyncContextManager[tuple[Judge, str]] = nullcontext((same_digests, SAME))
+    judging: AbstractAsyncContextManager[tuple[Judge, str]] = nullcontext(
+        (partial(same_digests, folder_of=partial(weights_folder, opened, chain)), SAME)
+    )
     if not exact:
         judging = _by_distance(opened, chain, steps, wanted.from_base, make_ranks)
     async with judging as (judge, compared), make_ranks(settings) as ranks:
         building = time.perf_counter() - begun
         first = await begin(opened, chain, ranks, newest=steps.start, from_base=wanted.from_base, exact=exact)
         middle = first if save is None else save.version
-        wrong = await retrain_steps(ranks, judge, run_steps(opened, chain, range(first, middle)), judged)
-        if wrong is None and save is not None:
+        ended = await retrain_steps(ranks, judge, run_steps(opened, chain, range(first, middle)), judged)
+        if ended is None and save is not None:
             saved = await _save(ranks, settings, save)
-        if wrong is None:
-            wrong = await retrain_steps(ranks, judge, run_steps(opened, chain, range(middle, steps.stop)), judged)
-    return Report(
+        if ended is None:
+            rest = run_steps(opened, chain, range(middle, steps.stop))
+            await retrain_steps(ranks, judge, rest, judged, ends=is_changed)
+    report = Report(
         run=opened.run,
         origin=_origin(first, chain),
         compared=compared,
@@ -100,8 +114,12 @@ async def retrain(
         building=building,
         run_seconds=chain.seconds(range(first, steps.stop)),
         saved=saved,
-        causes=() if wrong is None else likely_causes(wrong, chain.started, environment or {}),
     )
+    if (wrong := report.wrong) is None:
+        return report
+    vague = [one.version for one in chain.trained.restored if one.optimizer is Fidelity.APPROXIMATE]
+    restored = max((version for version in vague if first <= version <= wrong.step), default=None)
+    return replace(report, causes=likely_causes(wrong, chain.started, environment or {}, restored=restored))
 
 
 @asynccontextmanager
@@ -109,7 +127,7 @@ async def _by_distance(
     opened: OpenedRun, chain: Chain, steps: range, from_base: bool, make_ranks: MakeRanks
 ) -> AsyncIterator[tuple[Judge, str]]:
     """How steps are judged on another topology, and what is compared, in words."""
-    written = partial(_weights_folder, opened, chain)
+    written = partial(weights_folder, opened, chain)
     if all(written(step + 1) for step in steps):
         yield partial(far_from, written), "the weights after each step with the files that the run has written"
         return
@@ -129,18 +147,6 @@ async def _by_distance(
             f"({topology_text(opened.settings)}) just before, whose digests were all those of the log: the run's own "
             "files are gone",
         )
-
-
-def _weights_folder(opened: OpenedRun, chain: Chain, version: int) -> str | None:
-    """The folder of a version's weights, where the run's files are still there."""
-    published = chain.trained.published.get(version)
-    if published is not None and Path(published.url).is_dir():
-        return published.url
-    if opened.folder is None:
-        return None
-    digest = chain.trained.committed[version].weights
-    folders = sorted(opened.folder.weights.glob(f"v{version:06d}-{digest[:12]}*"))
-    return str(folders[-1]) if folders else None
 
 
 async def _save(ranks: Ranks, settings: TrainSettings, save: Save) -> tuple[str, ...]:

@@ -103,12 +103,22 @@ Judge = Callable[[RecordedStep, StepResult, list[TensorBytes]], tuple[tuple[Diff
 
 
 def same_digests(
-    step: RecordedStep, result: StepResult, tensors: list[TensorBytes], *, keep: WeightStore | None = None
-) -> tuple[tuple[Difference, ...], None]:
-    """Judges that a step came out bit for bit. keep: where the weights of every step are written."""
-    version = step.committed.version
-    weights = keep.write(version, tensors, step.committed.step).digest if keep else digest_of(tensors)
-    return step.differences + training_differences(step.committed, Digests(weights, result.optimizer_digest)), None
+    step: RecordedStep,
+    result: StepResult,
+    tensors: list[TensorBytes],
+    *,
+    keep: WeightStore | None = None,
+    folder_of: Callable[[int], str | None] = lambda version: None,
+) -> tuple[tuple[Difference, ...], Distance | None]:
+    """Judges that a step came out bit for bit, and by how much its weights did not. keep: where the weights of every
+    step are written. folder_of: see `far_from`.
+    """
+    committed = step.committed
+    weights = keep.write(committed.version, tensors, committed.step).digest if keep else digest_of(tensors)
+    differences = step.differences + training_differences(committed, Digests(weights, result.optimizer_digest))
+    if weights == committed.weights_digest:
+        return differences, None
+    return differences, far_from(folder_of, step, result, tensors)[1]
 
 
 def far_from(
@@ -127,9 +137,11 @@ async def retrain_steps(
     judge: Judge,
     steps: AsyncGenerator[RecordedStep, None],
     on_step: Callable[[Retrained], None] = lambda step: None,
+    ends: Callable[[Retrained], object] = lambda step: step.differences,
 ) -> Retrained | None:
-    """Train them; the first that differs, at which it ends, or None. The ranks are at the step before it then, or have
-    trained it. on_step: called with every judged step, in order. Raises what the ranks and the log raise.
+    """Train them; the step at which it ends, by default the first that differs, or None. The ranks have trained it
+    then, and perhaps the one after it. on_step: called with every judged step, in order. Raises what the ranks and the
+    log raise.
     """
 
     def judged(step: RecordedStep, result: StepResult, tensors: list[TensorBytes], seconds: float) -> Retrained:
@@ -139,7 +151,7 @@ async def retrain_steps(
         if judging is None:
             return None
         on_step(step := await judging)
-        return step if step.differences else None
+        return step if ends(step) else None
 
     building = asyncio.ensure_future(anext(steps, None))
     training: asyncio.Future[StepResult] | None = None
@@ -174,6 +186,18 @@ def _retrained(
     return Retrained(committed.step, committed.version, committed.tokens, seconds, differences, apart)
 
 
+def weights_folder(opened: OpenedRun, chain: Chain, version: int) -> str | None:
+    """The folder of a version's weights, where the run's files are still there."""
+    published = chain.trained.published.get(version)
+    if published is not None and Path(published.url).is_dir():
+        return published.url
+    if opened.folder is None:
+        return None
+    digest = published.digest if published is not None else chain.trained.committed[version].weights
+    folders = sorted(opened.folder.weights.glob(f"v{version:06d}-{digest[:12]}*"))
+    return str(folders[-1]) if folders else None
+
+
 async def ranks_at(
     opened: OpenedRun,
     version: int,
@@ -195,7 +219,8 @@ async def ranks_at(
     if wrong := await retrain_steps(ranks, same_digests, steps, on_step):
         raise TrainerError(
             f"step {wrong.step} of run {opened.run} differs from what was committed: "
-            f"{', '.join(map(str, wrong.differences))}: see `slime-events retrain {opened.where}`"
+            f"{', '.join(map(str, wrong.differences))}: see `slime-events retrain {opened.where}`. Take a version that "
+            "has a checkpoint, or where the optimizer may begin anew branch off with --reset-optimizer"
         )
     if version > begun:
         return chain.trained.committed[version]

@@ -89,9 +89,9 @@ async def _load(ranks: Ranks, saved: CheckpointSaved, folder: str) -> str | None
     except CheckpointMismatch as error:
         return str(error)
     weights = await asyncio.to_thread(digest_of, await ranks.export_weights())
-    optimizer = await ranks.optimizer_digest()
-    # A branch with a new optimizer records no digest of its state: no run has had it before.
-    if weights == saved.weights_digest and optimizer == (saved.optimizer_digest or optimizer):
+    # None of an optimizer that a branch begins anew, which no run has had before, and with --optimizer-digest off.
+    optimizer = await ranks.optimizer_digest() if saved.optimizer_digest else ""
+    if (weights, optimizer) == (saved.weights_digest, saved.optimizer_digest):
         return None
     return (
         f"{folder} holds weights {weights} and optimizer state {optimizer}, saved were {saved.weights_digest} and "

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from actors.trainer.ranks import Ranks, collective, rendezvous_address
 from schemas.errors import RankLost, TrainerError
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD
+from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, rank_environment
 
 CLOSE_S = 10.0
 """Seconds that a rank has to leave its group; then it is killed."""
@@ -30,7 +30,7 @@ class RankProcess:
     It answers calls from the pipe in order and ends when the pipe closes, so it never outlives its parent.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, environment: Mapping[str, str]) -> None:
         self._rank, self._is_called = rank, False
         self._pipe, theirs = multiprocessing.Pipe()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
@@ -39,7 +39,7 @@ class RankProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "actors.trainer.local_ranks", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
-                env=os.environ | KEEP_MEMORY | ONE_THREAD,
+                env={**os.environ, **KEEP_MEMORY, **ONE_THREAD, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=subprocess.STDOUT,
@@ -116,7 +116,8 @@ async def local_ranks(settings: TrainSettings) -> AsyncIterator[LocalRanks]:
     and versions. Raises CheckpointMismatch, ConfigError, TrainerError as `TrainerRank`.
     """
     trainer, algorithm, world = settings.trainer, settings.algorithm, settings.trainer.world_size
-    processes = [RankProcess(rank) for rank in range(world)]
+    environment = rank_environment(trainer)
+    processes = [RankProcess(rank, environment) for rank in range(world)]
     try:
         ranks = LocalRanks(processes)
         await ranks.everywhere("ready")  # they import for seconds, in which an address chosen before could be taken

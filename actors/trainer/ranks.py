@@ -48,6 +48,11 @@ class Ranks:
         then to be reset or to load another."""
         await self.everywhere("load_checkpoint", folder)
 
+    async def load_weights(self, folder: str) -> None:
+        """Take the weights of a Hugging Face folder. Moments, step count and schedule stay, main weights follow. Raises
+        CheckpointMismatch where it does not fit; the ranks are then not to be used."""
+        await self.everywhere("load_weights", folder)
+
     async def reset(self) -> None:
         """Back to what the run started from: weights, new optimizer, new schedule."""
         await self.everywhere("reset")

@@ -4,9 +4,9 @@
                  -> [step.committed + weights.published]
 
 A trainer that takes over loads the newest checkpoint whose digests match the log and trains the later steps again from
-the log. Every digest must equal the committed one, so checkpoints may be rare. It appends nothing about those steps.
-Before its first own step a trainer appends step.claimed. That moves the fence that an earlier trainer commits by: a
-late one gets `Conflict` and ends.
+the log, so checkpoints may be rare. It has the committed weights then (`Restoration`), and says in trainer.restored
+whether the optimizer too is what was committed. With that, or else before its first own step, it appends step.claimed.
+That moves the fence that an earlier trainer commits by: a late one gets `Conflict` and ends.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from actors.trainer.checkpoints import CheckpointFolders, restore
+from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.ranks import Ranks, train
+from actors.trainer.restoration import Restoration
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import TrainerError, WeightsDamaged
+from schemas.event import Event
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.subjects import about
 from schemas.weights import WeightsPublished
-from slime_events.analysis.retrain.difference import training_differences
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.run.run_address import RunAddress
@@ -46,7 +47,8 @@ log = logging.getLogger(__name__)
 class TrainerPlan:
     """steps: of the run; weights of the last are published. checkpoints: the folder that they are saved into.
     publish_every, checkpoint_every: versions; None saves none. retention: which weights stay, beside those of a
-    checkpoint that does; None keeps all. checkpoint_retention: which checkpoints stay.
+    checkpoint that does; None keeps all. checkpoint_retention: which checkpoints stay. exact: a step that is trained
+    again and comes out otherwise ends the run.
     """
 
     steps: int
@@ -55,6 +57,7 @@ class TrainerPlan:
     checkpoint_every: int | None = None
     retention: Retention | None = None
     checkpoint_retention: Retention | None = None
+    exact: bool = False
 
     @classmethod
     def of(cls, settings: TrainSettings, checkpoints: str, *, evaluated: int = 0) -> TrainerPlan:
@@ -69,6 +72,7 @@ class TrainerPlan:
             trainer.save_interval,
             weights if weights.newest else None,
             saved if saved.newest else None,
+            trainer.exact,
         )
 
 
@@ -137,7 +141,9 @@ class Trainer:
         if self._published >= 0 and not await asyncio.to_thread(self._is_stored, trained.published[self._published]):
             self._to_write = self._published
         newest = trained.version if self._to_write < 0 else self._to_write
-        self._version = await restore(self._ranks, trained, self._folders, newest=newest)
+        needed = (trained.version, self._to_write)
+        self._restoration = Restoration(self._ranks, self._store, trained, needed=needed, exact=self.plan.exact)
+        self._version = await self._restoration.begin(self._folders, newest=newest)
         first = trained.published.get(trained.first)
         if self._version > trained.first:
             if self._to_write == self._version:
@@ -150,6 +156,8 @@ class Trainer:
                 f"the run began with weights {first.digest}, but the base checkpoint has {weights} now: give the "
                 "one that it began with"
             )
+        if self._version == trained.version > trained.first:
+            await self._restored()
 
     def _is_stored(self, published: WeightsPublished) -> bool:
         """Whether engines can load the version. Damaged files are removed, to be written again."""
@@ -183,8 +191,15 @@ class Trainer:
             await self._step_again(committed)
         self._batches.forget(committed.step)
 
-    async def _take_over(self) -> None:
-        """Claim the first own step. Raises TrainerError where another trainer has committed it meanwhile."""
+    async def _restored(self) -> None:
+        """Say what restoring has come to, and claim the next step: a late trainer can do neither."""
+        event = self._restoration.event(self._worker.id)
+        log.info("restored at version %d, optimizer %s", event.version, event.optimizer)
+        await self._take_over(event)
+
+    async def _take_over(self, *said: Event) -> None:
+        """Claim the first own step. said: in the same append. Raises TrainerError where another trainer has committed
+        the step meanwhile."""
         if self._claim is not None:
             return
         subject = self._about(self._version)
@@ -192,26 +207,29 @@ class Trainer:
         if last is not None and isinstance(last.envelope.event, StepCommitted):
             await self._take_step(last.envelope.event, last.envelope.producer)
         claimed = StepClaimed(step=self._version, trainer=self._worker.id)
-        position = await self._worker.append_fenced(claimed, Fence(subject, last.position if last else 0))
-        self._claim = self._version, position
+        enclose, fence = self._worker.enclose, Fence(subject, last.position if last else 0)
+        appends = [Append(enclose(claimed), fence), *(Append(enclose(event)) for event in said)]
+        self._claim = self._version, (await self._worker.log.append(appends))[0]
 
     def _about(self, step: int) -> str:
         return about(self._worker.log.run, "step", str(step))
 
     async def _step_again(self, committed: StepCommitted) -> None:
-        """Train a step that is in the log already, to the same digests."""
+        """Train a step that is in the log already; the ranks have its weights then."""
         if committed.step not in self._batches.sealed or committed.step != self._version:
             raise TrainerError(f"step {committed.step} was committed, but the log holds no batch or no step before it")
-        result = await train(self._ranks, await self._batches.made(committed.step))
-        digests = Digests(await self._digest(committed.version), result.optimizer_digest)
-        if different := training_differences(committed, digests):
-            raise TrainerError(
-                f"step {committed.step} differs from what was committed: {', '.join(map(str, different))}: "
-                "train on the same hardware, versions and number of threads"
-            )
-        log.info("step %d was trained again, to the same digests", committed.step)
-        self._version = committed.version
-        await self._checkpoint(digests)
+        await self._restoration.train(committed, await self._batches.made(committed.step))
+        self._version, digests = committed.version, self._restoration.digests
+        if self._version == self._to_write:
+            await self._write(self._version)
+        is_newest = self._version == self._trained.version
+        if is_newest:
+            await self._restored()
+        # What was said of a checkpoint holds for ever: other digests would not be believed.
+        if digests == self._trained.committed[self._version] or (
+            is_newest and self._version not in self._trained.saved
+        ):
+            await self._checkpoint(digests)
 
     async def _digest(self, version: int) -> str:
         """Of the ranks' weights, which are written if version is one that was lost."""

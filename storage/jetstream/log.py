@@ -26,7 +26,7 @@ from storage.jetstream.ensure import ensure_stream
 from storage.jetstream.long_stream import LongStream
 from storage.jetstream.read import read_blocks, read_events, recorded_of
 from storage.jetstream.retry import ApiError, Away, OnWait, Retry, log_wait
-from storage.jetstream.stream import NotTheLast, Stored, Stream
+from storage.jetstream.stream import NotTheLast, Stored, Stream, widen_stream
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, Recorded, Subjects, fence_lost, not_the_end
 
 if TYPE_CHECKING:
@@ -93,6 +93,11 @@ class JetStreamLog:
         except BaseException:
             await connection.close()
             raise
+
+    async def widen(self) -> None:
+        """Let a log that an earlier version has made take the events that are new since."""
+        if not self.lets_go:  # that one takes whatever comes in through its door
+            await widen_stream(self._stream, self.run)
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
         limit = min(MAX_EVENT_BYTES, self.connection.max_payload - HEADER_BYTES)

@@ -7,6 +7,7 @@ page is asked for up to a position that the leader has named.
 
 import asyncio
 import base64
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ from storage.jetstream.append import ID, PAST_ID
 from storage.jetstream.connection import Connection
 from storage.jetstream.retry import Retry
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES
+
+logger = logging.getLogger(__name__)
 
 PAGE = 1000
 """Messages in one Direct Get; the server allows 1024."""
@@ -167,6 +170,16 @@ def _last(head: bytes, name: bytes) -> bytes:
 
 class NotTheLast(Exception):
     """A fence that has lost already: the server need not be asked."""
+
+
+async def widen_stream(stream: Stream, run: str) -> None:
+    """Let a stream that an earlier version has made take the events that are new since."""
+    config = (await stream.info())["config"]
+    wanted, taken = stream_subjects(run), config["subjects"]
+    if missing := set(wanted) - set(taken):
+        subjects = [*wanted, *(subject for subject in taken if subject not in wanted)]
+        await stream.connection.api(f"STREAM.UPDATE.{stream.name}", config | {"subjects": subjects})
+        logger.info("stream %s takes %s now", stream.name, ", ".join(sorted(missing)))
 
 
 def stream_config(run: str, replicas: int = 1) -> dict[str, Any]:

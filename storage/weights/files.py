@@ -10,14 +10,13 @@ import math
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 
 from schemas.errors import CheckpointMismatch, WeightsDamaged
-from storage.digests import TensorDigest
+from storage.digests import TensorDigest, hashing
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined]  # a typing-only name before Python 3.12
@@ -64,11 +63,9 @@ def view(name: str, dtype: str, shape: Iterable[int], data: Buffer) -> TensorVie
     return TensorView(dtype, sizes, flat)
 
 
-def write_shard(
-    path: Path, tensors: Mapping[str, TensorView], pool: Executor, *, durable: bool
-) -> dict[str, TensorDigest]:
-    """One safetensors file; its tensors' digests, made by `pool` while the file is written."""
-    digests = {name: pool.submit(TensorDigest.of, *tensor) for name, tensor in tensors.items()}
+def write_shard(path: Path, tensors: Mapping[str, TensorView], *, durable: bool) -> dict[str, TensorDigest]:
+    """One safetensors file; its tensors' digests, made while the file is written."""
+    digests = {name: hashing().submit(TensorDigest.of, *tensor) for name, tensor in tensors.items()}
     # Wide elements first, so that every tensor is aligned for its dtype.
     order = sorted(tensors, key=lambda name: (-ITEM_BYTES[tensors[name].dtype], name))
     with path.open("xb", buffering=0) as file:

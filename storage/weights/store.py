@@ -17,7 +17,6 @@ import os
 import secrets
 import shutil
 from collections.abc import Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -100,7 +99,6 @@ class WeightStore:
         self.root = local_folder(url)
         self._base = Path(base) if base else None
         self._max_shard_bytes, self._durable = max_shard_bytes, durable
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="weights")
 
     def write(self, version: int, tensors: Iterable[TensorBytes], parent: int | None) -> WeightManifest:
         """Store a version; the same tensors again are the same version, already there.
@@ -160,7 +158,7 @@ class WeightStore:
         written: list[tuple[Path, dict[str, TensorDigest]]] = []
         for shard in _shards(tensors, self._max_shard_bytes):
             path = folder / f"shard-{len(written)}"
-            written.append((path, write_shard(path, shard, self._pool, durable=self._durable)))
+            written.append((path, write_shard(path, shard, durable=self._durable)))
         stored: dict[str, StoredTensor] = {}
         for number, (path, digests) in enumerate(written, 1):
             name = SINGLE if len(written) == 1 else f"model-{number:05d}-of-{len(written):05d}.safetensors"
@@ -264,15 +262,14 @@ def verify(folder: str | Path, digest: str | None = None) -> WeightManifest:
         raise WeightsDamaged(f"{root} holds weights {manifest.digest}, but {digest} was published: follow its url")
     if missing := manifest.tensors.keys() ^ tensors.keys():
         raise WeightsDamaged(f"{root}: tensor {min(missing)!r} is only in one of files and manifest")
-    with ThreadPoolExecutor(2) as pool:
-        hashes = pool.map(lambda name: hashlib.sha256(tensors[name].data).hexdigest(), manifest.tensors)
-        for (name, stored), sha256 in zip(manifest.tensors.items(), hashes, strict=True):
-            tensor = tensors[name]
-            if (tensor.dtype, tensor.shape, sha256) != (stored.dtype, stored.shape, stored.sha256):
-                raise WeightsDamaged(
-                    f"tensor {name!r} in {root / stored.file} is {tensor.dtype} {list(tensor.shape)} with sha256 "
-                    f"{sha256}, its manifest says {stored.dtype} {list(stored.shape)} with {stored.sha256}: restore it"
-                )
+    for name, found in tensor_digests(tensors.items()).items():
+        stored = manifest.tensors[name]
+        if found != TensorDigest(stored.dtype, stored.shape, stored.sha256):
+            raise WeightsDamaged(
+                f"tensor {name!r} in {root / stored.file} is {found.dtype} {list(found.shape)} with sha256 "
+                f"{found.sha256}, its manifest says {stored.dtype} {list(stored.shape)} with {stored.sha256}: restore "
+                "it"
+            )
     for name, sha256 in manifest.files.items():
         path = root / name
         if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 
 from actors.trainer import local_ranks, ranks
 from actors.trainer.local_ranks import LocalRanks
-from schemas.errors import CheckpointMismatch, RankLost, TrainerError
+from schemas.errors import CheckpointMismatch, InvalidValue, RankLost, TrainerError
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.run.process_environment import rank_environment
 from storage.cancellation import end_all
 
 
@@ -66,7 +68,7 @@ async def test_the_ranks_meeting_place_is_chosen_once_all_can_meet(monkeypatch: 
     said = list[str]()
 
     class Starting(Process):
-        def __init__(self, rank: int) -> None:
+        def __init__(self, rank: int, environment: dict[str, str]) -> None:
             super().__init__(after_s=0.01 * rank)
 
         async def call(self, method: str, *args: Any) -> Any:
@@ -85,6 +87,28 @@ async def test_the_ranks_meeting_place_is_chosen_once_all_can_meet(monkeypatch: 
     trainer = TrainerSettings(hf_checkpoint="", actor_num_gpus_per_node=2)
     async with local_ranks.local_ranks(SimpleNamespace(trainer=trainer, algorithm=AlgorithmSettings())):  # type: ignore[arg-type]
         assert said == ["ready", "ready", "chosen", "start", "start"]
+
+
+async def test_a_rank_has_its_variables_before_it_imports_anything() -> None:
+    process = local_ranks.RankProcess(0, rank_environment(TrainerSettings(deterministic_mode=True), {}))
+    try:
+        expected = {"NCCL_ALGO=Ring", "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0", "CUBLAS_WORKSPACE_CONFIG=:4096:8"}
+        async with asyncio.timeout(60):  # they are those of the parent until it is the new program
+            while not expected <= set(Path(f"/proc/{process._process.pid}/environ").read_text().split("\0")):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        process.kill()
+        await process.close()
+
+
+def test_variables_that_are_set_already_stay_if_they_are_deterministic() -> None:
+    on = TrainerSettings(deterministic_mode=True)
+    assert rank_environment(TrainerSettings(), {"NCCL_ALGO": "Tree"}) == {}
+    assert rank_environment(TrainerSettings(megatron={"deterministic_mode": True}), {}) == rank_environment(on, {})
+    assert rank_environment(on, {"NCCL_ALGO": "CollnetDirect,Ring"})["NCCL_ALGO"] == "CollnetDirect,Ring"
+    for name, value in (("NCCL_ALGO", "Ring,Tree"), ("CUBLAS_WORKSPACE_CONFIG", ":0:0")):
+        with pytest.raises(InvalidValue, match=name):
+            rank_environment(on, {name: value})
 
 
 async def test_an_interrupted_call_leaves_no_task_behind() -> None:

@@ -18,7 +18,7 @@ from schemas.errors import CheckpointMismatch
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.train_batch import TrainBatch
-from storage.weights.store import digest_of
+from storage.weights.store import WeightStore, digest_of
 from tests.megatron.conftest import tiny  # noqa: F401  # a fixture
 from tests.megatron.tiny import make_batch, settings_for
 from tests.simulation.parts import ScriptedRanks
@@ -121,6 +121,19 @@ async def test_a_folder_that_is_no_checkpoint_is_refused_and_the_ranks_can_begin
             await ranks.load_checkpoint(str(tmp_path / "nothing"))
     await ranks.reset()
     assert await state(ranks) == beginning
+
+
+async def test_weights_are_taken_from_a_folder_and_the_optimizer_stays(ranks: Ranks, tmp_path: Path) -> None:
+    await train(ranks, make_batch(0))
+    first = [(name, dtype, shape, bytes(data)) for name, dtype, shape, data in await ranks.export_weights()]
+    store = WeightStore(str(tmp_path), durable=False)
+    digest = store.write(1, first, None).digest
+    await train(ranks, make_batch(1))
+    optimizer = await ranks.optimizer_digest()
+    await ranks.load_weights(store.folder(1))
+    assert digest_of(await ranks.export_weights()) == digest
+    if not isinstance(ranks, ScriptedRanks):  # whose optimizer is its weights
+        assert await ranks.optimizer_digest() == optimizer
 
 
 async def test_an_empty_batch_leaves_all_as_it_is(ranks: Ranks) -> None:

@@ -142,7 +142,7 @@ async def test_checkpoints_that_retention_lets_go_take_their_weights_with_them(
     foreign = Path(folders.of(77))
     foreign.mkdir(parents=True)
 
-    def trainer() -> Trainer:
+    def trainer(*, exact: bool = False) -> Trainer:
         batches = PendingBatches(unpack, temperature=1.0)
         return Trainer(Participant(sim.log, "trainer"), sim.ranks, store, batches, plan)
 

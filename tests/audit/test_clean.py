@@ -52,7 +52,10 @@ async def test_a_synchronous_run(synchronous: Run) -> None:
         "rewards": {"assigned": 58, "failed": 0, "waiting for a grader": 0},
         "verdicts": {"accepted": 10, "rejected (filter)": 4},
         "batches": {"batches": 5, "samples": 30, "rewards not renormalised": 0},
-        "steps": {"steps": 5, "tokens": 774, "trainers": 1, "batches waiting for the trainer": 0},
+        "steps": {
+            "steps": 5, "tokens": 774, "trainers": 1, "restored": 0, "steps after an approximate optimizer": 0,
+            "batches waiting for the trainer": 0,
+        },
         "training": {"trained": 30},
         "staleness": {"at worst": 0, "allowed": 0, "samples by versions behind": {"0": 30}},
         "evaluations": {"evaluations": 4, "samples": 16, "under way": 0},

@@ -80,6 +80,7 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
         ("--opsm-delta -0.1", "opsm_delta is -0.1"),
         ("--weight-decay -1", "weight_decay is -1"),
         ("--micro-batch-size 0", "micro_batch_size is 0"),
+        ("--deterministic-mode --tp-comm-overlap", "deterministic_mode|tp_comm_overlap"),
         ("--archive-seconds 0", "archive_seconds is 0"),
         ("--log-keep-steps 5", "log_keep_steps 5|archive_url"),
         ("--log-keep-steps 0 --archive-url a", "log_keep_steps is 0"),

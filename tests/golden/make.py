@@ -36,6 +36,7 @@ from schemas.rollouts import (
 )
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepClaimed, StepCommitted
+from schemas.trainers import Fidelity, TrainerRestored, WeightsDistance
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined, WorkerLost
@@ -269,6 +270,17 @@ def _step() -> Iterator[Event]:
     )
     yield WeightsPublished(version=1, parent=0, url="weights/1", digest=DIGEST, bytes=1000)
     yield CheckpointSaved(version=1, url="checkpoints/1", weights_digest=DIGEST, optimizer_digest=DIGEST, seconds=0.1)
+    yield TrainerRestored(
+        version=1,
+        trainer="trainer-2",
+        checkpoint=0,
+        optimizer=Fidelity.APPROXIMATE,
+        retrained=1,
+        differing=1,
+        distance=WeightsDistance(max_abs=1e-6, relative_l2=1e-8),
+        optimizer_digest="cd" * 32,
+        seconds=0.5,
+    )
     yield EvalCompleted(
         dataset="held-out",
         version=1,

@@ -77,6 +77,7 @@ class Story:
     batches: dict[int, tuple[list[str], str]] = field(default_factory=dict)
     weights: dict[int, str] = field(default_factory=dict)
     optimizers: dict[int, str] = field(default_factory=dict)
+    restored: dict[int, set[str]] = field(default_factory=dict)
     published: dict[int, str] = field(default_factory=dict)
     steps: int = 0
     over: str = ""

@@ -25,6 +25,7 @@ class Training:
             "weights.published": self._published,
             "weights.activated": self._weights_used,
             "checkpoint.saved": self._checkpoint,
+            "trainer.restored": self._restored,
         }
         handler = handlers.get(record.type)
         if handler is not None:
@@ -137,13 +138,25 @@ class Training:
     def _checkpoint(self, record: Record) -> Iterator[Finding]:
         event = record.event
         yield from self._same_digest(record, self._story.weights, event["weights_digest"])
-        committed = self._story.optimizers.get(event["version"])
-        if committed is not None and committed != event["optimizer_digest"]:
+        version = event["version"]
+        committed, later = self._story.optimizers.get(version), self._story.restored.get(version, set())
+        if committed is not None and event["optimizer_digest"] not in {committed, *later}:
             yield Finding(
                 Kind.WRONG_WEIGHTS,
                 record.position,
                 f"checkpoint {event['version']} has another optimizer than was committed",
             )
+
+    def _restored(self, record: Record) -> Iterator[Finding]:
+        """A trainer goes on from the newest version, with its weights, and does not call another optimizer exact."""
+        story, event = self._story, record.event
+        version, digest = event["version"], event.get("optimizer_digest", "")
+        if version != story.steps or event.get("weights", "exact") != "exact":
+            detail = f"a trainer goes on from version {version}; version {story.steps} is the newest"
+            yield Finding(Kind.BROKEN_CHAIN, record.position, detail)
+        if event["optimizer"] == "exact" and digest != story.optimizers.get(version):
+            yield Finding(Kind.WRONG_WEIGHTS, record.position, f"the optimizer at {version} is not what was committed")
+        story.restored.setdefault(version, set()).add(digest)
 
     def _same_digest(self, record: Record, known: dict[int, str], digest: str) -> Iterator[Finding]:
         version = record.event["version"]

@@ -17,6 +17,7 @@ from actors.megatron.weights import digest_tensors
 from schemas.errors import CheckpointMismatch, ImpossibleCombination, InvalidValue, TrainerError
 from slime_events.core.train_batch import TrainBatch
 from storage.digests import weights_digest
+from storage.weights.store import WeightStore
 from tests.megatron.tiny import make_batch, make_model
 
 Trainer = Callable[..., Any]
@@ -58,6 +59,41 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
         assert weights(rank) == expected
     assert [result.optimizer_digest for result in resumed] == [result.optimizer_digest for result in through]
     assert [result.metrics["lr"] for result in resumed] == [result.metrics["lr"] for result in through]
+
+
+def test_the_optimizer_is_hashed_as_often_as_is_wanted(tiny: Path, trainer: Trainer) -> None:
+    for wanted, hashed in (("every", [True, True]), ("checkpoint", [False, True]), ("off", [False, False])):
+        with trainer(tiny, optimizer_digest=wanted, save_interval=2, deterministic_mode=True) as rank:
+            digests = [rank.train(make_batch(step)).optimizer_digest for step in range(2)]
+            assert [bool(digest) for digest in digests] == hashed
+            assert digests[1] in ("", rank.optimizer_digest())
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_main_weights_follow_the_weights_that_are_loaded(
+    bf16: bool, tiny: Path, tmp_path: Path, trainer: Trainer
+) -> None:
+    store, dtype = WeightStore(str(tmp_path), durable=False), torch.bfloat16 if bf16 else torch.float32
+    with trainer(tiny, bf16=bf16) as rank:
+        rank.train(make_batch(0))
+        committed = store.write(1, rank.export_bytes(), 0)
+        (optimizer,) = rank.trainee.optimizer.chained_optimizers
+        mains = [main for group in optimizer.optimizer.param_groups for main in group["params"]]
+        before = [main.detach().clone().view(-1) for main in mains]
+        assert (sum(int((main.to(dtype) != main).sum()) for main in before) > 0) is bf16, "updates below the weights"
+        with torch.no_grad():
+            for main in mains:
+                main.view(-1)[0] += 0.5
+        if bf16:
+            optimizer._copy_main_params_to_model_params()
+        assert weights(rank) != committed.digest
+        rank.load_weights(store.folder(1))
+        assert weights(rank) == committed.digest
+        for main, was in zip(mains, before, strict=True):
+            assert torch.equal(main.view(-1)[1:], was[1:]), "what rounds to the weight keeps its lower bits"
+            assert main.view(-1)[0] == was[0].to(dtype)
+        rank.train(make_batch(1))
+        assert weights(rank) != committed.digest
 
 
 def test_other_settings_hold_from_a_checkpoint_on(tiny: Path, tmp_path: Path, trainer: Trainer) -> None:

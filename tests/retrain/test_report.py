@@ -15,6 +15,8 @@ import pytest
 from actors.offline.retrain_run import Save, Wanted, retrain
 from schemas.errors import CheckpointMismatch, ImpossibleCombination
 from schemas.runs import RunStarted
+from schemas.steps import StepCommitted
+from schemas.trainers import TrainerRestored
 from slime_events.analysis.retrain.difference import Compared, Difference, Retrained, distance
 from slime_events.analysis.retrain.report import likely_causes, report_text, step_text
 from slime_events.core.config.settings import TrainSettings
@@ -22,7 +24,9 @@ from storage.weights.files import view
 from storage.weights.store import TensorBytes, verify
 from tests.retrain.changed import Care, as_log, flip_reward
 from tests.retrain.conftest import Recorded, record
-from tests.simulation.parts import ScriptedRanks
+from tests.scripted_engine import Script
+from tests.simulation.parts import NoisyRanks, ScriptedRanks
+from tests.simulation.simulation import Simulation, make_plan
 
 
 def building(*made: ScriptedRanks) -> Callable[[TrainSettings], Any]:
@@ -56,6 +60,32 @@ async def test_a_difference_is_told_with_both_digests_and_its_cause(recorded: Re
     text, (weights, _) = report_text(report), report.wrong.differences
     assert f"weights digest: recorded {weights.recorded}, now {weights.now}" in text
     assert "an event of step 1 was changed after the run" in text
+
+
+def test_ranks_that_differ_are_measured_at_every_step(tmp_path: Path) -> None:
+    """The run itself was restored once by ranks that differ: it comes out otherwise on any machine from there on."""
+
+    async def run() -> Recorded:
+        async with Simulation(tmp_path, make_plan(), ranks=NoisyRanks()) as sim:
+            sim.start_engine(Script(chunk=8, seconds_per_chunk=0.002))
+            await sim.until(StepCommitted, 3)
+            await sim.kill_trainer()
+            sim.start_trainer(NoisyRanks(disk=sim.ranks.disk))
+            await sim.finish()
+            return Recorded(sim.log, {})
+
+    recorded = asyncio.run(run())
+    (restored,) = [e.version for r in recorded.log.records if isinstance(e := r.envelope.event, TrainerRestored)]
+    ranks, lines = NoisyRanks(), list[str]()
+    judged = retrain(recorded.opened(), Wanted(), lambda s: lines.append(step_text(s)), make_ranks=building(ranks))
+    report = asyncio.run(judged)
+    assert [bool(step.differences) for step in report.steps] == [step >= restored for step in range(5)]
+    apart = [step.distance.relative_l2 for step in report.steps if step.distance]
+    assert len(apart) == 5 - restored
+    assert all(0 < far < 1 for far in apart)
+    assert ["DIFFERS" in line for line in lines] == [step >= restored for step in range(5)]
+    assert report.wrong is report.steps[restored]
+    assert report.causes[0].startswith(f"the run's trainer was restored at version {restored} with an approximate")
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,36 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from schemas.errors import TrainerError
-from slime_events.app.launch.roles import ENGINE_SHARE, ENGINES, GRADER, RANK_SHARE, Roles
+from slime_events.app.launch.roles import ENGINE_SHARE, ENGINES, GRADER, RANK_SHARE, TRAINER, Roles
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.run.process_environment import DETERMINISTIC
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_a_deterministic_trainer_s_processes_alone_have_its_variables(*, is_on: bool) -> None:
+    given: dict[str, Any] = {}
+
+    def actor(cls: type, name: str, *_: Any, env: Any, **__: Any) -> Any:
+        given[name.split("-")[0]] = env
+        return SimpleNamespace(run=SimpleNamespace(remote=lambda *_: SimpleNamespace(future=concurrent.futures.Future)))
+
+    trainer = TrainerSettings(deterministic_mode=is_on, actor_num_gpus_per_node=2)
+    cluster: Any = SimpleNamespace(actor=actor, gpus=0)
+    address: Any = SimpleNamespace(run="sim", folder="")
+
+    async def start() -> None:
+        roles = Roles(cluster, replace(TrainSettings(), trainer=trainer), address)
+        for role in (GRADER, TRAINER):
+            roles.start(role)
+
+    asyncio.run(start())
+    assert given["grader"] is None
+    assert given["rank1"] == given["trainer"]
+    assert set(given["trainer"]) == (set(DETERMINISTIC) if is_on else set())
 
 
 async def fail_around_the_end(*, is_late: bool) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from schemas.errors import TrainerError
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunStarted
+from schemas.trainers import Fidelity, TrainerRestored
 from schemas.workers import WorkerJoined
 from slime_events.analysis.model.progress import Progress
 from slime_events.app.launch import supervisor
@@ -35,13 +36,15 @@ async def worker(monkeypatch: pytest.MonkeyPatch) -> Participant:
     return worker
 
 
-async def watch(worker: Participant, folder: Path, check_server: Callable[[], Awaitable[None]]) -> Progress:
+async def watch(
+    worker: Participant, folder: Path, check_server: Callable[[], Awaitable[None]], note: Any = lambda _: None
+) -> Progress:
     """Until the run has ended; what was seen of it. check_server: called between looks at the log."""
     archivist = asyncio.get_running_loop().create_future()
     roles: Any = SimpleNamespace(tasks={ARCHIVIST: archivist}, stop=lambda role: archivist.cancel())
     settings = TrainSettings(rollout=RolloutSettings(rollout_batch_size=1, num_rollout=1, rollout_deadline=0.1))
     run_folder: Any = SimpleNamespace(path=folder, logs=folder, archive=folder / "archive")
-    view: Any = SimpleNamespace(begin=lambda *_: archivist.set_result(None), tick=lambda *_: None, note=lambda _: None)
+    view: Any = SimpleNamespace(begin=lambda *_: archivist.set_result(None), tick=lambda *_: None, note=note)
     progress = Progress("sim")
     await asyncio.wait_for(Supervisor(worker, roles, progress, view, settings, run_folder, check_server).watch(), 60)
     return progress
@@ -60,6 +63,22 @@ async def test_a_conductor_that_hangs_is_named_by_the_launcher(
     (*_, failed) = [recorded.envelope.event async for recorded in worker.log.read()]
     assert isinstance(failed, RunFailed)
     assert (failed.role, failed.waited_for) == ("conductor", "the trainer to publish version 0")
+
+
+async def test_an_approximate_optimizer_is_told_at_once(tmp_path: Path, worker: Participant) -> None:
+    end, notes = RunFinished(reason=FinishReason.ALL_STEPS, steps=1, events=3, state_digest=""), list[str]()
+    restored = [
+        TrainerRestored(version=2 + n, trainer=f"t{n}", checkpoint=0, optimizer=optimizer, retrained=2, differing=1)
+        for n, optimizer in enumerate(Fidelity)
+    ]
+
+    async def say() -> None:
+        await worker.append([*restored, end])
+
+    await watch(worker, tmp_path, say, notes.append)
+    (note,) = notes
+    assert "version 3" in note
+    assert "approximate" in note
 
 
 async def test_the_progress_is_that_of_the_run_up_to_its_end(tmp_path: Path, worker: Participant) -> None:

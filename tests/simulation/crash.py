@@ -165,6 +165,7 @@ class Scene:
     feed: Callable[[Path], PromptFeed] | None = None
     recorded: OpenedRun | None = None
     hold_s: float = 0.001
+    ranks: type[ScriptedRanks] = ScriptedRanks
     keep_steps: int | None = None
 
 
@@ -298,7 +299,7 @@ class Crashed:
     async def _train(self, line: MortalLine) -> None:
         known = await self.snapshots.newest(line)
         more = {"start_of": partial(training_start, known.state)} if known else {}
-        ranks = ScriptedRanks(disk=self.disk)
+        ranks = self.scene.ranks(disk=self.disk)
         await make_trainer(self._worker(line), self.scene.plan, ranks, self.folder, **more).run()
 
     def _engine(self, script: Script) -> Callable[[MortalLine], Coroutine[Any, Any, None]]:

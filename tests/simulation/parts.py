@@ -8,11 +8,14 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from schemas.errors import CheckpointMismatch, LogUnavailable
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.plugins.rewards.outcome import Graded, Outcome
 from slime_events.plugins.sample import Sample
 from storage.log import Append, Consumer, Delivery, EventLog, Recorded, Subjects
+from storage.weights.files import open_checkpoint
 from storage.weights.store import TensorBytes
 
 
@@ -94,8 +97,45 @@ class ScriptedRanks:
             raise CheckpointMismatch(f"{folder} is not there")
         self.weights = self.disk[folder]
 
+    async def load_weights(self, folder: str) -> None:
+        self.weights = bytes(open_checkpoint(folder)["w"].data)
+
     async def reset(self) -> None:
         self.weights = b"\0" * 32
+
+
+class NoisyRanks(ScriptedRanks):
+    """Adds noise to each step that was trained before, by whomever, as a GPU may. Moments follow from every batch,
+    weights move by a little that follows from the moments. disk: outlives processes, and knows what was trained.
+    """
+
+    def __init__(self, seconds: float = 0.0, disk: dict[str, bytes] | None = None) -> None:
+        super().__init__(seconds, disk)
+        self.moments = b""
+
+    async def train(self, batch: TrainBatch) -> StepResult:
+        before, times = self.weights, len(self.disk.setdefault(f"trained {batch.step}", b""))
+        self.disk[f"trained {batch.step}"] += b"."
+        result = await super().train(batch)
+        self.moments = hashlib.sha256(self.moments + f"{batch.step} {times}".encode()).digest()
+        moved = np.frombuffer(self.moments, "<u4") / 2**32 * 1e-3
+        self.weights = (np.frombuffer(before, "<f4") + moved).astype("<f4").tobytes()
+        return StepResult(result.metrics, await self.optimizer_digest())
+
+    async def optimizer_digest(self) -> str:
+        return hashlib.sha256(self.moments).hexdigest()
+
+    async def save_checkpoint(self, folder: str) -> None:
+        await super().save_checkpoint(folder)
+        self.disk[folder] += self.moments
+
+    async def load_checkpoint(self, folder: str) -> None:
+        await super().load_checkpoint(folder)
+        self.weights, self.moments = self.weights[:32], self.weights[32:]
+
+    async def reset(self) -> None:
+        await super().reset()
+        self.moments = b""
 
 
 @dataclass(eq=False)

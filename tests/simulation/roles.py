@@ -86,14 +86,16 @@ def make_conductor(
     )
 
 
-def make_trainer(worker: Participant, plan: Plan, ranks: Any, folder: Path, **more: Any) -> Trainer:
+def make_trainer(
+    worker: Participant, plan: Plan, ranks: Any, folder: Path, *, exact: bool = False, **more: Any
+) -> Trainer:
     """A trainer whose weights and checkpoints lie in the folder. more: of its arguments."""
     return Trainer(
         worker,
         ranks,
         WeightStore(str(folder / "weights"), durable=False),
         PendingBatches(unpack, temperature=1.0),
-        TrainerPlan(plan.steps, str(folder / "checkpoints"), plan.publish_every, plan.checkpoint_every),
+        TrainerPlan(plan.steps, str(folder / "checkpoints"), plan.publish_every, plan.checkpoint_every, exact=exact),
         **more,
     )
 

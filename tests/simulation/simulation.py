@@ -92,8 +92,8 @@ class Simulation:
     def _worker(self, role: str) -> Participant:
         return Participant(self.log, role, incarnation=self._incarnation)
 
-    def _new_trainer(self) -> Trainer:
-        return make_trainer(self._worker("trainer"), self.plan, self.ranks, self.folder)
+    def _new_trainer(self, *, exact: bool = False) -> Trainer:
+        return make_trainer(self._worker("trainer"), self.plan, self.ranks, self.folder, exact=exact)
 
     async def __aenter__(self) -> Simulation:
         await Participant(self.log, "launcher").append([self._started])
@@ -156,10 +156,10 @@ class Simulation:
         self._roles.remove(task)
         return task
 
-    def start_trainer(self, ranks: Any) -> asyncio.Task[int]:
+    def start_trainer(self, ranks: Any, *, exact: bool = False) -> asyncio.Task[int]:
         """Another one, with ranks that hold the base."""
         self.ranks = ranks
-        self.trainer = self._new_trainer()
+        self.trainer = self._new_trainer(exact=exact)
         task = asyncio.create_task(self.trainer.run(), name="trainer")
         self._roles.append(task)
         return task

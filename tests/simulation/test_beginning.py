@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_reader import open_run
+from slime_events.core.train_batch import StepResult, TrainBatch
 from storage.archive.writer import ArchiveWriter
 from storage.memory_log import MemoryLog
 from storage.weights.store import read
@@ -56,13 +58,18 @@ class Ranks:
         self.trained.append([batch.step for batch in ranks.trained])
 
 
-async def archived(folder: Path, branched: Branched | None = None, disk: dict[str, bytes] | None = None) -> str:
+async def archived(
+    folder: Path,
+    branched: Branched | None = None,
+    disk: dict[str, bytes] | None = None,
+    ranks: ScriptedRanks | None = None,
+) -> str:
     """The URL of the archive of a finished run, which is all that is left of it."""
     base = folder / "base"
     base.mkdir(parents=True)
     (base / "config.json").write_text("{}")
     started = RunStarted(settings={"trainer": {"hf_checkpoint": str(base)}}, code_version="", branched=branched)
-    async with Simulation(folder, PLAN, started=started, ranks=ScriptedRanks(disk=disk)) as sim:
+    async with Simulation(folder, PLAN, started=started, ranks=ranks or ScriptedRanks(disk=disk)) as sim:
         sim.start_engine(Script(chunk=8))
         await sim.finish()
     writer = ArchiveWriter(str(folder / "archive"), "sim")
@@ -91,15 +98,30 @@ async def test_it_is_trained_from_the_archive_once(tmp_path: Path) -> None:
     assert notes[0] == "making version 2 of run sim, which this one goes on from"
 
 
-async def test_a_new_optimizer_gets_the_weights_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stored", [True, False], ids=["from their files", "trained again"])
+async def test_a_new_optimizer_gets_the_weights_alone(tmp_path: Path, *, stored: bool) -> None:
     branched, settings = await point(await archived(tmp_path / "parent"), 2, fresh=True)
     other = msgspec.structs.replace(settings, trainer=msgspec.structs.replace(settings.trainer, optimizer="sgd"))
     ranks = Ranks()
+    if not stored:
+        shutil.rmtree(tmp_path / "parent" / "weights")
     await put_branch_checkpoint(branched, other, str(tmp_path / "own"), note=lambda _: None, make_ranks=ranks)
-    assert [one.trainer.optimizer for one in ranks.built] == ["adam", "sgd"]
-    assert ranks.trained == [[0, 1], []]
+    assert [one.trainer.optimizer for one in ranks.built] == (["sgd"] if stored else ["adam", "sgd"])
+    assert ranks.trained == ([[]] if stored else [[0, 1], []])
     assert [Path(folder).name for folder in ranks.disk] == ["v000002"]
-    assert branched.weights_digest[:12] in str(ranks.built[1].trainer.load)
+    assert branched.weights_digest[:12] in str(ranks.built[-1].trainer.load)
+
+
+async def test_an_optimizer_without_a_digest_cannot_be_gone_on_from(tmp_path: Path) -> None:
+    class Unhashed(ScriptedRanks):
+        async def train(self, batch: TrainBatch) -> StepResult:
+            return StepResult((await super().train(batch)).metrics, "")
+
+    where = await archived(tmp_path / "parent", ranks=Unhashed())
+    assert (await point(where, 0))[0].optimizer_digest == ""
+    assert (await point(where, 1, fresh=True))[0].version == 1
+    with pytest.raises(InvalidValue, match="no optimizer digest of version 1"):
+        await point(where, 1)
 
 
 async def test_the_archives_of_a_whole_line_are_enough(tmp_path: Path) -> None:

@@ -19,6 +19,12 @@ from schemas.evals import EvalCompleted
 from schemas.groups import GroupRejected
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutSuspended, Sampling
+from schemas.steps import StepCommitted
+from schemas.trainers import Fidelity, TrainerRestored
+from slime_events.analysis.audit.audit import Audit
+from slime_events.analysis.audit.ledger import Rules
+from slime_events.analysis.audit.steps import APPROXIMATE
+from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunPhase, RunState
@@ -33,6 +39,7 @@ from tests.replay.replayed import policy_for, replayed
 from tests.scripted_engine import Script
 from tests.simulation.crash import Crash, Crashed, Fate, Half, Scene, Scope
 from tests.simulation.leaving import LeavingLog
+from tests.simulation.parts import NoisyRanks
 from tests.simulation.simulation import make_plan
 
 SMALL = {"steps": 3, "groups": 1, "samples": 2, "sampling": Sampling(max_new_tokens=8), "checkpoint_every": 2}
@@ -72,6 +79,7 @@ PARTIAL = Scene(
     scripts=(Script(chunk=12, eos=0, stop_chance=0.2), Script(chunk=1, seconds_per_chunk=0.02)),
 )
 
+NOISY = replace(PLAIN, ranks=NoisyRanks)
 REWARDING = Scene(
     plan=make_plan(**SMALL | {"steps": 2, "checkpoint_every": None}),
     prompts=["one", {"input": "two", "label": "1", "metadata": {"rm_type": "f1"}}],
@@ -194,6 +202,30 @@ async def test_one_process_dies_at_each_of_its_appends(tmp_path: Path, role: str
 @pytest.mark.parametrize("role", ["conductor", "grader", "trainer", "engine0", "engine1"])
 async def test_one_of_several_engines_and_graders_of_groups(tmp_path: Path, role: str) -> None:
     assert await at_every_append(TWO_ENGINES, tmp_path, figures, scope=Scope.ROLE, role=role) > 1
+
+
+@pytest.mark.parametrize("scope", Scope)
+async def test_ranks_that_never_train_the_same_again(tmp_path: Path, scope: Scope) -> None:
+    restored: list[TrainerRestored] = []
+
+    def judge(log: MemoryLog) -> dict[str, Any]:
+        auditor = Audit(log.run, rules=Rules(NOISY.plan, AlgorithmSettings()))
+        for record in log.records:
+            auditor.apply(record)
+        report = auditor.finish()
+        assert report.clean, report.findings
+        events = events_of(log, TrainerRestored)
+        restored.extend(events)
+        vague = [event.version for event in events if event.optimizer is Fidelity.APPROXIMATE]
+        assert vague == [event.version for event in events if event.retrained], "noise is in every step trained again"
+        (steps,) = (check for check in report.checks if check.name == "steps")
+        expected = sum(event.version > min(vague) for event in events_of(log, StepCommitted)) if vague else 0
+        assert (steps.counts["restored"], steps.counts[APPROXIMATE]) == (len(events), expected)
+        return {name: value for name, value in figures(log).items() if name not in ("weights", "optimizer")}
+
+    assert await at_every_append(NOISY, tmp_path, judge, scope=scope, role="trainer") > 5
+    assert {event.optimizer for event in restored} == set(Fidelity)
+    assert {event.weights for event in restored} == {Fidelity.EXACT}
 
 
 async def test_an_engine_that_gives_rewards_dies_at_each_of_its_appends(tmp_path: Path) -> None:

@@ -9,17 +9,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import TrainerError, WeightsDamaged
 from schemas.steps import StepCommitted
+from schemas.trainers import Fidelity, TrainerRestored
 from schemas.weights import WeightsPublished
 from slime_events.core.state.run import RunPhase
-from storage.weights.store import verify
+from slime_events.core.train_batch import StepResult, TrainBatch
+from storage.weights.store import read, verify
 from tests.scripted_engine import Script
-from tests.simulation.parts import ScriptedRanks
+from tests.simulation.parts import NoisyRanks, ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan
 
 STEP = Script(chunk=8, seconds_per_chunk=0.002)
@@ -60,9 +63,9 @@ async def test_steps_since_the_last_checkpoint_are_trained_again(
 
 
 @asynccontextmanager
-async def crashed(tmp_path: Path, **plan: Any) -> AsyncIterator[Simulation]:
+async def crashed(tmp_path: Path, ranks: Any = None, **plan: Any) -> AsyncIterator[Simulation]:
     """A run whose trainer is gone after three steps."""
-    async with Simulation(tmp_path, make_plan(**plan)) as sim:
+    async with Simulation(tmp_path, make_plan(**plan), ranks=ranks) as sim:
         sim.start_engine(STEP, lease_s=1.0)
         await sim.until(StepCommitted, 3)
         await sim.kill_trainer()
@@ -88,17 +91,105 @@ async def test_a_checkpoint_that_cannot_be_trusted_is_passed_over(tmp_path: Path
     assert [event.version for event in sim.events(CheckpointSaved)] == [1, 2, 3, 4, 5], "and not said again"
 
 
-async def test_a_step_that_comes_out_otherwise_is_named(tmp_path: Path) -> None:
-    class Broken(ScriptedRanks):
-        async def train(self, batch: Any) -> Any:
-            result = await super().train(batch)
-            if batch.step == 1:
-                self.weights = b"!" * 32
-            return result
+async def test_with_exact_a_step_that_comes_out_otherwise_ends_the_run(tmp_path: Path) -> None:
+    async with crashed(tmp_path, ranks=NoisyRanks()) as sim:
+        with pytest.raises(TrainerError, match=r"step 0 differs from what was committed: weights digest \w{64} inst"):
+            await asyncio.wait_for(sim.start_trainer(NoisyRanks(disk=sim.ranks.disk), exact=True), 60)
 
-    async with crashed(tmp_path) as sim:
-        with pytest.raises(TrainerError, match=r"step 1 differs from what was committed: weights digest \w{64} inst"):
-            await asyncio.wait_for(sim.start_trainer(Broken()), 60)
+
+@pytest.mark.parametrize("every", [None, 2])
+async def test_the_committed_weights_are_taken_where_training_again_gives_others(
+    tmp_path: Path, every: int | None
+) -> None:
+    async with crashed(tmp_path, ranks=NoisyRanks(), checkpoint_every=every) as sim:
+        sim.start_trainer(NoisyRanks(disk=sim.ranks.disk))
+        assert await sim.finish() is RunPhase.FINISHED
+    (restored,) = sim.events(TrainerRestored)
+    retrained = 3 if every is None else 1
+    assert (restored.version, restored.checkpoint) == (3, 3 - retrained)
+    assert (restored.retrained, restored.differing) == (retrained, retrained)
+    assert (restored.weights, restored.optimizer) == (Fidelity.EXACT, Fidelity.APPROXIMATE)
+    assert restored.distance is not None
+    assert 0 < restored.distance.max_abs < 1e-3, "steps are compared one by one: noise does not add up"
+    committed = {event.version: event for event in sim.events(StepCommitted)}
+    assert restored.optimizer_digest != committed[3].optimizer_digest
+    for event in sim.events(WeightsPublished)[1:]:
+        _, tensors = read(event.url)
+        assert verify(event.url, committed[event.version].weights_digest)
+        if event.version == 4:  # made of exactly the weights before, with the moments that the trainer said
+            before = np.frombuffer(read(sim.events(WeightsPublished)[3].url)[1]["w"].data, "<f4")
+            assert np.abs(np.frombuffer(tensors["w"].data, "<f4") - before).max() < 1e-3
+
+
+@pytest.mark.parametrize(("gone", "ends"), [([1, 2], True), ([3], False)])
+async def test_only_the_newest_weights_have_to_be_there(tmp_path: Path, gone: list[int], ends: bool) -> None:
+    async with crashed(tmp_path, ranks=NoisyRanks()) as sim:
+        sim.trainer._store.remove(gone)
+        trainer = sim.start_trainer(NoisyRanks(disk=sim.ranks.disk))
+        if ends:
+            assert await sim.finish() is RunPhase.FINISHED
+            (restored,) = sim.events(TrainerRestored)
+            assert restored.distance is not None
+            assert restored.distance.max_abs < 3e-3, "noise of three steps adds up"
+        else:
+            with pytest.raises(TrainerError, match=r"version 3 with digest \w{64}, cannot be loaded"):
+                await asyncio.wait_for(trainer, 60)
+
+
+@pytest.mark.parametrize("ranks", [ScriptedRanks, NoisyRanks])
+async def test_without_optimizer_digests_the_weights_decide(tmp_path: Path, ranks: type[ScriptedRanks]) -> None:
+    class Unhashed(ranks):  # type: ignore[misc, valid-type]
+        async def train(self, batch: TrainBatch) -> StepResult:
+            return StepResult((await super().train(batch)).metrics, "")
+
+    async with crashed(tmp_path, ranks=Unhashed(), checkpoint_every=2) as sim:
+        sim.start_trainer(Unhashed(disk=sim.ranks.disk))
+        assert await sim.finish() is RunPhase.FINISHED
+    (restored,) = sim.events(TrainerRestored)
+    assert (restored.checkpoint, restored.retrained, restored.optimizer_digest) == (2, 1, "")
+    assert (restored.optimizer is Fidelity.EXACT) is (ranks is ScriptedRanks)
+    assert {event.optimizer_digest for event in sim.events(CheckpointSaved)} == {""}
+
+
+async def test_a_checkpoint_that_was_lost_is_not_saved_again_with_other_bits(tmp_path: Path) -> None:
+    async with crashed(tmp_path, ranks=NoisyRanks(), checkpoint_every=2) as sim:
+        (lost,) = sim.events(CheckpointSaved)
+        del sim.ranks.disk[lost.url]
+        sim.start_trainer(NoisyRanks(disk=sim.ranks.disk))
+        assert await sim.finish() is RunPhase.FINISHED
+    assert lost.url not in sim.ranks.disk, "its digests stand in the log, and these are others"
+    assert [event.version for event in sim.events(CheckpointSaved)] == [2, 4]
+
+
+async def test_weights_that_did_not_arrive_are_noticed(tmp_path: Path) -> None:
+    class Deaf(NoisyRanks):
+        async def load_weights(self, folder: str) -> None:
+            self.weights = b"\0" * 32
+
+    async with crashed(tmp_path, ranks=NoisyRanks()) as sim:
+        with pytest.raises(TrainerError, match=r"version 1 with digest \w{64}, cannot be loaded"):
+            await asyncio.wait_for(sim.start_trainer(Deaf(disk=sim.ranks.disk)), 60)
+
+
+async def test_a_checkpoint_of_an_approximate_optimizer_is_gone_on_from(tmp_path: Path) -> None:
+    """A trainer dies between its commit and its checkpoint: the next one saves what it goes on with, and says which."""
+
+    class Saving(NoisyRanks):
+        async def save_checkpoint(self, folder: str) -> None:
+            await asyncio.Event().wait()
+
+    async with crashed(tmp_path, ranks=Saving(), checkpoint_every=3) as sim:
+        disk = sim.ranks.disk
+        sim.start_trainer(NoisyRanks(disk=disk))
+        saved = (await sim.until(CheckpointSaved))[-1]
+        await sim.kill_trainer()
+        sim.start_trainer(NoisyRanks(disk=disk))
+        assert await sim.finish() is RunPhase.FINISHED
+    first, second = sim.events(TrainerRestored)
+    assert saved.version == 3
+    assert saved.optimizer_digest == first.optimizer_digest
+    assert second.checkpoint == 3
+    assert second.differing == second.retrained
 
 
 async def test_another_base_is_named(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 import msgspec
 import pytest
 
-from storage.digests import TensorDigest, weights_digest
+from storage.digests import TensorDigest, tensor_digests, weights_digest
 
 TENSORS = {"b": TensorDigest.of("BF16", (), b"\1\2"), "a": TensorDigest.of("F32", (2, 3), bytes(24))}
 
@@ -16,6 +17,30 @@ def test_it_is_over_lines_in_the_order_of_names() -> None:
     zeros, scalar = hashlib.sha256(bytes(24)).hexdigest(), hashlib.sha256(b"\1\2").hexdigest()
     lines = f"a F32 2x3 {zeros}\nb BF16  {scalar}\n"
     assert weights_digest(TENSORS) == hashlib.sha256(lines.encode()).hexdigest()
+
+
+def test_a_stream_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors are hashed side by side, few of them at a time, in any order of ends."""
+    monkeypatch.setattr("storage.digests.AT_ONCE_BYTES", 3000)
+    held, most = 0, 0
+
+    class Counted(bytearray):
+        def __del__(self) -> None:
+            nonlocal held
+            held -= 1
+
+    def stream() -> Iterator[tuple[str, tuple[str, tuple[int, ...], bytearray]]]:
+        nonlocal held, most
+        for number in range(50):
+            held += 1
+            most = max(most, held)
+            yield str(number), ("U8", (1000,), Counted(bytes([number]) * 1000))
+
+    found = tensor_digests(stream())
+    assert most < 10
+    one_by_one = {str(n): TensorDigest.of("U8", (1000,), bytes([n]) * 1000) for n in range(50)}
+    assert found == one_by_one
+    assert list(found) == list(one_by_one)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from schemas.rollouts import (
 )
 from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
+from schemas.trainers import Fidelity, TrainerRestored
 from schemas.weights import WeightsPublished
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.settings import TrainSettings
@@ -124,6 +125,7 @@ class Ledger:
     """rules: from the settings in run.started as run.resumed changed them; the given ones where it has no settings.
     position: of the last event. ended: position of the run's end, 0 while it is on. branched: where it goes on from,
     None for a run that begins with its base checkpoint. asked: requested training groups. batches, steps: its own.
+    restored: by trainers that took over; is_approximate: whether one of them had not the committed optimizer state.
     recalls: whether it reuses recorded rollouts.
     """
 
@@ -140,6 +142,8 @@ class Ledger:
     batches: dict[int, BatchSealed] = field(default_factory=dict)
     steps: dict[int, StepCommitted] = field(default_factory=dict)
     published: dict[int, WeightsPublished] = field(default_factory=dict)
+    restored: dict[int, list[TrainerRestored]] = field(default_factory=dict)
+    is_approximate: bool = False
     recalls: bool = False
 
     def apply(self, recorded: Recorded) -> None:
@@ -173,6 +177,9 @@ class Ledger:
                 self.steps.setdefault(event.step, event)
             case WeightsPublished():
                 self.published.setdefault(event.version, event)
+            case TrainerRestored():
+                self.restored.setdefault(event.version, []).append(event)
+                self.is_approximate |= event.optimizer is Fidelity.APPROXIMATE
             case RunStarted():
                 self.branched = event.branched
                 self._set(event.settings)

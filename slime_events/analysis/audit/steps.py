@@ -4,8 +4,12 @@ from collections import Counter
 
 from schemas.event import Purpose
 from schemas.steps import StepClaimed, StepCommitted
+from schemas.trainers import Fidelity, TrainerRestored
 from slime_events.analysis.audit.check import Check, Counts
 from slime_events.analysis.audit.ledger import Ledger
+
+APPROXIMATE = "steps after an approximate optimizer"
+"""Made of exactly the version before, but training again from an earlier checkpoint does not come to them."""
 
 
 class Steps(Check):
@@ -13,7 +17,7 @@ class Steps(Check):
 
     name = "steps"
     promise = "each batch committed once, in order, with its digest and counts"
-    counted = ("steps", "tokens", "trainers")
+    counted = ("steps", "tokens", "trainers", "restored", APPROXIMATE)
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
@@ -23,7 +27,17 @@ class Steps(Check):
         self._claim = event
         self.seen["trainers"] += 1
 
+    def _on_trainer_restored(self, event: TrainerRestored) -> None:
+        self.seen["restored"] += 1
+        newest, step = self.ledger.steps_committed, self.ledger.steps.get(event.version - 1)
+        if event.version != newest or event.weights is not Fidelity.EXACT:
+            wrong = f"its trainer has {event.weights} weights of v{event.version}, and v{newest} was committed"
+            self.find(wrong, "the next version is not made of the newest")
+        elif event.optimizer is Fidelity.EXACT and step and step.optimizer_digest != event.optimizer_digest:
+            self.find("it says exact of an optimizer with another digest than was committed", "nobody can rely on it")
+
     def _on_step_committed(self, event: StepCommitted) -> None:
+        self.seen[APPROXIMATE] += self.ledger.is_approximate
         ledger, claim, producer = self.ledger, self._claim, self.recorded.envelope.producer
         self.seen["steps"] += event.step not in ledger.steps
         if claim is not None and claim.trainer != producer:

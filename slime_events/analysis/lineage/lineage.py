@@ -11,6 +11,7 @@ not happened, or is not in the log, is null.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -51,7 +52,10 @@ class Asked(Element, frozen=True, kw_only=True):
 
 
 class Version(Element, frozen=True, kw_only=True):
-    """One set of weights. step: that made it, from version `parent`; null for weights that a run begins with."""
+    """One set of weights. step: that made it, from version `parent`; null for weights that a run begins with.
+    approximate_since: the newest version before it that a trainer of the run went on from with an approximate
+    optimizer: training again from before that one does not come to these weights.
+    """
 
     version: int
     run: str
@@ -60,10 +64,13 @@ class Version(Element, frozen=True, kw_only=True):
     digest: str | None = None
     url: str | None = None
     published_at: int | None = None
+    approximate_since: int | None = None
 
     @classmethod
-    def of(cls, record: model.Version, run: str) -> Version:
-        """Of a version that was published or committed. run: that made it."""
+    def of(cls, record: model.Version, run: str, approximate: Iterable[int]) -> Version:
+        """Of a version that was published or committed. run: that made it. approximate: versions that the run went on
+        from with an approximate optimizer.
+        """
         before = record.version - 1 if record.version else None
         return cls(
             version=record.version,
@@ -73,6 +80,7 @@ class Version(Element, frozen=True, kw_only=True):
             digest=record.digest,
             url=record.published.event.url if record.published else None,
             published_at=record.published.at if record.published else None,
+            approximate_since=max((version for version in approximate if version < record.version), default=None),
         )
 
 

@@ -12,10 +12,12 @@ import numpy.typing as npt
 
 from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound
-from schemas.event import Purpose
+from schemas.event import Purpose, type_of
 from schemas.ids import INBOX, group_of, sample_id
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rollouts import RolloutProgressed, WeightSpan
+from schemas.subjects import of_type
+from schemas.trainers import Fidelity, TrainerRestored
 from slime_events.analysis import model
 from slime_events.analysis.lineage.lineage import Advantage, Asked, Group, Kind, Lineage, Sample, Step, Version, mask_of
 from slime_events.analysis.model.advantages import has_kl_penalty, sample_advantages
@@ -207,7 +209,8 @@ class _Resolver:
         made = []
         for ancestor, versions in makers.items():
             records = await ancestor.records(versions=versions)
-            made += [Version.of(records.version(version), maker) for version, maker in versions.items()]
+            vague = await _approximate(ancestor)
+            made += [Version.of(records.version(version), maker, vague) for version, maker in versions.items()]
         return tuple(sorted(made, key=lambda version: (-version.version, version.run)))
 
     async def _collect_batch(self, ancestor: Ancestor, step: model.Step) -> None:
@@ -300,6 +303,14 @@ def _members(ancestor: Ancestor, group: model.Group) -> tuple[str, ...]:
     settings, is_eval = ancestor.opened.settings, group.prompt and group.prompt.event.purpose is Purpose.EVAL
     count = settings.evaluation.n_samples_per_eval_prompt if is_eval else settings.rollout.n_samples_per_prompt
     return tuple(sample_id(group.group, index) for index in range(count))
+
+
+async def _approximate(ancestor: Ancestor) -> list[int]:
+    """The versions that a run went on from with an approximate optimizer."""
+    subjects = await ancestor.log.subjects(of_type(ancestor.run, type_of(TrainerRestored)))
+    asked = [(type_of(TrainerRestored), subject.rpartition(".")[2]) for subject in subjects]
+    events = [recorded.envelope.event for recorded in (await ancestor.last_of_each(asked)).values()]
+    return [e.version for e in events if isinstance(e, TrainerRestored) and e.optimizer is Fidelity.APPROXIMATE]
 
 
 async def _spans_so_far(ancestor: Ancestor, sample: str) -> tuple[WeightSpan, ...]:

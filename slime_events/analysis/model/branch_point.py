@@ -31,7 +31,7 @@ from storage.log import Readable
 async def read_point(log: Readable, version: int, where: str, *, fresh_optimizer: bool = False) -> Branched:
     """Where a branch from `version` begins. where: what the run is opened with. fresh_optimizer: the branch's optimizer
     and schedule begin anew. Raises RunNotFound for a version that the run has not made, InvalidValue for one that the
-    run it branched off from has.
+    run it branched off from has, and for one whose optimizer nobody could recognise.
     """
     before = await branched_of(log)
     if before and version < before.version:
@@ -40,9 +40,14 @@ async def read_point(log: Readable, version: int, where: str, *, fresh_optimizer
             f"{before.version}: branch off from {before.where}"
         )
     position, weights, optimizer = await _made(log, version, before)
+    if not (optimizer or fresh_optimizer or version == (before.version if before else 0)):
+        raise InvalidValue(
+            f"run {log.run} has no optimizer digest of version {version} (--optimizer-digest), so a branch could not "
+            "know its state again: branch off from a version that has one, or give --reset-optimizer"
+        )
     if before and before.follows:  # it draws no prompts: those of the run that it follows, at that version there
         async with open_run(before.where) as followed:
-            point = await read_point(followed.log, version, before.where)
+            point = await read_point(followed.log, version, before.where, fresh_optimizer=True)
         cursors, passed = point.cursors, point.passed
     else:
         cursors, passed = await _prompts(LogPart(log, position), version, before)
@@ -71,7 +76,7 @@ async def _draws(log: Readable, point: Branched, pass_reward: float) -> DrawStat
     before = await branched_of(log)
     if before and before.follows:
         async with open_run(before.where) as followed:
-            there = await read_point(followed.log, point.version, before.where)
+            there = await read_point(followed.log, point.version, before.where, fresh_optimizer=True)
             return await _draws(followed.log, there, pass_reward)
     draws = DrawStats(pass_reward, only=await _finished(LogPart(log, point.position), point.version))
     await draws.read(log, point.position)

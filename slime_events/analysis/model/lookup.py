@@ -26,6 +26,7 @@ from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed,
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from schemas.subjects import check_token, of_type
+from schemas.trainers import TrainerRestored
 from schemas.turns import TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
 from slime_events.analysis.model.records import Group, Run, Sample, Step, Version, folded
@@ -37,7 +38,7 @@ RUN_EVENTS = (RunStarted, RunResumed, RunFinished, RunFailed)
 GROUP_EVENTS = (PromptSubmitted, GroupAccepted, GroupRejected)
 STEP_EVENTS = (BatchSealed, StepCommitted)
 RECURRING: tuple[type[Event], ...] = (
-    *(RunResumed, RunFinished, RunFailed, WeightsActivated),
+    *(RunResumed, RunFinished, RunFailed, WeightsActivated, TrainerRestored),
     *(RolloutRequested, RolloutProgressed, RolloutSuspended, RolloutFailed, TurnRecorded),
 )
 """Types of which there may be several about one entity."""
@@ -213,11 +214,11 @@ class Lookup:
         return self.run.steps[step]
 
     async def version(self, version: int) -> Version:
-        """A weight version with its engines, evaluations and checkpoint, and where the run begins."""
+        """A weight version with its engines, evaluations, checkpoint and trainers, and where the run begins."""
         self._fold(await self._part.last_events(versions=[version]))
         if version not in self.run.versions:
             raise await self._no_number("weight version", version, WeightsPublished)
-        self._fold((await self._part.last_of_each(wanted((CheckpointSaved,), [version]))).values())
+        self._fold(await self._part.about((CheckpointSaved, TrainerRestored), [str(version)]))
         published = self.run.versions[version].published
         start, begin, end = published.position if published else 1, f"{version}-", evaluation_id("", version)
         for cls in (WeightsActivated, EvalCompleted):  # a version is only a part of their entities

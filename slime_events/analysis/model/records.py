@@ -30,6 +30,7 @@ from schemas.rollouts import (
 )
 from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
+from schemas.trainers import TrainerRestored
 from schemas.turns import TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined, WorkerLost
@@ -117,13 +118,16 @@ class Step:
 
 @dataclass(slots=True)
 class Version:
-    """One weight version. committed: of the step that made it, None for the version that a run begins with."""
+    """One weight version. committed: of the step that made it, None for the version that a run begins with. restored:
+    trainers that took over and went on from it.
+    """
 
     version: int
     committed: Entry[StepCommitted] | None = None
     published: Entry[WeightsPublished] | None = None
     activations: list[Entry[WeightsActivated]] = field(default_factory=list)
     checkpoint: Entry[CheckpointSaved] | None = None
+    restored: list[Entry[TrainerRestored]] = field(default_factory=list)
 
     @property
     def digest(self) -> str | None:
@@ -218,6 +222,8 @@ class Run:
                 self.version(event.version).activations.append(entry)
             case CheckpointSaved():
                 self.version(event.version).checkpoint = entry
+            case TrainerRestored():
+                self.version(event.version).restored.append(entry)
             case WorkerJoined():
                 self.workers[event.worker] = entry
             case WorkerLost():

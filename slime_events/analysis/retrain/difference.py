@@ -41,12 +41,12 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def training_differences(committed: StepCommitted, trained: Digests) -> tuple[Difference, ...]:
-    """Between a trained step and the committed one; empty where they are equal bit for bit."""
+    """Between a trained step and the committed one; empty where all digests that were committed are equal."""
     pairs = (
         (Compared.WEIGHTS, committed.weights_digest, trained.weights),
         (Compared.OPTIMIZER, committed.optimizer_digest, trained.optimizer),
     )
-    return tuple(Difference(what, recorded, now) for what, recorded, now in pairs if recorded != now)
+    return tuple(Difference(what, recorded, now) for what, recorded, now in pairs if recorded and recorded != now)
 
 
 def commit_differences(committed: StepCommitted, sealed: BatchSealed) -> tuple[Difference, ...]:
@@ -109,7 +109,7 @@ def _numbers(tensor: TensorView) -> npt.NDArray[np.float64]:
 
 class Retrained(msgspec.Struct, frozen=True):
     """A step that was trained again. seconds: with exporting its weights. differences: from the log; empty
-    where they are equal bit for bit. distance: from the recorded weights, where digests cannot be equal.
+    where they are equal bit for bit. distance: from the recorded weights, where these are others and their files there.
     """
 
     step: int

@@ -11,16 +11,31 @@ CHANGED = frozenset({Compared.REWARDS, Compared.BATCH, Compared.COMMITTED_BATCH}
 """These follow from the log alone: training has no part in them."""
 
 
-def likely_causes(wrong: Retrained, started: RunStarted | None, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Why a step may differ, the likeliest first. environment: versions of the parts here, named as in run.started."""
+def is_changed(step: Retrained) -> bool:
+    """Whether the log itself contradicts what was committed."""
+    return any(one.compared in CHANGED for one in step.differences)
+
+
+def likely_causes(
+    wrong: Retrained, started: RunStarted | None, environment: Mapping[str, str], *, restored: int | None = None
+) -> tuple[str, ...]:
+    """Why a step may differ, the likeliest first. environment: versions of the parts here, named as in run.started.
+    restored: the version since which the run's own optimizer is approximate, if there is one.
+    """
     compared = {one.compared for one in wrong.differences}
-    if compared & CHANGED:
+    if is_changed(wrong):
         return (f"events of step {wrong.step} were changed after the run: `slime-events audit` says which do not fit",)
     then = started.environment.items() if started is not None else ()
     others = [
         f"{part} {v} then, {environment.get(part, 'missing')} now" for part, v in then if environment.get(part) != v
     ]
-    causes = [f"other versions of the parts ({'; '.join(others)})"] if others else []
+    causes = []
+    if restored is not None:
+        causes.append(
+            f"the run's trainer was restored at version {restored} with an approximate optimizer: steps from there on "
+            "come out as committed only from a checkpoint that was saved since"
+        )
+    causes += [f"other versions of the parts ({'; '.join(others)})"] if others else []
     if compared == {Compared.OPTIMIZER}:
         causes.append("the run's ranks were laid out in another way than its settings say: the weights are equal")
     causes.append("other hardware than the run's: the same instructions on another processor may round differently")
@@ -60,8 +75,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def step_text(step: Retrained) -> str:
     """One line of progress."""
     outcome, apart = "DIFFERS" if step.differences else "equal", step.distance
-    if apart is not None and not step.differences:
-        outcome = f"max |difference| {apart.max_abs:.3g}, relative L2 {apart.relative_l2:.3g}"
+    if apart is not None:
+        far = f"max |difference| {apart.max_abs:.3g}, relative L2 {apart.relative_l2:.3g}"
+        outcome = f"DIFFERS, {far}" if step.differences else far
     return f"step {step.step:>4} -> v{step.version:<4}  {outcome}  {step.seconds:.3f} s"
 
 
@@ -78,6 +94,8 @@ def report_text(report: Report) -> str:
             detail = f" ({one.detail})" if one.detail else ""
             lines.append(f"  {one.compared}: recorded {one.recorded}, now {one.now}{detail}")
         lines += [f"likely cause: {cause}" for cause in report.causes]
+        different = sum(bool(step.differences) for step in report.steps)
+        lines.append(f"{different} of {len(report.steps)} steps re-trained differ{_furthest(report)}")
     return "\n".join(lines)
 
 
@@ -86,9 +104,14 @@ def _verdict(report: Report) -> str:
     if report.exact:
         outcome = "every digest equal" if report.steps else "none was needed"
     else:
-        furthest = max((step.distance.relative_l2 for step in report.steps if step.distance), default=0.0)
-        outcome = f"weights at most {furthest:.3g} away (relative L2)"
+        outcome = _furthest(report).removeprefix(", ") or "no weights to compare with"
     pace = f"{report.seconds:.1f} s, {report.building:.1f} s of it until the ranks were ready"
     if report.speed_up is not None:
         pace = f"{report.speed_up:.1f} x as fast as the run: {pace}, against {report.run_seconds:.1f} s"
     return f"{count}, {outcome}, {pace}"
+
+
+def _furthest(report: Report) -> str:
+    """`, weights at most 1e-09 away (relative L2)`; empty where no weights were compared."""
+    apart = [step.distance.relative_l2 for step in report.steps if step.distance]
+    return f", weights at most {max(apart):.3g} away (relative L2)" if apart else ""

@@ -4,10 +4,11 @@
         -> the steps since, trained again from the parent's log to the same digests -> checkpoint
 
 It is made before the trainer is started, on ranks as the parent's were, since only they come to the same digests: the
-branch may have other settings. Once it is there the branch needs its parent no more; if it is lost, whoever launches
-the branch next makes it again.
+branch may have other settings. Where its optimizer begins anew the parent's weight files will do. Once it is there the
+branch needs its parent no more; if it is lost, whoever launches the branch next makes it again.
 """
 
+import asyncio
 import shutil
 import time
 from collections.abc import Callable
@@ -16,15 +17,16 @@ from pathlib import Path
 
 from msgspec import structs
 
-from actors.offline.retrainer import MakeRanks, ranks_at
+from actors.offline.retrainer import MakeRanks, ranks_at, weights_folder
 from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.local_ranks import local_ranks
-from schemas.errors import TrainerError
+from schemas.errors import TrainerError, WeightsDamaged
 from schemas.runs import Branched
 from slime_events.analysis.retrain.settings import with_base
+from slime_events.analysis.retrain.version_chain import read_chain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun, branched_of, open_run
-from storage.weights.store import WeightStore
+from storage.weights.store import WeightStore, verify
 
 SCRATCH = ".beginning"
 
@@ -50,32 +52,58 @@ async def put_branch_checkpoint(
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     async with open_run(branched.where) as opened:
-        base = own.trainer.hf_checkpoint
-        other = base if base != opened.settings.trainer.hf_checkpoint else None
-        parent = await trainable(opened, other, scratch / branched.run, note=note, make_ranks=make_ranks)
-        async with make_ranks(parent.settings) as ranks:
-            state = await ranks_at(parent, branched.version, ranks)
-            if state.weights != branched.weights_digest:
-                raise TrainerError(
-                    f"version {branched.version} of the run at {branched.where} has weights {state.weights}, and the "
-                    f"branch was made from {branched.weights_digest}: it is another run now"
-                )
-            if branched.optimizer_digest:
-                await ranks.save_checkpoint(folder)
-            else:
-                weights = WeightStore(
-                    str(scratch / "weights"), base=parent.settings.trainer.hf_checkpoint, durable=False
-                )
-                before = branched.version - 1 if branched.version else None
-                weights.write(branched.version, await ranks.export_weights(), parent=before)
-    if not branched.optimizer_digest:
+        exported = None if branched.optimizer_digest else await _stored(opened, branched)
+        if exported is None:
+            exported = await _made_again(opened, branched, own, folder, note=note, make_ranks=make_ranks)
+    if exported is not None:
         # The exported weights under an optimizer and a schedule that have done nothing yet, those of the branch.
-        (exported,) = (scratch / "weights").glob("v*")
-        trainer = structs.replace(own.trainer, load=str(exported))
+        trainer = structs.replace(own.trainer, load=exported)
         async with make_ranks(structs.replace(own, trainer=trainer)) as ranks:
             await ranks.save_checkpoint(folder)
     shutil.rmtree(scratch)
     note(f"version {branched.version} is there, after {time.perf_counter() - begun:.1f} s")
+
+
+async def _stored(opened: OpenedRun, branched: Branched) -> str | None:
+    """The folder of the version's weights, where the parent still has it and it is whole."""
+    folder = weights_folder(opened, await read_chain(opened.log), branched.version)
+    if folder is not None:
+        try:
+            await asyncio.to_thread(verify, folder, branched.weights_digest)
+        except WeightsDamaged:
+            return None
+    return folder
+
+
+async def _made_again(
+    opened: OpenedRun,
+    branched: Branched,
+    own: TrainSettings,
+    folder: str,
+    *,
+    note: Callable[[str], None],
+    make_ranks: MakeRanks,
+) -> str | None:
+    """Save the parent's trainer at the version into `folder`; of a branch whose optimizer begins anew only the weights,
+    elsewhere: where that is.
+    """
+    base, scratch = own.trainer.hf_checkpoint, Path(folder).parent / SCRATCH
+    other = base if base != opened.settings.trainer.hf_checkpoint else None
+    parent = await trainable(opened, other, scratch / branched.run, note=note, make_ranks=make_ranks)
+    async with make_ranks(parent.settings) as ranks:
+        state = await ranks_at(parent, branched.version, ranks)
+        if state.weights != branched.weights_digest:
+            raise TrainerError(
+                f"version {branched.version} of the run at {branched.where} has weights {state.weights}, and the "
+                f"branch was made from {branched.weights_digest}: it is another run now"
+            )
+        if branched.optimizer_digest:
+            await ranks.save_checkpoint(folder)
+            return None
+        weights = WeightStore(str(scratch / "weights"), base=parent.settings.trainer.hf_checkpoint, durable=False)
+        before = branched.version - 1 if branched.version else None
+        weights.write(branched.version, await ranks.export_weights(), parent=before)
+        return weights.folder(branched.version)
 
 
 async def trainable(

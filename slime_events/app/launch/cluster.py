@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from schemas.errors import DeadlineExceeded, MissingPart
@@ -88,14 +89,24 @@ class Cluster:
         ray._private.worker.print_to_stdstream = _log_ray
         self.gpus = int(ray.cluster_resources().get("GPU", 0))
 
-    def actor(self, cls: type, name: str, *args: Any, gpus: float | None = None, nice: int = 0) -> Any:
+    def actor(
+        self,
+        cls: type,
+        name: str,
+        *args: Any,
+        gpus: float | None = None,
+        nice: int = 0,
+        env: Mapping[str, str] | None = None,
+    ) -> Any:
         """A Ray actor of `cls` with a process of its own. gpus: with 0 torch sees none in it, with None whatever the
-        machine has. nice: by how much it yields to others on its machine.
+        machine has. nice: by how much it yields to others on its machine. env: of its process alone, beside what all
+        have.
         """
         import ray
 
-        hidden = {"runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}} if gpus == 0 else {}
-        remote = ray.remote(num_cpus=0, num_gpus=gpus or 0, max_restarts=0, **hidden)(cls)
+        variables = dict(env or {}) | ({"CUDA_VISIBLE_DEVICES": ""} if gpus == 0 else {})
+        own = {"runtime_env": {"env_vars": variables}} if variables else {}
+        remote = ray.remote(num_cpus=0, num_gpus=gpus or 0, max_restarts=0, **own)(cls)
         actor = remote.options(name=name).remote(*args)
         if nice:
             actor.__ray_call__.remote(lambda _, nice: yield_to_others(nice), nice)

@@ -65,6 +65,8 @@ class LogServer:
             if self._server is not None:
                 self._server.stage_in_memory()
             try:
+                if not create:
+                    await log.widen()
                 yield address, log
             finally:
                 await log.close()

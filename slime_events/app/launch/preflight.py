@@ -23,6 +23,7 @@ from slime_events.app.launch.gpu_preflight import Needs, check_listed, device_fo
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.gpus import this_machine
+from slime_events.core.run.process_environment import rank_environment
 from slime_events.plugins.loader import check_call, load_function
 
 KNOCK_S = 2.0
@@ -39,6 +40,7 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
     if new:
         _check_folders(settings)
     _try("--hf-checkpoint", _check_model, settings)
+    _try("--deterministic-mode", rank_environment, settings.trainer)
     _check_plug_points(settings)
     _check_data(settings)
     if new:
@@ -63,6 +65,7 @@ def _on_devices(settings: TrainSettings) -> TrainSettings:
 def check_learner(settings: TrainSettings) -> None:
     """`check_start` for a new learner, which makes no rollouts. A missing model is found in its parent's weights."""
     _check_folders(settings)
+    _try("--deterministic-mode", rank_environment, settings.trainer)
     if Path(settings.trainer.hf_checkpoint, "config.json").is_file():
         _try("--hf-checkpoint", _check_model, settings)
     _check_filter(settings)

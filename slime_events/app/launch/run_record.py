@@ -24,7 +24,7 @@ MAY_CHANGE = {
     "engine": ("device", "rollout_num_gpus", "colocate", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),
     "trainer": (
         *("keep_weights", "keep_weights_every", "keep_checkpoints", "keep_checkpoints_every"),
-        "distributed_timeout_minutes",
+        *("distributed_timeout_minutes", "exact", "optimizer_digest"),
     ),
 }
 """Settings that do not change what is trained: how long, how patiently, on what hardware, watched by whom."""

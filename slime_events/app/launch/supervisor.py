@@ -15,6 +15,7 @@ from schemas.archives import ArchiveSealed
 from schemas.errors import DeadlineExceeded, NoSpace, SlimeEventsError, StorageError, TrainerError
 from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.trainers import Fidelity, TrainerRestored
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.analysis.model.progress import Progress, ProgressSnapshot, disagreement
 from slime_events.analysis.model.rejections import Rejections
@@ -140,7 +141,7 @@ class Supervisor:
             if warning := disagreement(line):
                 self._view.note(warning)
         archived = self._archive.apply(event, time.monotonic())
-        for news in (self._rejections.apply(event), self._engines.apply(event), archived):
+        for news in (self._rejections.apply(event), self._engines.apply(event), archived, _said_of(event)):
             if news:
                 self._view.note(news)
 
@@ -323,3 +324,13 @@ class RejectionWatch:
         while self._rejected >= self._total_next:
             self._total_next, is_news = self._total_next * 10, True
         return is_news
+
+
+def _said_of(event: Event) -> str | None:
+    """What is to be known of a trainer that took over and came to other bits."""
+    if not isinstance(event, TrainerRestored) or event.optimizer is Fidelity.EXACT:
+        return None
+    return (
+        f"the trainer goes on from exactly version {event.version}, with an approximate optimizer: "
+        f"{event.differing} of {event.retrained} steps trained again came out with other bits than before"
+    )

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from slime_events.core.config.fields import settings_fields
 from slime_events.core.config.settings import TrainSettings
 
+NOT_DETERMINISTIC = ("cross_entropy_loss_fusion", "tp_comm_overlap")
+"""What Megatron's deterministic mode refuses."""
+
 
 def impossible(settings: TrainSettings) -> list[str]:
     """A sentence for each problem of derived settings (`derive`); none means that the run can start.
@@ -147,6 +150,9 @@ def _trainer(settings: TrainSettings) -> Iterator[str]:
         )
     if trainer.use_dynamic_batch_size and trainer.max_tokens_per_gpu is None:
         yield "use_dynamic_batch_size needs max_tokens_per_gpu: it packs micro batches up to that many tokens."
+    wanted = [name for name in NOT_DETERMINISTIC if trainer.deterministic and trainer.megatron.get(name)]
+    for name in wanted:
+        yield f"deterministic_mode and {name}: there are no deterministic kernels for it, leave one of the two out."
     for kept in ("keep_weights", "keep_checkpoints"):
         if getattr(trainer, f"{kept}_every") is not None and not getattr(trainer, kept):
             yield f"{kept}_every needs {kept}: how many of the newest stay beside those. 0 keeps all."

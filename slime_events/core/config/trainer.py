@@ -56,6 +56,15 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
         bool | None, doc("train in bfloat16 with float32 main weights; default: on for GPU, off for CPU")
     ] = None
     seed: Annotated[int, doc("Megatron's seed")] = 1234
+    deterministic_mode: Annotated[
+        bool, doc("deterministic kernels and collectives, Megatron's flag; on the CPU the ranks are so without it")
+    ] = False
+    exact: Annotated[
+        bool, doc("end the run where a step that is trained again after a restart comes out with other bits")
+    ] = False
+    optimizer_digest: Annotated[
+        Literal["every", "checkpoint", "off"], doc("steps that the optimizer's state is hashed after")
+    ] = "every"
     update_weights_interval: Annotated[int, doc("publish weights every N steps", above=0)] = 1
     keep_weights: Annotated[
         int, doc("weight versions kept on disk: the newest N and those with a checkpoint; 0 keeps all", least=0)
@@ -64,6 +73,17 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
         int | None, doc("beside the newest, keep the weights of every Nth version for ever", above=0)
     ] = None
     megatron: Annotated[dict[str, Any], doc("other Megatron settings by name")] = field(default_factory=dict)
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether deterministic mode is on, also as earlier versions recorded it."""
+        return self.deterministic_mode or bool(self.megatron.get("deterministic_mode", False))
+
+    def hashes_optimizer(self, version: int) -> bool:
+        """Whether the optimizer's digest is computed at a version that a step has made."""
+        if self.optimizer_digest == "checkpoint":
+            return self.save_interval is not None and version % self.save_interval == 0
+        return self.optimizer_digest == "every"
 
     @property
     def world_size(self) -> int:

@@ -54,10 +54,15 @@ class Participant:
         """Append one event whose subject may already hold others."""
         return (await self.log.append([Append(self.enclose(event), fence)]))[0]
 
-    async def join(self, seconds: dict[str, float]) -> None:
-        """Append worker.joined. seconds: the parts of its start."""
+    async def join(self, seconds: dict[str, float], facts: dict[str, str] | None = None) -> None:
+        """Append worker.joined. seconds: the parts of its start. facts: about its machine and process, by name."""
         joined = WorkerJoined(
-            worker=self.id, role=self.role, pid=os.getpid(), node=socket.gethostname(), seconds=seconds
+            worker=self.id,
+            role=self.role,
+            pid=os.getpid(),
+            node=socket.gethostname(),
+            facts=facts or {},
+            seconds=seconds,
         )
         await self.append([joined])
 

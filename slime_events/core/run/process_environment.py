@@ -6,7 +6,11 @@ The variables are the same for all: digests depend on them.
 import contextlib
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+
+from schemas.errors import InvalidValue
+from slime_events.core.config.trainer import TrainerSettings
 
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2), "MALLOC_TRIM_THRESHOLD_": str(1024**3)}
 """By default glibc returns tensors of 128 KB and more to the system at every free, and allocating them again costs a
@@ -19,6 +23,36 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 LOOPBACK_ONLY = {"GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": _LOOPBACK}
 """By default gloo and NCCL listen on the address that the machine's name has, though all ranks are on one machine."""
+
+DETERMINISTIC: Mapping[str, tuple[str, ...]] = {
+    "NCCL_ALGO": ("Ring", "CollnetDirect", "CollnetChain", "^NVLS"),
+    "NVTE_ALLOW_NONDETERMINISTIC_ALGO": ("0",),
+    "CUBLAS_WORKSPACE_CONFIG": (":4096:8", ":16:8"),
+}
+"""Of ranks with `--deterministic-mode`: order of sums in collectives, kernels of Transformer Engine, workspaces of
+cuBLAS. The first value of each is set where none is, slime's; the others are known to be deterministic too (Megatron's
+guide, https://docs.nvidia.com/megatron-core/developer-guide/nightly/user-guide/deterministic-training.html). CUDA reads
+them when it starts, so they have to be there before torch is imported. The CPU reads none of them.
+"""
+
+
+def rank_environment(trainer: TrainerSettings, given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a process that holds a rank of this trainer needs beside the rest. given: the environment that is there.
+
+    Raises InvalidValue where that has a value which is not deterministic, and `--deterministic-mode` is on.
+    """
+    if not trainer.deterministic:
+        return {}
+    chosen = {name: given.get(name, values[0]) for name, values in DETERMINISTIC.items()}
+    for name, values in DETERMINISTIC.items():
+        # NCCL takes several algorithms, and chooses.
+        if not set(chosen[name].split(",") if name == "NCCL_ALGO" else [chosen[name]]) <= set(values):
+            raise InvalidValue(
+                f"the environment has {name}={chosen[name]}, which is not known to be deterministic: unset it, or use "
+                f"one of {', '.join(values)}"
+            )
+    return chosen
+
 
 GENERATES, TRAINS, IN_NO_HURRY = 10, 15, 19
 """Niceness. Deciding, grading or passing on an event takes a millisecond that a whole step waits for; with few cores it

@@ -8,15 +8,17 @@ from schemas.event import Event
 from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.subjects import about, of_type
+from schemas.trainers import TrainerRestored
 from schemas.weights import WeightsPublished
 from slime_events.core.run.participant import Participant
 
-TRAINING = ("step.committed", "weights.published", "checkpoint.saved")
+TRAINING = ("step.committed", "weights.published", "checkpoint.saved", "trainer.restored")
 """The events that training appends; none is a rollout's."""
 
 
 class Digests(NamedTuple):
-    """sha256 (hex) of a trainer's weights and of its optimizer's state at one weight version."""
+    """sha256 (hex) of a trainer's weights and of its optimizer's state at one weight version. optimizer: empty where
+    none was computed (`--optimizer-digest`)."""
 
     weights: str
     optimizer: str
@@ -25,14 +27,15 @@ class Digests(NamedTuple):
 @dataclass(slots=True)
 class TrainingState:
     """first: the run's first version: 0, or the version that it branched off at. committed: digests by version.
-    published: versions that engines may load. saved: checkpoints by version. over: the run has ended, or was resumed
-    without this worker.
+    published: versions that engines may load. saved: checkpoints by version. restored: by trainers that took over.
+    over: the run has ended, or was resumed without this worker.
     """
 
     first: int = 0
     committed: dict[int, Digests] = field(default_factory=dict)
     published: dict[int, WeightsPublished] = field(default_factory=dict)
     saved: dict[int, CheckpointSaved] = field(default_factory=dict)
+    restored: list[TrainerRestored] = field(default_factory=list)
     over: bool = False
 
     def apply(self, event: Event) -> None:
@@ -43,6 +46,8 @@ class TrainingState:
             self.published[event.version] = event
         elif isinstance(event, CheckpointSaved):
             self.saved[event.version] = event
+        elif isinstance(event, TrainerRestored):
+            self.restored.append(event)
         elif isinstance(event, RunStarted) and event.branched is not None:
             self.first = event.branched.version
             self.committed[self.first] = Digests(event.branched.weights_digest, event.branched.optimizer_digest)
@@ -63,8 +68,13 @@ class TrainingState:
         return max(self.published, default=-1)
 
     def matches(self, saved: CheckpointSaved) -> bool:
-        """Whether the checkpoint has the digests that were committed for its version."""
-        return self.committed.get(saved.version) == (saved.weights_digest, saved.optimizer_digest)
+        """Whether the checkpoint has the weights that were committed for its version, and the optimizer state that was
+        committed for it or that a trainer went on with from there."""
+        committed = self.committed.get(saved.version)
+        if committed is None or committed.weights != saved.weights_digest:
+            return False
+        later = (one.optimizer_digest for one in self.restored if one.version == saved.version)
+        return saved.optimizer_digest in (committed.optimizer, *later)
 
 
 async def read_training_state(worker: Participant) -> TrainingState:

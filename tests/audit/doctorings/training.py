@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
+from schemas.trainers import Fidelity, TrainerRestored
 from tests.audit.doctored import Doctored, Record
 from tests.audit.doctoring import (
     Doctor,
@@ -19,6 +21,7 @@ from tests.audit.doctoring import (
     following,
     move,
     position,
+    say,
     the,
 )
 from tests.audit.doctorings.decisions import SEALED, sealed_again
@@ -39,6 +42,12 @@ def activated(version: int) -> Several:
     return every("weights.activated", version=version)
 
 
+def restored(version: int, after: Select, digest: str = OTHER, **fields: Any) -> Doctor:
+    """A trainer takes over."""
+    vague = {"optimizer": Fidelity.APPROXIMATE, "optimizer_digest": digest, "checkpoint": 0, "trainer": "t"}
+    return say(TrainerRestored(**vague | {"version": version} | fields), after)
+
+
 row = partial(Doctoring, "steps")
 STEPS = (
     row("of a trainer that was replaced", change(step(2), record={"producer": "late"}), names=("late", 0)),
@@ -51,6 +60,15 @@ STEPS = (
     row("another batch digest", change(step(2), batch_digest=OTHER)),
     row("another count of samples", change(step(2), samples=7), names=(7, 6)),
     row("another count of tokens", change(step(2), tokens=7), names=(7,)),
+    row(
+        "after an approximate optimizer",
+        restored(3, published(3)),
+        (),
+        counts={"restored": 1, "steps after an approximate optimizer": 2},
+    ),
+    row("a trainer that goes on from an older version", restored(2, published(3)), names=("v2", "v3")),
+    row("approximate weights", restored(3, published(3), weights=Fidelity.APPROXIMATE), names=("approximate",)),
+    row("an exact optimizer of another digest", restored(3, published(3), optimizer=Fidelity.EXACT)),
     row("a learner's other count of samples", change(step(0), samples=7), names=(7, 6), log="learner"),
 )
 
@@ -107,6 +125,11 @@ WEIGHTS = (
     row("an engine with other weights", change(ACTIVATED, digest=OTHER)),
     row("a checkpoint of other weights", change(CHECKPOINT, weights_digest=OTHER), names=(1,)),
     row("a checkpoint of another optimizer", change(CHECKPOINT, optimizer_digest=OTHER), names=(1,)),
+    row(
+        "a checkpoint of the optimizer that a trainer went on with",
+        both(restored(2, published(2)), change(CHECKPOINT, optimizer_digest=OTHER)),
+        (),
+    ),
     row(
         "a branch from other weights",
         also(change(published(1), digest=OTHER), activated(1)),

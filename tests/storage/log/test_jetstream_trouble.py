@@ -277,6 +277,17 @@ async def test_nothing_can_be_deleted(stream: JetStreamLog) -> None:
             await stream.connection.api(subject, body)
 
 
+async def test_a_log_of_an_earlier_version_takes_events_that_are_new_since(stream: JetStreamLog) -> None:
+    name, entry = stream_name(stream.run), reward(stream, "a")
+    config = (await stream.connection.api(f"STREAM.INFO.{name}"))["config"]
+    old = [subject for subject in config["subjects"] if ".reward." not in subject]
+    await stream.connection.api(f"STREAM.UPDATE.{name}", config | {"subjects": old})
+    await stream.widen()
+    await stream.widen()
+    assert (await stream.connection.api(f"STREAM.INFO.{name}"))["config"] == config
+    assert await stream.append([entry]) == [1]
+
+
 async def test_a_run_that_is_not_there(server: NatsServer) -> None:
     with pytest.raises(RunNotFound, match="no log of run 'nobody'"):
         await JetStreamLog.open(server.url, "nobody", create=False)

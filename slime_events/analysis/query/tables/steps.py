@@ -88,6 +88,27 @@ CHECKPOINTS = Table(
     ),
 )
 
+RESTORATIONS = Table(
+    "restorations",
+    "A row per trainer that took over and went on from what an earlier one had trained.",
+    "log.trainer_restored t",
+    (
+        *IN_LOG,
+        Column("time", TIME, 't."time"', "UTC"),
+        Column("version", INT, "t.version", "the weights that it went on from"),
+        Column("trainer", TEXT, "t.trainer", "the worker"),
+        Column("checkpoint", INT, "t.checkpoint", "the version that it loaded, or the run's first"),
+        Column("weights", TEXT, "t.weights", "`exact`: as they were committed"),
+        Column("optimizer", TEXT, "t.optimizer", "`exact` or `approximate`"),
+        Column("retrained", INT, "t.retrained", "steps since the checkpoint, trained again"),
+        Column("differing", INT, "t.differing", "those of them that came out otherwise"),
+        Column("max_abs", FLOAT, "t.distance_max_abs", "of weights trained again from the committed, any number"),
+        Column("relative_l2", FLOAT, "t.distance_relative_l2", "the same, over all tensors"),
+        Column("optimizer_digest", TEXT, "t.optimizer_digest", "sha256 of the state that it went on with, hex"),
+        Column("seconds", FLOAT, "t.seconds", "of loading and training again, s"),
+    ),
+)
+
 EVALS = Table(
     "evals",
     "A row per evaluation that ended: one data set, one weight version.",

@@ -103,7 +103,10 @@ async def _missing(log: EventLog, settings: TrainSettings, folder: RunFolder) ->
     sentences = []
     published = await log.last(of_type(log.run, "weights.published"))
     if published is not None and not any(folder.weights.glob("*/*.safetensors")):
-        sentences.append("weight versions are not in an archive: the trainer makes the newest again, by training again")
+        sentences.append(
+            "weight versions are not in an archive: the trainer makes the newest again, by training again; on a GPU, "
+            "copy its folder in weights/ too"
+        )
     saved = await log.last(of_type(log.run, "checkpoint.saved"))
     if saved is not None and isinstance(saved.envelope.event, CheckpointSaved):
         url = saved.envelope.event.url

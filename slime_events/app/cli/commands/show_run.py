@@ -16,6 +16,7 @@ from slime_events.app.cli.render.text import (
     fields,
     moment,
     paragraphs,
+    restored_text,
     table,
     versions_text,
 )
@@ -27,6 +28,7 @@ from slime_events.core.state.snapshot import Snapshots
 from storage.log import Readable, Recorded
 
 LAST_STEPS = 10
+LAST_RESTORED = 3
 EXAMPLES = 3
 
 
@@ -88,6 +90,7 @@ def run_facts(run: Run, progress: Progress, steps: Sequence[StepLine], launched:
         "rejections": _rejections(run),
         "bad_prompts": [plain(entry.event) for entry in run.bad_prompts],
         "engines": dict(state.activated),
+        "restored": [plain(entry.event) for version in run.versions.values() for entry in version.restored],
         "workers": [plain(entry.event) for entry in run.workers.values()],
         "lost": [plain(entry.event) for entry in run.lost],
         "open_groups": state.open_groups,
@@ -143,6 +146,7 @@ def _head(facts: dict[str, Any]) -> str:
         ("steps", f"{first + len(rewards)}{wanted}{own}, weight version {facts['version']} "
                   f"{facts['weights_digest'][:12]}"),
         ("trainer", None if idle is None else f"idle {idle:.1%} of the time from its first commit to its last"),
+        *(("restored", f"at v{one['version']}: {restored_text(one)}") for one in facts["restored"][-LAST_RESTORED:]),
         ("staleness", None if most is None else f"up to {most} versions behind{bounded}"),
         ("reward", f"{sparkline(rewards)}  {rewards[0]:.3f} -> {rewards[-1]:.3f}" if rewards else None),
         ("prompts", f"{counts['prompts_submitted']} submitted, {counts['prompts_rejected']} refused"),

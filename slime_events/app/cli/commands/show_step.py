@@ -5,7 +5,16 @@ from typing import Any
 from schemas.groups import GroupAccepted
 from slime_events.analysis.model import Group, Run, Sample, Step, Version
 from slime_events.app.cli.render.json_values import plain
-from slime_events.app.cli.render.text import clock, fields, paragraphs, shorten, spans_text, table, versions_text
+from slime_events.app.cli.render.text import (
+    clock,
+    fields,
+    paragraphs,
+    restored_text,
+    shorten,
+    spans_text,
+    table,
+    versions_text,
+)
 
 LABEL_WIDTH = 24
 
@@ -62,6 +71,7 @@ def version_facts(run: Run, version: Version) -> dict[str, Any]:
         "activations": [plain(activation.event) for activation in version.activations],
         "evals": [plain(done.event) for done in run.evals if done.event.version == number],
         "checkpoint": plain(version.checkpoint.event) if version.checkpoint else None,
+        "restored": [plain(entry.event) for entry in version.restored],
     }
 
 
@@ -108,6 +118,7 @@ def version_text(facts: dict[str, Any]) -> str:
         ("folder", published.get("url")),
         ("digest", published.get("digest")),
         ("checkpoint", checkpoint.get("url")),
+        *(("gone on from", f"by {one['trainer']}: {restored_text(one)}") for one in facts["restored"]),
     ])  # fmt: skip
     loads = [(a["engine"], f"{a['seconds']:.3f}", f"{a['lag']:.3f}", a["resumed"]) for a in facts["activations"]]
     scores = [(e["dataset"], f"{e['mean']:.3f}", e["samples"], e["failed"], versions_text(e)) for e in facts["evals"]]

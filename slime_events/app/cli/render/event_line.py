@@ -6,7 +6,8 @@ from typing import Any
 from schemas.batches import BatchSealed
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
-from slime_events.app.cli.render.text import clock, figures_text, shorten, spans_text
+from slime_events.app.cli.render.json_values import plain
+from slime_events.app.cli.render.text import clock, figures_text, restored_text, shorten, spans_text
 from storage.log import Recorded
 
 TEXT_WIDTH = 60
@@ -71,6 +72,7 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
     "batch.sealed": _sealed,
     "step.claimed": lambda e: f"by {e.trainer}",
     "step.committed": _committed,
+    "trainer.restored": lambda e: f"{e.trainer}: {restored_text(plain(e))}",
     "weights.published": lambda e: f"{e.kind} {e.bytes / 1e6:.1f} MB digest {e.digest[:12]} {e.url}",
     "weights.activated": lambda e: f"on {e.engine} in {e.seconds:.2f} s, {e.lag:.2f} s after publication",
     "eval.completed": lambda e: f"mean {e.mean:.3f} over {e.samples} samples, {e.failed} failed",

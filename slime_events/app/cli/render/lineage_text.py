@@ -53,6 +53,8 @@ def _version_head(answer: Lineage) -> str:
         ("digest", own.digest if own else None),
         ("weights", own.url if own else None),
         ("made by", maker),
+        ("optimizer", f"approximate since v{own.approximate_since}: a trainer that took over there trained steps again "
+                      "to other bits" if own and own.approximate_since is not None else None),
         ("shown", several),
         ("comes of", _versions(answer.ancestors)),
         ("come of it", _versions(answer.descendants)),

@@ -123,6 +123,16 @@ def versions_text(facts: Mapping[str, Any]) -> str:
     return f"v{oldest}" if oldest == newest else f"v{oldest}..v{newest}"
 
 
+def restored_text(facts: Mapping[str, Any]) -> str:
+    """What a trainer that took over came to, of a `trainer.restored` as plain values."""
+    said = f"weights {facts['weights']}, optimizer {facts['optimizer']}, {facts['retrained']} steps since "
+    said += f"v{facts['checkpoint']} trained again"
+    said += f", {facts['differing']} of them came out otherwise" if facts["differing"] else ""
+    if (apart := facts["distance"]) is not None:
+        said += f" (weights by up to {apart['max_abs']:.3g}, relative L2 {apart['relative_l2']:.3g})"
+    return said
+
+
 def spans_text(spans: "tuple[WeightSpan, ...]") -> str:
     """`v3`, or `v3[0:40] v4[40:52]` where several versions made the tokens."""
     if len(spans) == 1:
