@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from schemas.errors import Conflict, ImpossibleCombination, LogDamaged, NoSpace
-from schemas.subjects import check_token, every_event
+from schemas.subjects import check_token, every_event, matches
 from storage.event_block import EventBlock
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.append import Contradiction, Message, fences_of, headers_of, messages_of
@@ -121,7 +121,8 @@ class JetStreamLog:
 
     async def _store(self, pending: list[Message]) -> dict[tuple[str, str], int]:
         """The position of each by subject and id. All are stored together, except for those that are there already."""
-        positions: dict[tuple[str, str], int] = {}
+        positions = await self._stored_already(pending)
+        pending = [message for message in pending if message.key not in positions]
         retry = self.connection.retry()
         while pending:
             try:
@@ -137,6 +138,17 @@ class JetStreamLog:
             self._remember({message.subject: positions[message.key] for message in pending if message.fence is None})
             break
         return positions
+
+    async def _stored_already(self, messages: Sequence[Message]) -> dict[tuple[str, str], int]:
+        """Those of messages whose fence is not over their own subject: nothing else would show that they are stored.
+
+        The server knows an id for a while only, and after a restart none of what has left its stream.
+        """
+        for message in messages:
+            if message.fence is None and self._stream.has_left(self._known.get(message.subject, 0)):
+                del self._known[message.subject]
+        apart = [m for m in messages if m.fence is not None and not matches(m.fence.subject, m.subject)]
+        return (await _find(self._stream, apart))[0] if apart else {}
 
     async def _send(self, messages: Sequence[Message]) -> int:
         """The position of the first. Raises _Refused, Contradiction, NotTheLast, Away."""

@@ -105,6 +105,9 @@ class LongStream(Stream):
     async def refresh(self, deadline_s: float | None = None) -> None:
         self._learn(await self.info(deadline_s))
 
+    def has_left(self, position: int) -> bool:
+        return 0 < position < self._first
+
     async def first(self) -> int:
         await self.refresh()
         return self._first

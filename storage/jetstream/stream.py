@@ -64,6 +64,10 @@ class Stream:
     async def refresh(self, deadline_s: float | None = None) -> None:
         """Learn anew what others may have changed: nothing, as long as nothing leaves the stream."""
 
+    def has_left(self, position: int) -> bool:
+        """Whether the event at a position, 0 for none, is known to be in the stream no more."""
+        return False
+
     async def first(self) -> int:
         """The first position that is in the stream itself."""
         return 1

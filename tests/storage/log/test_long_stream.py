@@ -318,3 +318,18 @@ async def test_a_log_in_a_cluster_lets_go_too(cluster: NatsCluster, tmp_path: Pa
     assert (await other.extent()).first == 251
     for one in (log, other):
         await one.close()
+
+
+async def test_what_has_left_is_known_again_after_a_restart_of_the_server(tmp_path: Path) -> None:
+    """Also where its fence is over something else, as the archivist's is, and by the process that wrote it."""
+    async with await NatsServer.start(tmp_path / "nats") as server:
+        log = await JetStreamLog.open(server.url, "r", archive_url=str(tmp_path / "archive"))
+        apart = reward(log, "a", fence=Fence(about("r", "run", "run"), 0))
+        assert await log.append([apart, chunk(log, "b", 0)]) == [1, 2]
+        await let_go(log, tmp_path)
+        port = int(server.url.rpartition(":")[2])
+    async with await NatsServer.start(tmp_path / "nats", port=port):
+        assert await log.append([apart]) == [1]
+        assert await log.append([chunk(log, "b", 0)]) == [2]
+        assert await log.position() == 2
+        await log.close()
