@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from schemas.errors import ImpossibleCombination, LogDamaged, LogUnavailable, RunNotFound, StorageError
-from schemas.subjects import stream_name, stream_subjects
-from storage.jetstream.answer import Answer
-from storage.jetstream.append import ID
+from schemas.subjects import run_of_stream, stream_name, stream_subjects
+from storage.jetstream.answer import Answer, message_id, subject_text
 from storage.jetstream.connection import Connection
 from storage.jetstream.retry import ApiError
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES
@@ -44,7 +43,7 @@ class Stored(NamedTuple):
     @property
     def id(self) -> str:
         """Its `Nats-Msg-Id`, empty where it has none."""
-        return Answer(self.head, b"").headers.get(ID, "")
+        return message_id(self.head)
 
 
 class Stream:
@@ -52,6 +51,11 @@ class Stream:
 
     def __init__(self, connection: Connection, name: str, *, replicated: bool) -> None:
         self.connection, self.name, self.replicated = connection, name, replicated
+
+    @property
+    def run(self) -> str:
+        """The run that it is the log of."""
+        return run_of_stream(self.name)
 
     async def info(self, deadline_s: float | None = None, *, absent: int = 0) -> Any:
         """Its configuration and state. A replica that has just started may lag behind what was acked."""
@@ -126,7 +130,7 @@ class Stream:
 
 def _stored(message: Answer) -> Stored:
     head = message.head
-    subject = _last(head, b"\r\nNats-Subject: ").decode()
+    subject = subject_text(_last(head, b"\r\nNats-Subject: "))
     return Stored(int(_last(head, b"\r\nNats-Sequence: ")), subject, head, message.data)
 
 
