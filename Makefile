@@ -14,6 +14,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install install-benchmarks resolve demo demo-smollm2 test test-real test-rest lint docs docs-serve soak chaos \
+	strangers \
 	chaos-soak mutate mutate-soak bench clean
 
 # What is installed stands in pyproject.toml alone, its exact versions in requirements/cpu.txt and requirements/gpu.txt.
@@ -77,6 +78,9 @@ soak: $(INSTALLED)
 chaos: $(INSTALLED)
 	$(BIN)/python -m tests.chaos --kills 30 --seed $(SEED)
 	$(BIN)/python -m tests.chaos --kills 30 --seed $(SEED) --max-staleness 2
+
+strangers: $(INSTALLED)
+	$(BIN)/python -m tests.strangers --seed $(SEED)
 
 chaos-soak: $(INSTALLED)
 	$(BIN)/python -m tests.chaos --kills 200 --seed $(SEED)

@@ -17,12 +17,13 @@ from typing import TypeVar
 from schemas.archives import ArchiveSealed
 from schemas.envelope import enclose
 from schemas.errors import Conflict, DeadlineExceeded, LogUnavailable, NoSpace, StoreUnavailable
+from schemas.event import Event
 from schemas.runs import RunFinished
 from schemas.subjects import about
 from storage.archive.manifest import SegmentManifest
 from storage.archive.writer import SEGMENT_BYTES, ArchiveWriter
-from storage.follow import Follower
-from storage.log import Append, EventLog, Fence, Recorded
+from storage.follow import RecordFollower
+from storage.log import Append, EventLog, Fence, ForeignRecord, Recorded
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,10 @@ async def archive_run(
     return await archivist.run(stop or asyncio.Event())
 
 
+def _event(record: Recorded | ForeignRecord, kind: type[Event]) -> bool:
+    return isinstance(record, Recorded) and isinstance(record.envelope.event, kind)
+
+
 class _Archivist:
     def __init__(
         self,
@@ -104,7 +109,7 @@ class _Archivist:
         self._log, self._writer, self._producer = log, writer, producer
         self._policy, self._backoff, self._let_go = policy, backoff, let_go
         self._run_events = about(log.run, "run", "run")
-        self._follower: Follower | None = None
+        self._follower: RecordFollower | None = None
         self._following = contextlib.AsyncExitStack()
         self._since = 0.0  # seconds; 0 while nothing but archive.sealed is pending
 
@@ -123,10 +128,10 @@ class _Archivist:
         target: int | None = None
         while True:
             if target is None and stop.is_set():
-                target = await self._retry("the log", self._log.position)
-            for recorded in await self._retry("the log", self._next):
-                await self._take(recorded)
-                if isinstance(recorded.envelope.event, RunFinished) and await self._is_over(recorded.position):
+                target = await self._retry("the log", self._log.end)
+            for record in await self._retry("the log", self._next):
+                await self._take(record)
+                if _event(record, RunFinished) and await self._is_over(record.position):
                     return await self._close()
             if self._is_due():
                 await self._seal()
@@ -134,11 +139,12 @@ class _Archivist:
                 await self._seal()
                 return ArchiveOutcome.STOPPED
 
-    async def _next(self) -> list[Recorded]:
-        """The next events, or an empty list soon; after a failure the next call reads on from the same position."""
+    async def _next(self) -> list[Recorded | ForeignRecord]:
+        """The next records, or an empty list soon; after a failure the next call reads on from the same position."""
         try:
             if self._follower is None:
-                follower = Follower(self._log, self._writer.next_position, read_ahead=1000, every_s=self._policy.look_s)
+                begin, look_s = self._writer.next_position, self._policy.look_s
+                follower = RecordFollower(self._log, begin, read_ahead=1000, every_s=look_s)
                 self._follower = await self._following.enter_async_context(follower)
             wait_s = min(self._policy.look_s, max(0.01, self._policy.max_age_s - self._age_s()))
             return await self._follower.next(wait_s)
@@ -150,11 +156,11 @@ class _Archivist:
         self._follower = None
         await self._following.aclose()
 
-    async def _take(self, recorded: Recorded) -> None:
-        self._writer.add(recorded)
-        if not isinstance(recorded.envelope.event, ArchiveSealed):
+    async def _take(self, record: Recorded | ForeignRecord) -> None:
+        self._writer.add(record)
+        if not _event(record, ArchiveSealed):
             self._since = self._since or time.monotonic()  # the machine's clock may be set meanwhile
-        if self._is_due() and not isinstance(recorded.envelope.event, RunFinished):
+        if self._is_due() and not _event(record, RunFinished):
             await self._seal()
 
     def _age_s(self) -> float:

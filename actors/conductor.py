@@ -91,13 +91,13 @@ class Conductor:
     async def run(self) -> RunPhase:
         """Conduct until the run is finished or failed, from the newest snapshot and the run's own events before it."""
         await self._keeper.restore(self._folded, self._worker.log)
-        await self._feed.restore(self._worker.log, self.state.events)
+        await self._feed.restore(self._worker.log, self.state.position)
         if self._policy.texts is not None:
             await self._policy.texts.restore(self._worker.log, self.state)
-        for recorded in await run_events_before(self.state.events + 1, self._worker):
+        for recorded in await run_events_before(self.state.position + 1, self._worker):
             self._take_run_event(recorded)
         try:
-            async with Follower(self._worker.log, self.state.events + 1) as follower:
+            async with Follower(self._worker.log, self.state.position + 1) as follower:
                 await self._conduct(follower)
         finally:
             await self._keeper.close(self._folded)
@@ -110,7 +110,7 @@ class Conductor:
             wait_s = TICK_S
             self._keeper.observe(self._folded)
             due = due or self._stop_asked or time.monotonic() - self._last_cycle >= TICK_S
-            if not due or not follower.caught_up or self.state.events < self._appended:
+            if not due or not follower.caught_up or self.state.position < self._appended:
                 continue
             try:
                 await self._cycle()
@@ -154,7 +154,7 @@ class Conductor:
         if not self._begun:
             self._appended = await self._append(recovery_events(state, plan, self._feed))
             self._begun = True
-            if self._appended > state.events:
+            if self._appended > state.position:
                 return  # nothing is decided before they are read back
         self._appended = await self._append(run_cycle(state, plan, policy.group_filter, policy.normalise, self._feed))
         self._appended = await self._append(await self._recorded.answers(reused_rollouts_due(state)))
@@ -185,7 +185,7 @@ class Conductor:
         """Those of the log: the state has no reasons. From ever further back, as a long run may have rejected many."""
         back = LOOK_BACK
         while True:
-            start = max(1, self.state.events - back)
+            start = max(1, self.state.position - back)
             read = self._worker.log.read(start, of_type(self.state.run, "group.rejected"))
             events = [recorded.envelope.event async for recorded in read]
             if len(events) >= count or start == 1:
@@ -204,4 +204,4 @@ async def append_finished(worker: Participant, state: RunState, reason: FinishRe
     event = RunFinished(
         reason=reason, steps=state.steps, events=state.events, state_digest=state_digest(state), fold=FOLD
     )
-    await worker.append_fenced(event, Fence(every_event(state.run), state.events))
+    await worker.append_fenced(event, Fence(every_event(state.run), state.position))

@@ -5,6 +5,7 @@ type is `UnknownEventType`, a newer schema `UnknownSchemaVersion`, anything else
 No input makes the reader raise anything outside `SchemaError`, and what cannot be written is `UnwritableEvent`.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Union
 
 import msgspec
@@ -33,7 +34,7 @@ class _Tag(msgspec.Struct, frozen=True):
     type: str
 
 
-class _Whole(StoredEnvelope, frozen=True, kw_only=True, gc=False):
+class WholeEnvelope(StoredEnvelope, frozen=True, kw_only=True, gc=False):
     """`StoredEnvelope` with the event read in the same pass: twice as fast, where it is of this version's schema."""
 
     event: Union[EVENT_CLASSES]  # type: ignore[valid-type]  # noqa: UP007
@@ -41,7 +42,7 @@ class _Whole(StoredEnvelope, frozen=True, kw_only=True, gc=False):
 
 _encoder = msgspec.msgpack.Encoder()
 _wire = msgspec.msgpack.Decoder(StoredEnvelope)
-_whole = msgspec.msgpack.Decoder(_Whole)
+_whole = msgspec.msgpack.Decoder(WholeEnvelope)
 _tag = msgspec.msgpack.Decoder(_Tag)
 _events: dict[str, msgspec.msgpack.Decoder[Event]] = {tag: msgspec.msgpack.Decoder(cls) for tag, cls in BY_TYPE.items()}
 
@@ -81,10 +82,20 @@ def decode(data: bytes) -> Envelope:
     event: Event = whole.event
     if whole.schema != event.SCHEMA:
         return _decode_apart(data)
-    return _enclose(whole, event)
+    return enclosed(whole, event)
 
 
-def _enclose(head: StoredEnvelope, event: Event) -> Envelope:
+def decode_each(datas: Iterable[bytes]) -> Sequence[WholeEnvelope] | None:
+    """What was stored, without an `Envelope` around it; None where any is no event of today's schema."""
+    read = _whole.decode
+    try:
+        return [read(data) for data in datas]
+    except _UNREADABLE:
+        return None
+
+
+def enclosed(head: StoredEnvelope, event: Event) -> Envelope:
+    """The stored envelope as it was written, around its event."""
     return Envelope(
         id=head.id,
         run=head.run,
@@ -98,12 +109,17 @@ def _enclose(head: StoredEnvelope, event: Event) -> Envelope:
 
 def _decode_apart(data: bytes) -> Envelope:
     """The envelope first, then the event by its type and schema: for an older schema, or to name what is wrong."""
+    wire, event_type = read_apart(data)
+    return enclosed(wire, _decode_event(event_type, wire))
+
+
+def read_apart(data: bytes) -> tuple[StoredEnvelope, str]:
+    """The envelope with its event still encoded, and the event's type, known or not. Raises DamagedEvent."""
     try:
         wire = _wire.decode(data)
-        event_type = _tag.decode(wire.event).type
+        return wire, _tag.decode(wire.event).type
     except _UNREADABLE as error:
         raise DamagedEvent(f"not an event ({len(data)} bytes): {error}") from error
-    return _enclose(wire, _decode_event(event_type, wire))
 
 
 def _decode_event(event_type: str, wire: StoredEnvelope) -> Event:

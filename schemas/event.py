@@ -32,7 +32,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_de
 
     def identity(self) -> tuple[str | int, ...]:
         """What makes it this event and no other, whenever it is appended."""
-        return tuple(getattr(self, name) for name in self.IDENTITY) or (self.entity(),)
+        return tuple([getattr(self, name) for name in self.IDENTITY]) if self.IDENTITY else (self.entity(),)
 
 
 def type_of(event: Event | type[Event]) -> str:

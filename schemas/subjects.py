@@ -13,9 +13,14 @@ _TOKEN = re.compile(r"[A-Za-z0-9_\-]+")
 @lru_cache(maxsize=4096)
 def check_token(token: str, what: str) -> str:
     """The token itself, or InvalidSubject: letters, digits, `-` and `_` only."""
-    if not _TOKEN.fullmatch(token):
+    if not is_token(token):
         raise InvalidSubject(f"{what} {token!r} cannot be part of a subject: use letters, digits, '-' and '_' only")
     return token
+
+
+def is_token(text: str) -> bool:
+    """Whether a subject of ours may have this as a token."""
+    return _TOKEN.fullmatch(text) is not None
 
 
 def subject_of(run: str, event: Event) -> str:
@@ -65,9 +70,17 @@ def stream_subjects(run: str) -> list[str]:
     return [f"slime.{run}.{noun}.>" for noun in NOUNS]
 
 
+_STREAM = "SLIME_"
+
+
 def stream_name(run: str) -> str:
     """The JetStream stream of a run."""
-    return f"SLIME_{check_token(run, 'run name')}"
+    return f"{_STREAM}{check_token(run, 'run name')}"
+
+
+def run_of_stream(stream: str) -> str:
+    """The run whose stream has this name."""
+    return stream.removeprefix(_STREAM)
 
 
 def past_stream_name(run: str) -> str:

@@ -3,31 +3,37 @@
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from schemas.codec import WholeEnvelope
+from schemas.envelope import Envelope
+
 MANY = 250
 """Events in one array: few enough that the decoded ones stay in the processor's cache until they are used."""
 
 
+class Part(NamedTuple):
+    """Events at consecutive positions from `first` on: in a MessagePack array, as they are stored, or decoded where the
+    log has decoded them already.
+    """
+
+    first: int
+    events: bytes | Sequence[WholeEnvelope] | Sequence[Envelope]
+
+
 class EventBlock(NamedTuple):
-    """Events at [first, last]. arrays: as they are stored, in MessagePack arrays of up to `MANY`, each made when it is
-    asked for. chain: over all events up to `last` (storage/hash_chain.py); before: the same up to `last - 1`.
+    """The events from position `first` to `last`. parts: all of them in order, encoded ones `MANY` at a time, each made
+    when it is asked for. chain: over all events up to `last` (storage/hash_chain.py); before: over all but that.
     """
 
     first: int
     last: int
     before: bytes
     chain: bytes
-    arrays: Iterator[bytes]
+    parts: Iterator[Part]
 
 
 def array_of(count: int, *events: bytes | memoryview) -> bytes:
     """A MessagePack array of `count` encoded events."""
     return b"".join((b"\xdd", count.to_bytes(4, "big"), *events))
-
-
-def arrays_of(datas: Sequence[bytes]) -> Iterator[bytes]:
-    """The encoded events, `MANY` at a time."""
-    some = (datas[begin : begin + MANY] for begin in range(0, len(datas), MANY))
-    return (array_of(len(part), *part) for part in some)
 
 
 @runtime_checkable
@@ -36,5 +42,6 @@ class HasEventBlocks(Protocol):
 
     def event_blocks(self, start: int, chain: bytes, every: int | None) -> AsyncGenerator[EventBlock, None]:
         """Everything from position `start` on, where the chain so far is `chain`. A block ends at each multiple of
-        `every`; None: wherever that costs least. Raises as `read`, except SchemaError: nothing is decoded.
+        `every`, or before it where a foreign record lies there; None: wherever that costs least. Raises as `read`, and
+        the SchemaErrors of what it leaves encoded come when that is decoded.
         """

@@ -1,18 +1,21 @@
-"""`Follower`: a growing log, read in lists of whatever has arrived since the last call."""
+"""`Follower`, `RecordFollower`: a growing log, read in lists of whatever has arrived since the last call."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Generic, Self, TypeVar
 
 from storage.cancellation import end_all
-from storage.log import Readable, Recorded, Subjects
+from storage.log import ForeignRecord, Readable, Recorded, Subjects
+
+RecordT = TypeVar("RecordT", Recorded, Recorded | ForeignRecord)
 
 READ_AHEAD_BYTES = 64 * 1024 * 1024
 
 
-class Follower:
+class _Follower(Generic[RecordT]):
     """Reads ahead in a task, so that a busy reader catches up in one call instead of one event at a time.
 
     read_ahead, read_ahead_bytes: what may wait for the reader. every_s: seconds between reads, for one in no hurry.
@@ -31,7 +34,8 @@ class Follower:
         every_s: float | None = None,
     ) -> None:
         self._log, self._start, self._subject, self._every_s = log, start, subject, every_s
-        self._waiting, self._read_ahead = list[Recorded](), read_ahead
+        self._waiting: list[RecordT] = []
+        self._read_ahead = read_ahead
         self._bytes, self._read_ahead_bytes = 0, read_ahead_bytes
         self._arrived, self._room = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -43,22 +47,21 @@ class Follower:
         """Everything that was in the log when this follower began has been handed over."""
         return self._seen >= self._history
 
-    def is_history(self, recorded: Recorded) -> bool:
+    def is_history(self, recorded: RecordT) -> bool:
         """Whether the event was in the log before this follower began."""
         return recorded.position <= self._history
 
-    async def __aenter__(self) -> Follower:
+    async def __aenter__(self) -> Self:
         self._history = await self._newest()
         self._task = asyncio.create_task(self._read(), name=f"follow-{self._subject or 'all'}")
         self._task.add_done_callback(lambda _: self._arrived.set())
         return self
 
     async def _newest(self) -> int:
-        if self._subject is None:
-            return await self._log.position()
-        filters = (self._subject,) if isinstance(self._subject, str) else self._subject
-        newest = await asyncio.gather(*map(self._log.last, filters))
-        return max((recorded.position for recorded in newest if recorded), default=0)
+        raise NotImplementedError
+
+    def _records(self, *, follow: bool) -> AsyncIterator[RecordT]:
+        raise NotImplementedError
 
     async def __aexit__(self, *_: object) -> None:
         if self._task is not None:
@@ -66,13 +69,13 @@ class Follower:
 
     async def _read(self) -> None:
         if self._every_s is None:
-            await self._put(self._log.read(self._start, self._subject, follow=True))
+            await self._put(self._records(follow=True))
             return
         while True:
-            await self._put(self._log.read(self._start, self._subject))
+            await self._put(self._records(follow=False))
             await asyncio.sleep(self._every_s)
 
-    async def _put(self, events: AsyncIterator[Recorded]) -> None:
+    async def _put(self, events: AsyncIterator[RecordT]) -> None:
         async for recorded in events:
             self._start = recorded.position + 1
             self._waiting.append(recorded)
@@ -82,7 +85,7 @@ class Follower:
                 self._room.clear()
                 await self._room.wait()
 
-    async def next(self, wait_s: float) -> list[Recorded]:
+    async def next(self, wait_s: float) -> list[RecordT]:
         """All events since the last call, at least one; an empty list after `wait_s` seconds without any.
 
         Raises what the reader raised (LogUnavailable, a SchemaError) once everything before it was handed over.
@@ -102,3 +105,27 @@ class Follower:
         self._room.set()
         self._seen = events[-1].position
         return events
+
+
+class Follower(_Follower[Recorded]):
+    """The events of a log, all or those of a filter; see `_Follower`."""
+
+    async def _newest(self) -> int:
+        if self._subject is None:
+            return await self._log.position()
+        filters = (self._subject,) if isinstance(self._subject, str) else self._subject
+        newest = await asyncio.gather(*map(self._log.last, filters))
+        return max((recorded.position for recorded in newest if recorded), default=0)
+
+    def _records(self, *, follow: bool) -> AsyncIterator[Recorded]:
+        return self._log.read(self._start, self._subject, follow=follow)
+
+
+class RecordFollower(_Follower[Recorded | ForeignRecord]):
+    """All records of a log, foreign ones too, for who keeps or names them; see `_Follower`."""
+
+    async def _newest(self) -> int:
+        return await self._log.end()
+
+    def _records(self, *, follow: bool) -> AsyncIterator[Recorded | ForeignRecord]:
+        return self._log.read_records(self._start, follow=follow)

@@ -14,6 +14,9 @@ What every back-end keeps, proved by one contract suite:
 - A reader sees every event from its position on, in order, once.
 - Events may leave a log for its archive, if it was made for that. All of this holds for them too, except that no new
   queue begins before what has left.
+- Whoever may publish to a log's stream can leave records in it that are no events (schemas/foreign.py). They keep their
+  positions and bytes, `read_records` shows them and `end` counts them. Everything else here speaks of events alone: no
+  reader, taker or look-up is given a foreign record, no fence is lost to one, and no id is taken by one.
 - A consumer name stands for one queue over a filter: each event goes to one of its takers, again after `lease_s`
   without `working` or `done`, until it is done (and perhaps once more after a crash of the log itself).
 """
@@ -26,7 +29,8 @@ import msgspec
 
 from schemas.codec import encode
 from schemas.envelope import Envelope
-from schemas.errors import Conflict, EventTooLarge
+from schemas.errors import Conflict, EventTooLarge, SchemaError
+from schemas.foreign import Reason, judge
 from schemas.subjects import matches
 
 T = TypeVar("T")
@@ -71,6 +75,28 @@ class Recorded(msgspec.Struct, frozen=True, gc=False):
     subject: str
     envelope: Envelope
     data: bytes
+
+
+class ForeignRecord(msgspec.Struct, frozen=True, gc=False):
+    """One stored record that is no event of the run. `data` are the exact bytes; bytes of its subject that are no UTF-8
+    are written as `\\xff`.
+    """
+
+    position: int
+    subject: str
+    reason: Reason
+    data: bytes
+
+
+def record_of(run: str, position: int, subject: str, message_id: str | None, data: bytes) -> Recorded | ForeignRecord:
+    """What lies at a position; see `judge`. A SchemaError names the position and the subject."""
+    try:
+        judged = judge(run, subject, message_id, data)
+    except SchemaError as error:
+        raise type(error)(f"position {position} ({subject}): {error}") from error
+    if isinstance(judged, Envelope):
+        return Recorded(position, subject, judged, data)
+    return ForeignRecord(position, subject, judged, data)
 
 
 Subjects = str | tuple[str, ...] | None
@@ -131,6 +157,9 @@ class Readable(Protocol):
     def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
         """Events from position `start` that are wanted. Ends at the last one there is, or follows for ever."""
 
+    def read_records(self, start: int = 1, *, follow: bool = False) -> AsyncIterator[Recorded | ForeignRecord]:
+        """Everything from position `start`, foreign records too: for who keeps, counts or names them."""
+
     async def last(self, subject: str) -> Recorded | None:
         """The last event that matches the filter."""
 
@@ -138,10 +167,15 @@ class Readable(Protocol):
         """The last event of each of these subjects that has any; the subjects are whole, without wildcards."""
 
     async def subjects(self, pattern: str, start: int = 1) -> list[str]:
-        """The subjects of all events that match a filter, each once. Those from before `start` may be left out."""
+        """The subjects of all events that match a filter, each once. Those from before `start` may be left out, and
+        some may be named that hold foreign records alone.
+        """
 
     async def position(self) -> int:
-        """The last position, 0 for an empty log."""
+        """The position of the last event, 0 for a log without any."""
+
+    async def end(self) -> int:
+        """The last position, be it of an event or of a foreign record; 0 for an empty log."""
 
 
 class EventLog(Readable, Protocol):
@@ -163,11 +197,12 @@ class EventLog(Readable, Protocol):
 class Restorable(Readable, Protocol):
     """A log that can be restored from a copy. Back-ends can; wrappers cannot."""
 
-    async def restore(self, records: Sequence[Recorded]) -> None:
-        """Store records as they are (subject, id, bytes), at the positions that they have: all or nothing.
+    async def restore(self, records: Sequence[Recorded | ForeignRecord]) -> None:
+        """Store consecutive records as they are (subject, id, bytes), at the positions that they have: all or nothing,
+        but for a foreign record that is larger than any event.
 
-        At most what one atomic call holds. Where all of them are there already nothing is stored again. Raises
-        Conflict where the log has something else there or does not end just before them, LogUnavailable.
+        At most what one atomic call holds. What is there already is not stored again. Raises Conflict where the log has
+        something else there or does not end just before them, LogUnavailable.
         """
 
 
@@ -181,10 +216,10 @@ def fence_lost(event: str, fence: Fence, actual: int) -> Conflict:
     )
 
 
-def not_the_end(run: str, record: Recorded, end: int) -> Conflict:
+def not_the_end(run: str, record: Recorded | ForeignRecord, end: int) -> Conflict:
     """The refusal of `restore`."""
     return Conflict(
-        f"the log of run {run} ends at position {end} or has another event at {record.position}: what belongs at "
+        f"the log of run {run} ends at position {end} or has another record at {record.position}: what belongs at "
         f"{record.position} cannot be restored there. Restore into an empty place",
         subject=record.subject,
         expected=record.position - 1,

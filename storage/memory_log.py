@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from schemas.codec import decode
 from schemas.errors import LogUnavailable
 from schemas.subjects import any_verb, every_event, matches
 from storage.log import (
     Append,
     Delivery,
+    ForeignRecord,
     Recorded,
     Subjects,
     check_batch,
@@ -20,6 +21,7 @@ from storage.log import (
     fence_lost,
     is_wanted,
     not_the_end,
+    record_of,
 )
 
 
@@ -86,10 +88,11 @@ class MemoryConsumer:
 
     def _take_now(self, limit: int) -> list[Delivery]:
         queue, now = self._queue, time.monotonic()
-        for recorded in self._log.records[queue.seen :]:
-            queue.seen = recorded.position
-            if matches(queue.subject, recorded.subject):
-                queue.leases[recorded.position] = _Lease()
+        while queue.seen < self._log.count:
+            queue.seen += 1
+            record = self._log.record_at(queue.seen)
+            if isinstance(record, Recorded) and matches(queue.subject, record.subject):
+                queue.leases[record.position] = _Lease()
         taken: list[Delivery] = []
         for position, lease in list(queue.leases.items()):
             if len(taken) >= limit:
@@ -97,7 +100,7 @@ class MemoryConsumer:
             if lease.until <= now:
                 lease.taken += 1
                 lease.until = now + self._lease_s
-                taken.append(MemoryDelivery(self._log, queue, self._log.records[position - 1], self._lease_s))
+                taken.append(MemoryDelivery(self._log, queue, self._log.event_at(position), self._lease_s))
         return taken
 
     async def close(self) -> None:
@@ -107,11 +110,14 @@ class MemoryConsumer:
 
 
 class MemoryLog:
-    """An event log in one process, encoded and decoded as on the wire."""
+    """An event log in one process, encoded and decoded as on the wire. records: the events, foreign: the records
+    that are none, each in order.
+    """
 
     def __init__(self, run: str) -> None:
         self.run = run
         self.records: list[Recorded] = []
+        self.foreign: list[ForeignRecord] = []
         self._ids: dict[tuple[str, str], int] = {}
         self._last: dict[str, int] = {}
         self._last_about: dict[str, int] = {}
@@ -132,28 +138,58 @@ class MemoryLog:
         for append, _ in fresh.values():
             self._check_fence(append)
         for key, (append, data) in fresh.items():
-            self._ids[key] = self._store(append.envelope.subject, data)
+            self._ids[key] = self._store(append.envelope.subject, append.envelope.id, data)
         if fresh:
             self.wake()
         return [self._ids[(a.envelope.subject, a.envelope.id)] for a in appends]
 
-    async def restore(self, records: Sequence[Recorded]) -> None:
+    def publish(self, subject: str, data: bytes, message_id: str = "") -> int:
+        """Store a record without any look at it, as who holds the run's credentials can; its position."""
+        position = self._store(subject, message_id, data)
+        self.wake()
+        return position
+
+    async def restore(self, records: Sequence[Recorded | ForeignRecord]) -> None:
         self._check_open()
-        keys = [(record.subject, record.envelope.id) for record in records]
-        if all(self._ids.get(key) == record.position for key, record in zip(keys, records, strict=True)):
-            return
-        for key, record in zip(keys, records, strict=True):
-            if record.position != len(self.records) + 1:
-                raise not_the_end(self.run, record, len(self.records))
-            self._ids[key] = self._store(record.subject, record.data)
+        for record in records:
+            if record.position <= self.count:
+                there = self.record_at(record.position)
+                if (there.subject, there.data) == (record.subject, record.data):
+                    continue
+            if record.position != self.count + 1:
+                raise not_the_end(self.run, record, self.count)
+            message_id = record.envelope.id if isinstance(record, Recorded) else ""
+            position = self._store(record.subject, message_id, record.data)
+            if message_id:
+                self._ids[(record.subject, message_id)] = position
         self.wake()
 
-    def _store(self, subject: str, data: bytes) -> int:
-        position = len(self.records) + 1
-        self.records.append(Recorded(position, subject, decode(data), data))
-        self._last[subject] = position
-        self._last_about[any_verb(subject)] = position
+    def _store(self, subject: str, message_id: str, data: bytes) -> int:
+        position = self.count + 1
+        record = record_of(self.run, position, subject, message_id, data)
+        if isinstance(record, Recorded):
+            self.records.append(record)
+            self._last[subject] = position
+            self._last_about[any_verb(subject)] = position
+        else:
+            self.foreign.append(record)
         return position
+
+    @property
+    def count(self) -> int:
+        """Of all records: the last position."""
+        return len(self.records) + len(self.foreign)
+
+    def record_at(self, position: int) -> Recorded | ForeignRecord:
+        """What lies at a position from 1 to `count`."""
+        before = bisect_left(self.foreign, position, key=lambda record: record.position)
+        if self.foreign[before : before + 1] and self.foreign[before].position == position:
+            return self.foreign[before]
+        return self.records[position - 1 - before]
+
+    def event_at(self, position: int) -> Recorded:
+        """The event at a position that is known to have one."""
+        return self.records[position - 1 - bisect_left(self.foreign, position, key=lambda record: record.position)]
 
     def _check_fence(self, append: Append) -> None:
         fence, envelope = append.fence, append.envelope
@@ -162,7 +198,7 @@ class MemoryLog:
 
     def _last_position(self, subject: str) -> int:
         if subject == every_event(self.run):
-            return len(self.records)
+            return self.records[-1].position if self.records else 0
         if "*" not in subject and ">" not in subject:
             return self._last.get(subject, 0)
         if subject.count("*") == 1 and subject == any_verb(subject):
@@ -170,15 +206,20 @@ class MemoryLog:
         return max((p for s, p in self._last.items() if matches(subject, s)), default=0)
 
     async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
+        async for record in self.read_records(start, follow=follow):
+            if isinstance(record, Recorded) and is_wanted(record.subject, subject):
+                yield record
+
+    async def read_records(
+        self, start: int = 1, *, follow: bool = False
+    ) -> AsyncGenerator[Recorded | ForeignRecord, None]:
         position = max(start, 1)
-        end = len(self.records)
+        end = self.count
         while True:
             self._check_open()
-            while position <= (len(self.records) if follow else end):
-                recorded = self.records[position - 1]
+            while position <= (self.count if follow else end):
                 position += 1
-                if is_wanted(recorded.subject, subject):
-                    yield recorded
+                yield self.record_at(position - 1)
             if not follow:
                 return
             await self.changed(3600.0)
@@ -186,11 +227,11 @@ class MemoryLog:
     async def last(self, subject: str) -> Recorded | None:
         self._check_open()
         position = self._last_position(subject)
-        return self.records[position - 1] if position else None
+        return self.event_at(position) if position else None
 
     async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
         self._check_open()
-        return {subject: self.records[self._last[subject] - 1] for subject in subjects if subject in self._last}
+        return {subject: self.event_at(self._last[subject]) for subject in subjects if subject in self._last}
 
     async def subjects(self, pattern: str, start: int = 1) -> list[str]:
         self._check_open()
@@ -198,7 +239,11 @@ class MemoryLog:
 
     async def position(self) -> int:
         self._check_open()
-        return len(self.records)
+        return self._last_position(every_event(self.run))
+
+    async def end(self) -> int:
+        self._check_open()
+        return self.count
 
     async def consume(self, name: str, subject: str, *, lease_s: float = 30.0, start: int = 1) -> MemoryConsumer:
         self._check_open()

@@ -76,7 +76,8 @@ class ArchiveIndex:
             return []
         segment, names = self._segment(manifest), frozenset(subjects)
         records = map(segment.record, sorted(set(table["number"][rows].tolist())))
-        return [record for record in records if record.subject in names]
+        foreign = self._reader.foreign(manifest)
+        return [record for record in records if record.subject in names and record.position not in foreign]
 
     def _table(self, manifest: SegmentManifest) -> npt.NDArray[np.void]:
         table = self._tables.get(manifest.segment)

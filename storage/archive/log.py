@@ -3,16 +3,17 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
+from itertools import pairwise
 
 from schemas.subjects import matches, named_by
 from storage.archive.index import ArchiveIndex
 from storage.archive.manifest import SegmentManifest
 from storage.archive.reader import ArchiveReader, recorded_of
 from storage.archive.segment import Segment, SegmentRecord
-from storage.event_block import EventBlock
+from storage.event_block import MANY, EventBlock, Part
 from storage.hash_chain import link_all
-from storage.log import Recorded, Subjects, is_wanted
+from storage.log import ForeignRecord, Recorded, Subjects, is_wanted
 
 AHEAD = 2
 """Segments that are read while one is worked on: reading, hashing and unpacking leave the interpreter to others."""
@@ -32,6 +33,17 @@ class ArchivedLog:
         for number, record in enumerate(self._records(start, subject)):
             if is_wanted(record.subject, subject):
                 yield recorded_of(record)
+            if not number % 1000:
+                await asyncio.sleep(0)
+
+    async def read_records(
+        self, start: int = 1, *, follow: bool = False
+    ) -> AsyncGenerator[Recorded | ForeignRecord, None]:
+        """Everything from position `start`. Raises as `read`."""
+        if follow:
+            raise ValueError(f"{self.reader.url} is an archive, and nothing is appended to it: read it to its end")
+        for number, record in enumerate(self.reader.read_records(start)):
+            yield record
             if not number % 1000:
                 await asyncio.sleep(0)
 
@@ -73,11 +85,22 @@ class ArchivedLog:
         return await asyncio.to_thread(self._subjects, pattern, start)
 
     def _subjects(self, pattern: str, start: int) -> list[str]:
-        segments = (self.reader.segment(manifest) for manifest in self.reader.segments if manifest.last >= start)
-        named = dict.fromkeys(subject for segment in segments for subject in segment.subjects)
+        named: dict[str, None] = {}
+        for manifest in self.reader.segments:
+            if manifest.last >= start:
+                subjects, foreign = self.reader.segment(manifest).subjects, self.reader.foreign(manifest)
+                named |= dict.fromkeys(one for at, one in enumerate(subjects, manifest.first) if at not in foreign)
         return [subject for subject in named if matches(pattern, subject)]
 
     async def position(self) -> int:
+        for manifest in reversed(self.reader.segments):
+            foreign = await asyncio.to_thread(self.reader.foreign, manifest)
+            for position in range(manifest.last, manifest.first - 1, -1):
+                if position not in foreign:
+                    return position
+        return 0
+
+    async def end(self) -> int:
         return self.reader.last
 
 
@@ -100,21 +123,43 @@ async def _segments(reader: ArchiveReader, start: int) -> AsyncGenerator[tuple[S
 def _of_segment(
     reader: ArchiveReader, manifest: SegmentManifest, segment: Segment, start: int, chain: bytes, every: int | None
 ) -> Iterator[EventBlock]:
+    foreign = reader.foreign(manifest)
     if every is None and manifest.chain and start <= manifest.first:
+        spans = _spans(manifest.first, manifest.last, foreign)
         before, after = bytes.fromhex(manifest.before), bytes.fromhex(manifest.chain)
-        if link_all(before, segment.datas(manifest.count - 1)) != (before, after):
+        if spans and link_all(before, _datas(segment, [(spans[-1][1], spans[-1][1])])) != (before, after):
             raise reader.unlinked_segment(manifest)
-        yield _block(segment, manifest.first, manifest.last, before, after)
+        if spans:
+            yield _block(segment, spans, before, after)
         return
     first = max(start, manifest.first)
     while first <= manifest.last:
         last = manifest.last if every is None else min(manifest.last, -(-first // every) * every)
-        datas = segment.datas(first - manifest.first, last + 1 - manifest.first)
-        before, chain = link_all(chain, datas)
-        yield _block(segment, first, last, before, chain)
+        if spans := _spans(first, last, foreign):
+            before, chain = link_all(chain, _datas(segment, spans))
+            yield _block(segment, spans, before, chain)
         first = last + 1
 
 
-def _block(segment: Segment, first: int, last: int, before: bytes, chain: bytes) -> EventBlock:
-    arrays = segment.arrays(first - segment.first, last + 1 - segment.first)
-    return EventBlock(first, last, before, chain, arrays)
+_Spans = Sequence[tuple[int, int]]
+"""First and last positions of events without a foreign record between them."""
+
+
+def _spans(first: int, last: int, foreign: Collection[int]) -> _Spans:
+    bounds = [first - 1, *sorted(position for position in foreign if first <= position <= last), last + 1]
+    return [(before + 1, after - 1) for before, after in pairwise(bounds) if before + 1 < after]
+
+
+def _datas(segment: Segment, spans: _Spans) -> Iterator[bytes]:
+    for first, last in spans:
+        yield from segment.datas(first - segment.first, last + 1 - segment.first)
+
+
+def _block(segment: Segment, spans: _Spans, before: bytes, chain: bytes) -> EventBlock:
+    return EventBlock(spans[0][0], spans[-1][1], before, chain, _parts(segment, spans))
+
+
+def _parts(segment: Segment, spans: _Spans) -> Iterator[Part]:
+    for first, last in spans:
+        arrays = segment.arrays(first - segment.first, last + 1 - segment.first)
+        yield from map(Part, range(first, last + 1, MANY), arrays)

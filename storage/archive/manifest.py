@@ -30,12 +30,13 @@ LAYOUT = 2
 
 
 class SegmentManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Segment number `segment` (from 1). It holds `count` events at positions [first, last], without holes.
+    """Segment number `segment` (from 1). It holds `count` records at positions [first, last], without holes.
 
     name: of the object; bytes, sha256: of the object as stored; raw_bytes: of the records before compression.
     parent: sha256 of the JSON of the manifest before, empty for the first. layout: of the object. chain: over all
     events of the log up to `last` (storage/hash_chain.py, hex), before: up to `last - 1`; empty in an archive that was
-    begun before manifests said so. With them a reader need not link every event anew.
+    begun before manifests said so. With them a reader need not link every event anew. foreign: positions of the records
+    that are no events, in order; None in a manifest of before there were any.
     """
 
     segment: int
@@ -50,6 +51,7 @@ class SegmentManifest(msgspec.Struct, frozen=True, kw_only=True):
     layout: int = 1
     before: str = ""
     chain: str = ""
+    foreign: tuple[int, ...] | None = None
 
 
 class Closed(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """`ArchiveReader`: the archived log, in order, every byte checked on the way."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from storage.archive.manifest import BLOBS, ManifestChain, SegmentManifest, dige
 from storage.archive.segment import Segment, SegmentRecord, unpack
 from storage.blobs import BlobStore
 from storage.hash_chain import link_all
-from storage.log import Recorded
+from storage.log import ForeignRecord, Recorded, record_of
 from storage.object_store import ObjectFolder
 
 
@@ -21,12 +21,15 @@ def recorded_of(record: SegmentRecord) -> Recorded:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSummary:
-    """An archive that was read through: how many segments and events, their stored bytes, whether its run ended."""
+    """An archive that was read through: how many segments, events and foreign records, their stored bytes, whether its
+    run ended.
+    """
 
     segments: int
     events: int
     bytes: int
     closed: bool
+    foreign: int = 0
 
 
 class ArchiveReader:
@@ -42,6 +45,7 @@ class ArchiveReader:
         self.url = self._objects.url
         chain = ManifestChain(self._objects).load()
         self.segments, self.last, self.closed = chain.manifests, chain.last, chain.closed()
+        self._judged: dict[int, frozenset[int]] = {}
         self.blobs = BlobStore(f"{self._objects.url}/{BLOBS}", options)
         """Payloads that were archived with the events; the store is empty where they lie elsewhere."""
 
@@ -55,15 +59,41 @@ class ArchiveReader:
             if manifest.last >= start:
                 yield from self.records_of(manifest, start)
 
+    def read_records(self, start: int = 1) -> Iterator[Recorded | ForeignRecord]:
+        """Everything from position `start`, foreign records too."""
+        for manifest in self.segments:
+            if manifest.last >= start:
+                foreign = self.foreign(manifest)
+                for record in self._all_of(manifest, start):
+                    yield self._foreign_of(record) if record.position in foreign else recorded_of(record)
+
+    def foreign(self, manifest: SegmentManifest) -> frozenset[int]:
+        """The positions of a segment's foreign records: as its manifest says, or found out once where that is older."""
+        found = self._judged.get(manifest.segment)
+        if found is None:
+            positions: Iterable[int] | None = manifest.foreign
+            if positions is None:
+                positions = (record.position for record in self._all_of(manifest) if not self._is_event(record))
+            found = self._judged[manifest.segment] = frozenset(positions)
+        return found
+
+    def _is_event(self, record: SegmentRecord) -> bool:
+        return isinstance(record_of(self.run, record.position, record.subject, None, record.data), Recorded)
+
+    def _foreign_of(self, record: SegmentRecord) -> Recorded | ForeignRecord:
+        # An archive keeps no headers: what could be an event was foreign for want of its message id.
+        return record_of(self.run, record.position, record.subject, "", record.data)
+
     def verify(self) -> ArchiveSummary:
         """Read everything and check every digest, position and link, without decoding events."""
-        chain = b""
+        chain, foreign = b"", 0
         for manifest in self.segments:
+            foreign += len(self.foreign(manifest))
             before, chain = link_all(chain, (record.data for record in self.records_of(manifest)))
             if manifest.chain and (manifest.before, manifest.chain) != (before.hex(), chain.hex()):
                 raise self.unlinked_segment(manifest)
         stored = sum(manifest.bytes for manifest in self.segments)
-        return ArchiveSummary(len(self.segments), self.last, stored, self.closed)
+        return ArchiveSummary(len(self.segments), self.last - foreign, stored, self.closed, foreign)
 
     def damaged(self) -> list[SegmentManifest]:
         """The segments that are missing or do not fit their manifests."""
@@ -99,7 +129,12 @@ class ArchiveReader:
         return data
 
     def records_of(self, manifest: SegmentManifest, start: int = 1) -> Iterator[SegmentRecord]:
-        """The records of one segment from position `start` on, in order."""
+        """The events of one segment from position `start` on, in order."""
+        foreign = self.foreign(manifest)
+        records = self._all_of(manifest, start)
+        return (record for record in records if record.position not in foreign) if foreign else records
+
+    def _all_of(self, manifest: SegmentManifest, start: int = 1) -> Iterator[SegmentRecord]:
         segment = self.segment(manifest)
         try:
             yield from segment.records(max(0, start - manifest.first))

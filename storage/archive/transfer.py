@@ -15,7 +15,7 @@ from storage.archive.reader import ArchiveReader
 from storage.archive.segment import SegmentRecord, pack
 from storage.archive.writer import SEGMENT_BYTES, ArchiveWriter
 from storage.blobs import BlobStore
-from storage.log import EventLog, Recorded, Restorable, in_batches
+from storage.log import EventLog, ForeignRecord, Recorded, Restorable, in_batches
 from storage.object_store import ObjectFolder
 from storage.payloads import blob_refs
 
@@ -26,11 +26,11 @@ OnProgress = Callable[[int, int], None]
 async def archive_log(log: EventLog, writer: ArchiveWriter) -> int:
     """Seal everything from the archive's end to the log's, and close the archive where the run has finished.
 
-    For a run without an archivist; appends nothing to the log. Returns the number of events archived. Raises as
+    For a run without an archivist; appends nothing to the log. Returns the number of records archived. Raises as
     `ArchiveWriter.seal` and `EventLog.read`.
     """
     begin = writer.next_position
-    async for recorded in log.read(begin):
+    async for recorded in log.read_records(begin):
         writer.add(recorded)
         if writer.pending_bytes >= SEGMENT_BYTES:
             await asyncio.to_thread(writer.seal)
@@ -67,7 +67,7 @@ async def repair_archive(
 
 async def _from_log(log: Restorable, manifest: SegmentManifest) -> bytes:
     records: list[SegmentRecord] = []
-    async for recorded in log.read(manifest.first):
+    async for recorded in log.read_records(manifest.first):
         if recorded.position > manifest.last:
             break
         records.append(SegmentRecord(recorded.position, recorded.subject, recorded.data))
@@ -94,7 +94,7 @@ async def restore_log(
     """
     if not reader.last:
         raise StorageError(f"the archive {reader.url} has no events: there is nothing to restore. Is it the right URL?")
-    before = await log.position()
+    before = await log.end()
     if before > reader.last:
         raise Conflict(
             f"the log goes to position {before}, the archive {reader.url} to {reader.last}: restore elsewhere",
@@ -103,24 +103,25 @@ async def restore_log(
             actual=before,
         )
     copied = 0
-    # The last event that is there goes first, alone: storing it again does nothing, if it is the archive's.
-    records = reader.read(max(1, before))
+    # The last record that is there goes first, alone: storing it again does nothing, if it is the archive's.
+    records = reader.read_records(max(1, before))
     first = await asyncio.to_thread(list, islice(records, 1))
     batches = chain([first], in_batches(records, lambda record: len(record.data)))
     while batch := await asyncio.to_thread(next, batches, None):
         copied += await asyncio.to_thread(_copy_blobs, batch, reader.blobs, blobs)
         await log.restore(batch)
         on_progress(batch[-1].position, reader.last)
-    end = await log.position()
+    end = await log.end()
     if end != reader.last:
         raise LogDamaged(f"the restored log ends at position {end}, the archive {reader.url} at {reader.last}")
     return Restored(end, before, copied)
 
 
-def _copy_blobs(batch: Sequence[Recorded], archived: BlobStore, blobs: BlobStore) -> int:
+def _copy_blobs(batch: Sequence[Recorded | ForeignRecord], archived: BlobStore, blobs: BlobStore) -> int:
     refs: dict[BlobRef, None] = {}
     for recorded in batch:
-        refs |= dict.fromkeys(blob_refs(recorded.envelope.event))
+        if isinstance(recorded, Recorded):
+            refs |= dict.fromkeys(blob_refs(recorded.envelope.event))
     missing = [ref for ref in refs if not blobs.has(ref)]
     for ref in missing:
         try:

@@ -21,7 +21,7 @@ from storage.archive.manifest import (
 from storage.archive.segment import SegmentRecord, pack, raw_bytes
 from storage.blobs import BlobStore
 from storage.hash_chain import link_all
-from storage.log import Recorded
+from storage.log import ForeignRecord, Recorded
 from storage.object_store import ObjectFolder
 from storage.payloads import blob_refs
 
@@ -49,6 +49,7 @@ class ArchiveWriter:
         self._blobs, self._copies = blobs, BlobStore(f"{self._objects.url}/{BLOBS}", options)
         self._refs: dict[BlobRef, None] = {}
         self._records: list[SegmentRecord] = []
+        self._foreign: list[int] = []
         self._attempt: tuple[SegmentManifest, bytes] | None = None
         self.pending_bytes = 0
 
@@ -66,8 +67,8 @@ class ArchiveWriter:
         """The URL of a segment."""
         return self._objects.locate(manifest.name)
 
-    def add(self, recorded: Recorded) -> None:
-        """Take the event at `next_position`. Raises ArchiveDamaged for any other: it would be a gap or a repeat."""
+    def add(self, recorded: Recorded | ForeignRecord) -> None:
+        """Take the record at `next_position`. Raises ArchiveDamaged for any other: it would be a gap or a repeat."""
         if recorded.position != self.next_position:
             raise ArchiveDamaged(
                 f"the archive at {self.url} needs position {self.next_position} and was given {recorded.position}: "
@@ -76,7 +77,9 @@ class ArchiveWriter:
         record = SegmentRecord(recorded.position, recorded.subject, recorded.data)
         self._records.append(record)
         self.pending_bytes += raw_bytes(record)
-        if self._blobs is not None:
+        if isinstance(recorded, ForeignRecord):
+            self._foreign.append(recorded.position)
+        elif self._blobs is not None:
             self._refs |= dict.fromkeys(blob_refs(recorded.envelope.event))
 
     def seal(self) -> SegmentManifest | None:
@@ -94,6 +97,7 @@ class ArchiveWriter:
         self._write_verified(manifest, data)
         self._commit(manifest)
         del self._records[: manifest.count]
+        del self._foreign[: len(manifest.foreign or ())]
         self.pending_bytes -= manifest.raw_bytes
         self._attempt = None
         return manifest
@@ -129,6 +133,7 @@ class ArchiveWriter:
             layout=LAYOUT,
             before=before,
             chain=chain,
+            foreign=tuple(self._foreign),
         )
         return manifest, data
 
@@ -137,7 +142,9 @@ class ArchiveWriter:
         so_far = self._chain.manifests[-1].chain if self._chain.manifests else ""
         if self._chain.manifests and not so_far:
             return "", ""
-        before, chain = link_all(bytes.fromhex(so_far), (record.data for record in self._records))
+        foreign = set(self._foreign)
+        events = (record.data for record in self._records if record.position not in foreign)
+        before, chain = link_all(bytes.fromhex(so_far), events)
         return before.hex(), chain.hex()
 
     def _commit(self, manifest: SegmentManifest) -> None:

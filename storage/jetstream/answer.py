@@ -1,11 +1,21 @@
 """`Answer`: one message that came back from a NATS server, and what a client does to hand it to its asker."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from nats.aio.subscription import Subscription
 
 VERSION = b"NATS/1.0"
+ID = "Nats-Msg-Id"
+_ID = f"\r\n{ID}: ".encode()
+LONGEST_SUBJECT = 3900
+"""Bytes: with an inbox to answer to it is as long as a line of the protocol may be."""
+_OWN = VERSION + _ID
+_OWN_END = len(_OWN) + 32
+"""How a header block begins that an append of ours has: with its message id of 32 digits."""
+_FENCED = (b"Nats-Expected-Last-", b"Nats-Batch-Id: ")
+_STORED = b"\r\nNats-Stream: "
+"""A header that a stream adds to a message that it answers with."""
 
 
 class Answer(NamedTuple):
@@ -16,23 +26,55 @@ class Answer(NamedTuple):
 
     @property
     def is_status(self) -> bool:
-        """Whether its headers begin with a status, as the last answer's do."""
-        return self.head[len(VERSION) : len(VERSION) + 1] == b" "
+        """Whether its headers begin with a status, as the last answer's do. A stored message may look like that: its
+        writer chose its first line.
+        """
+        return self.head[len(VERSION) : len(VERSION) + 1] == b" " and _STORED not in self.head
 
     @property
     def status(self) -> str | None:
         """Three digits, or None for a message that is no status."""
-        return self.head[len(VERSION) + 1 : len(VERSION) + 4].decode() if self.is_status else None
+        return self.head[len(VERSION) + 1 : len(VERSION) + 4].decode(errors="replace") if self.is_status else None
 
     @property
     def description(self) -> str:
         """The text after the status code."""
-        return self.head.partition(b"\r\n")[0][len(VERSION) + 5 :].decode()
+        return self.head.partition(b"\r\n")[0][len(VERSION) + 5 :].decode(errors="replace")
 
     @property
     def headers(self) -> dict[str, str]:
         """By name."""
         return parse_header_lines(self.head.partition(b"\r\n")[2].rstrip(b"\r\n"))
+
+
+def message_ids(heads: Iterable[bytes]) -> list[str]:
+    """The `message_id` of each, for many."""
+    begin, end, after, own, fenced = len(_OWN), _OWN_END, _OWN_END + 2, _OWN, _FENCED
+    return [
+        str(head[begin:end], "ascii", "replace")
+        if head.startswith(own) and head[end:after] == b"\r\n" and head.startswith(fenced, after)
+        else message_id(head)
+        for head in heads
+    ]
+
+
+def message_id(head: bytes) -> str:
+    """The `Nats-Msg-Id` of an append; empty where the header block has none, or nothing that an append has beside it: a
+    fence, or its place in a batch. The server compares those, so a message that is sent once more has lost them or is
+    refused. Of several ids the first counts, as for the server.
+    """
+    begin = head.find(_ID) + len(_ID)
+    if begin < len(_ID) or not any(b"\r\n" + name in head for name in _FENCED):
+        return ""
+    return head[begin : head.index(b"\r\n", begin)].decode(errors="replace")
+
+
+def subject_text(subject: bytes) -> str:
+    """A subject of whoever published: bytes that are no UTF-8 as `\\xff`, and what is too long to be sent again cut."""
+    if len(subject) < LONGEST_SUBJECT // 4:
+        return subject.decode(errors="backslashreplace")
+    text = subject.decode(errors="backslashreplace").encode()
+    return text[:LONGEST_SUBJECT].decode(errors="ignore").rstrip(".")
 
 
 def parse_header_lines(raw: bytes) -> dict[str, str]:

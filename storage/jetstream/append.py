@@ -5,14 +5,12 @@ writer knows. So its id is looked up before it could be stored a second time, ho
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from schemas.subjects import every_event
+from storage.jetstream.answer import ID
 from storage.log import Append, Fence, check_batch, check_size
 
-ID = "Nats-Msg-Id"
-PAST_ID = "Slime-Id"
-"""The same, of an event that has left its stream: the server need not look for it among those that come."""
 LAST = "Nats-Expected-Last-Sequence"
 LAST_ON_SUBJECT = "Nats-Expected-Last-Subject-Sequence"
 LAST_ON_FILTER = "Nats-Expected-Last-Subject-Sequence-Subject"
@@ -23,13 +21,18 @@ BATCH_COMMIT = "Nats-Batch-Commit"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One event, encoded. fence: the caller's, or None."""
+    """One event, encoded. fence: the caller's, or None. message_id: its id, or `renamed`."""
 
     id: str
     subject: str
     data: bytes
     fence: Fence | None
     event_type: str
+    message_id: str
+
+    def renamed(self, suffix: str) -> "Message":
+        """With another message id that `judge` takes for this event's: a foreign record has its own."""
+        return replace(self, message_id=f"{self.id}-{suffix}")
 
     @property
     def key(self) -> tuple[str, str]:
@@ -42,7 +45,8 @@ def messages_of(appends: Sequence[Append], limit: int) -> list[Message]:
     messages: dict[tuple[str, str], Message] = {}
     for append in appends:
         envelope = append.envelope
-        message = Message(envelope.id, envelope.subject, append.encoded(), append.fence, envelope.type)
+        id_, fence = envelope.id, append.fence
+        message = Message(id_, envelope.subject, append.encoded(), fence, envelope.type, id_)
         check_size(append, len(message.data), limit)
         messages.setdefault(message.key, message)
     check_batch(len(messages), sum(len(m.data) for m in messages.values()))
@@ -53,11 +57,16 @@ class Contradiction(Exception):
     """Two fences of one call name different positions for one filter: one of them has lost already."""
 
 
-def fences_of(run: str, messages: Sequence[Message], known: Mapping[str, int]) -> tuple[int | None, dict[str, int]]:
-    """The position of the whole log that is expected, and that of each filter. `known`: last positions by subject."""
+def fences_of(
+    run: str, messages: Sequence[Message], known: Mapping[str, int], passed: Mapping[Fence, int]
+) -> tuple[int | None, dict[str, int]]:
+    """The position of the whole log that is expected, and that of each filter. known: last positions by subject.
+    passed: of fences behind which there are foreign records alone, the position of the last of these.
+    """
     whole: int | None = None
     wanted: dict[str, int] = {}
-    for fence in (m.fence for m in messages if m.fence is not None):
+    for said in (m.fence for m in messages if m.fence is not None):
+        fence = Fence(said.subject, passed.get(said, said.position))
         if fence.subject == every_event(run):
             if whole not in (None, fence.position):
                 raise Contradiction
@@ -78,7 +87,7 @@ def headers_of(
     The server judges a batch message by message, and refuses a fence on a subject that an earlier message of the same
     batch writes to. So a fence on a subject goes to the first message there, and any other to a message that is free.
     """
-    headers = [{ID: message.id} for message in messages]
+    headers = [{ID: message.message_id} for message in messages]
     first: dict[str, int] = {}
     for i, message in enumerate(messages):
         first.setdefault(message.subject, i)
@@ -91,13 +100,13 @@ def headers_of(
             next(free).update({LAST_ON_SUBJECT: str(position), LAST_ON_FILTER: subject})
     if whole is not None:
         headers[0][LAST] = str(whole)
-    batch_headers(headers, batch_id)
-    return headers
+    return in_one_batch(headers, batch_id)
 
 
-def batch_headers(headers: Sequence[dict[str, str]], batch_id: str) -> None:
-    """Make one atomic batch of messages, by their headers; one message is stored by itself."""
+def in_one_batch(headers: list[dict[str, str]], batch_id: str) -> list[dict[str, str]]:
+    """The headers of messages that the server stores together or not at all."""
     if len(headers) > 1:
         for i, header in enumerate(headers, 1):
             header.update({BATCH_ID: batch_id, BATCH_SEQUENCE: str(i)})
         headers[-1][BATCH_COMMIT] = "1"
+    return headers

@@ -45,10 +45,10 @@ def _answer_of(message: Msg) -> Answer:
     if not headers:
         return Answer(b"", message.data)
     first = VERSION.decode()
-    if "Status" in headers and not message.data:
+    if "Status" in headers and not message.data and not message.reply and "Nats-Stream" not in headers:
         first = f"{first} {headers.pop('Status')} {headers.pop('Description', '')}".rstrip()
     lines = [first, *(f"{name}: {value}" for name, value in headers.items())]
-    return Answer("\r\n".join([*lines, "", ""]).encode(), message.data)
+    return Answer("\r\n".join([*lines, "", ""]).encode(errors="replace"), message.data)
 
 
 def new_client() -> Client:

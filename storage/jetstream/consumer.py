@@ -10,7 +10,7 @@ from schemas.errors import SchemaError, StorageError
 from schemas.subjects import check_token
 from storage.jetstream.connection import Connection
 from storage.jetstream.pull import Pull, Pulled
-from storage.jetstream.read import recorded_of
+from storage.jetstream.read import judged
 from storage.jetstream.retry import Away
 from storage.log import Delivery, Recorded
 
@@ -51,8 +51,8 @@ class JetStreamDelivery:
 class JetStreamConsumer:
     """A taker of a named queue."""
 
-    def __init__(self, connection: Connection, pull: Pull, lease_s: float) -> None:
-        self._connection, self._pull, self._lease_s = connection, pull, lease_s
+    def __init__(self, connection: Connection, stream: str, pull: Pull, lease_s: float) -> None:
+        self._connection, self._stream, self._pull, self._lease_s = connection, stream, pull, lease_s
         self._closed = False
 
     @classmethod
@@ -77,7 +77,7 @@ class JetStreamConsumer:
         if info is None or any(info["config"].get(key) != value for key, value in config.items()):
             await connection.api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
         pull = await Pull(connection, stream, name).__aenter__()
-        return cls(connection, pull, lease_s)
+        return cls(connection, stream, pull, lease_s)
 
     async def take(self, limit: int, wait_s: float) -> list[Delivery]:
         """Up to `limit` deliveries as soon as there is one; an empty list after `wait_s` without any.
@@ -94,7 +94,7 @@ class JetStreamConsumer:
                     return []
                 await retry.pause(error)
                 continue
-            taken = self._from_buffer(limit)
+            taken = await self._from_buffer(limit)
             if taken or time.monotonic() >= end:
                 return taken
         return []
@@ -125,20 +125,25 @@ class JetStreamConsumer:
             if not await pull.wait(1.0):
                 return
 
-    def _from_buffer(self, limit: int) -> list[Delivery]:
+    async def _from_buffer(self, limit: int) -> list[Delivery]:
+        """What is an event; a foreign record is done with as it comes."""
         taken: list[Delivery] = []
         buffer = self._pull.buffer
         while buffer and len(taken) < limit:
             pulled = buffer[0]
             if time.monotonic() - pulled.at < self._lease_s:
                 try:
-                    recorded = recorded_of(pulled)
+                    record = judged(self._stream, pulled)
                 except SchemaError:
                     if taken:
                         break
                     buffer.popleft()
                     raise
-                taken.append(JetStreamDelivery(self._connection, pulled, recorded, self._lease_s))
+                if isinstance(record, Recorded):
+                    taken.append(JetStreamDelivery(self._connection, pulled, record, self._lease_s))
+                else:
+                    with contextlib.suppress(Away):  # then it comes again
+                        await self._connection.publish(pulled.reply.decode(), b"+ACK")
             buffer.popleft()
         return taken
 

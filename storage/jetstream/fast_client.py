@@ -15,8 +15,6 @@ from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
 from storage.jetstream.answer import VERSION, Answer, AnswerClient, OnAnswer
 
-_LONGEST_LINE = 4096
-
 
 class FastClient(Client, AnswerClient):  # type: ignore[misc]
     """See the module. `register` names a subscription whose messages are answers, and the function that takes them."""
@@ -122,10 +120,10 @@ class _AnswerParser(Parser):  # type: ignore[misc]
         buf = bytes(self.buf)
         try:
             while buf.startswith(b"HMSG ", begin):
-                line = buf.find(b"\r\n", begin, begin + _LONGEST_LINE)
+                line = buf.find(b"\r\n", begin)
                 if line < 0:
                     return True
-                subject, sid, *reply, in_head, in_all = buf[begin + 5 : line].split()
+                subject, sid, *reply, in_head, in_all = buf[begin + 5 : line].split(b" ")
                 take = takers.get(sid)
                 if take is None:
                     return False

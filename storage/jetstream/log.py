@@ -15,8 +15,9 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from schemas.errors import Conflict, ImpossibleCombination, LogDamaged, NoSpace
-from schemas.subjects import check_token, every_event, matches
+from schemas.errors import ImpossibleCombination, LogDamaged, NoSpace
+from schemas.foreign import is_message_id
+from schemas.subjects import check_token, every_event, is_token, matches
 from storage.event_block import EventBlock
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.append import Contradiction, Message, fences_of, headers_of, messages_of
@@ -24,10 +25,12 @@ from storage.jetstream.connection import Connection
 from storage.jetstream.consumer import JetStreamConsumer, done_up_to
 from storage.jetstream.ensure import ensure_stream
 from storage.jetstream.long_stream import LongStream
-from storage.jetstream.read import read_blocks, read_events, recorded_of
-from storage.jetstream.retry import ApiError, Away, OnWait, Retry, log_wait
+from storage.jetstream.read import judged, last_event, read_blocks, read_events, read_records
+from storage.jetstream.restore import Restoration
+from storage.jetstream.retry import Away, OnWait, Retry, log_wait
+from storage.jetstream.send import Refused, send
 from storage.jetstream.stream import NotTheLast, Stored, Stream, widen_stream
-from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, Recorded, Subjects, fence_lost, not_the_end
+from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, ForeignRecord, Recorded, Subjects, fence_lost
 
 if TYPE_CHECKING:
     from storage.archive.reader import ArchiveReader
@@ -37,9 +40,6 @@ RETRY_S = 300.0
 
 KNOWN_SUBJECTS = 65536
 """Subjects whose last position a writer remembers, to spare a look-up when it writes there again without a fence."""
-
-_REFUSED = {10070, 10071, 10164, 10201}
-"""A fence that does not hold (on one server, in a cluster), an id that is stored already."""
 
 REMOVE_S = 10.0
 _SUBJECTS, _PAGE = 256, 256
@@ -104,35 +104,24 @@ class JetStreamLog:
         positions = await self._store(messages_of(appends, limit))
         return [positions[(a.envelope.subject, a.envelope.id)] for a in appends]
 
-    async def restore(self, records: Sequence[Recorded]) -> None:
-        if not records:
-            return
-        # One fence over the whole log for all of them: nobody else can write in between.
-        before = Fence(every_event(self.run), records[0].position - 1)
-        try:
-            positions = await self._store(
-                [Message(r.envelope.id, r.subject, r.data, before, r.envelope.type) for r in records]
-            )
-        except Conflict as error:
-            raise not_the_end(self.run, records[0], await self.position()) from error
-        for record in records:
-            if positions[(record.subject, record.envelope.id)] != record.position:
-                raise not_the_end(self.run, record, await self.position())
+    async def restore(self, records: Sequence[Recorded | ForeignRecord]) -> None:
+        await Restoration(self._stream).store(records)
 
     async def _store(self, pending: list[Message]) -> dict[tuple[str, str], int]:
         """The position of each by subject and id. All are stored together, except for those that are there already."""
         positions = await self._stored_already(pending)
         pending = [message for message in pending if message.key not in positions]
+        passed: dict[Fence, int] = {}
         retry = self.connection.retry()
         while pending:
             try:
-                first = await self._send(pending)
+                first = await self._send(pending, passed)
             except (Away, NoSpace) as error:  # room may be made
                 await retry.pause(error)
                 await self._stream.refresh(retry.left)
                 continue
-            except (_Refused, Contradiction, NotTheLast):
-                pending = await self._after_refusal(pending, positions, retry)
+            except (Refused, Contradiction, NotTheLast) as refusal:
+                pending = await self._after_refusal(refusal, pending, positions, passed, retry)
                 continue
             positions |= {message.key: position for position, message in enumerate(pending, first)}
             self._remember({message.subject: positions[message.key] for message in pending if message.fence is None})
@@ -150,46 +139,49 @@ class JetStreamLog:
         apart = [m for m in messages if m.fence is not None and not matches(m.fence.subject, m.subject)]
         return (await _find(self._stream, apart))[0] if apart else {}
 
-    async def _send(self, messages: Sequence[Message]) -> int:
-        """The position of the first. Raises _Refused, Contradiction, NotTheLast, Away."""
-        whole, wanted = fences_of(self.run, messages, self._known)
-        own = f"slime.{self.run}."
-        door = self._stream.entrance or own  # as it is before the fences are judged
+    async def _send(self, messages: Sequence[Message], passed: Mapping[Fence, int]) -> int:
+        """The position of the first. Raises Refused, Contradiction, NotTheLast, Away."""
+        whole, wanted = fences_of(self.run, messages, self._known, passed)
+        sent = [(self._stream.incoming(m.subject), m.data) for m in messages]  # before the fences are judged
         headers = headers_of(messages, whole, await self._stream.to_expect(wanted), secrets.token_hex(11))
-        try:
-            ack = await self.connection.publish_together(
-                [
-                    (door + message.subject.removeprefix(own), message.data, header)
-                    for message, header in zip(messages, headers, strict=True)
-                ]
-            )
-        except ApiError as error:
-            if error.code in _REFUSED:
-                raise _Refused from error
-            raise
-        return int(ack["seq"]) - len(messages) + 1
+        return await send(self.connection, sent, headers)
 
     async def _after_refusal(
-        self, pending: list[Message], positions: dict[tuple[str, str], int], retry: Retry
+        self,
+        refusal: Exception,
+        pending: list[Message],
+        positions: dict[tuple[str, str], int],
+        passed: dict[Fence, int],
+        retry: Retry,
     ) -> list[Message]:
         """What is still to be stored. Raises Conflict where another writer was first."""
         await self._stream.refresh()
         stored, last = await _find(self._stream, pending)
         positions |= stored
         left = [message for message in pending if message.key not in stored]
+        learnt = False
         for fence, message in {message.fence: message for message in left if message.fence is not None}.items():
-            await self._check_fence(fence, message)
+            end = await self._check_fence(fence, message)
+            learnt |= passed.get(fence, fence.position) != end
+            passed[fence] = end
         moved = {m.subject: last[m.subject] for m in left if m.fence is None}
-        learnt = any(self._known.get(subject, 0) != position for subject, position in moved.items())
+        learnt |= any(self._known.get(subject, 0) != position for subject, position in moved.items())
         self._remember(moved)
         if len(left) == len(pending) and not learnt:
+            if isinstance(refusal, Refused) and refusal.id_taken:
+                suffix = secrets.token_hex(4)
+                return [message.renamed(suffix) for message in left]
             await retry.pause("an append was refused, for a reason that has gone")
         return left
 
-    async def _check_fence(self, fence: Fence, message: Message) -> None:
-        actual = await self._stream.end(None if fence.subject == every_event(self.run) else fence.subject)
+    async def _check_fence(self, fence: Fence, message: Message) -> int:
+        """The position of the last record under a fence that holds; foreign ones do not count."""
+        subject = ">" if fence.subject == every_event(self.run) else fence.subject
+        event, end = await last_event(self._stream, subject)
+        actual = event.position if event is not None else 0
         if actual != fence.position:
             raise fence_lost(f"{message.event_type} on {message.subject}", fence, actual)
+        return end
 
     def _remember(self, positions: Mapping[str, int]) -> None:
         for subject, position in positions.items():
@@ -207,18 +199,31 @@ class JetStreamLog:
     def event_blocks(self, start: int, chain: bytes, every: int | None) -> AsyncGenerator[EventBlock, None]:
         return read_blocks(self._stream, max(start, 1), chain, every)
 
+    def read_records(self, start: int = 1, *, follow: bool = False) -> AsyncIterator[Recorded | ForeignRecord]:
+        return read_records(self._stream, max(start, 1), None, follow=follow)
+
     async def last(self, subject: str) -> Recorded | None:
-        last = await self._stream.last(subject)
-        return None if last is None else recorded_of((await self._stream.whole([last]))[0])
+        return (await last_event(self._stream, subject))[0]
 
     async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
-        stored = await _last_of_each(self._stream, subjects)
-        return {one.subject: recorded_of(one) for one in await self._stream.whole(stored)}
+        found: dict[str, Recorded] = {}
+        for stored in await self._stream.whole(await _last_of_each(self._stream, subjects)):
+            record: Recorded | ForeignRecord | None = judged(self._stream.name, stored)
+            if isinstance(record, ForeignRecord):
+                record = await self.last(stored.subject)
+            if isinstance(record, Recorded):
+                found[stored.subject] = record
+        return found
 
     async def subjects(self, pattern: str, start: int = 1) -> list[str]:
-        return await self._stream.subjects(pattern)
+        named = await self._stream.subjects(pattern)
+        return [subject for subject in named if all(map(is_token, subject.split(".")))]
 
     async def position(self) -> int:
+        last = await self.last(">")
+        return last.position if last is not None else 0
+
+    async def end(self) -> int:
         return await self._stream.end()
 
     async def remove(self) -> None:
@@ -267,10 +272,6 @@ class JetStreamLog:
         await self.connection.close()
 
 
-class _Refused(Exception):
-    """The server stored nothing, because of a fence or an id."""
-
-
 async def _find(stream: Stream, messages: Sequence[Message]) -> tuple[dict[tuple[str, str], int], dict[str, int]]:
     """Positions of those of these events that are stored already, by (subject, id); the last of each subject, or 0."""
     missing: dict[str, set[str]] = {}
@@ -279,9 +280,11 @@ async def _find(stream: Stream, messages: Sequence[Message]) -> tuple[dict[tuple
     stored: dict[tuple[str, str], int] = {}
 
     def note(found: Stored) -> None:
-        if found.id in missing[found.subject]:
-            missing[found.subject].discard(found.id)
-            stored[(found.subject, found.id)] = found.position
+        wanted = missing[found.subject]
+        named = next((id_ for id_ in wanted if is_message_id(found.id, id_)), None)
+        if named is not None and (found.past_id is not None or _is_event(stream, found, named)):
+            wanted.discard(named)
+            stored[(found.subject, named)] = found.position
 
     last = dict.fromkeys(missing, 0)
     for newest in await _last_of_each(stream, list(missing)):
@@ -295,6 +298,12 @@ async def _find(stream: Stream, messages: Sequence[Message]) -> tuple[dict[tuple
                 note(found)
             position = page[-1].position + 1
     return stored, last
+
+
+def _is_event(stream: Stream, found: Stored, id_: str) -> bool:
+    """Of what has left a stream this need not be asked: there only events have an id."""
+    record = judged(stream.name, found)
+    return isinstance(record, Recorded) and record.envelope.id == id_
 
 
 async def _last_of_each(stream: Stream, subjects: Sequence[str]) -> list[Stored]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from schemas.errors import ArchiveDamaged, LogDamaged
 from schemas.subjects import entrance, matches, past_entrance, past_stream_name, stream_name
+from storage.jetstream.answer import Answer
 from storage.jetstream.connection import Connection
 from storage.jetstream.stream import PAGE, NotTheLast, Stored, Stream, stream_config
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 WHOLE_BYTES = 1024
 _OF_SAMPLES = {"rollout", "turn", "reward"}
+PAST_ID = "Slime-Id"
+"""Header of a record in the past: the message id that it had. The server need not look for it among those that come."""
 HOLLOW = "Slime-Archived"
 """Header of an event in the past whose bytes are in the archive alone: how many they are."""
 ARCHIVE = "slime-archive"
@@ -88,7 +91,6 @@ class LongStream(Stream):
     def __init__(self, connection: Connection, run: str, info: Mapping[str, Any], archive_url: str | None) -> None:
         replicated = int(info["config"]["num_replicas"]) > 1
         super().__init__(connection, stream_name(run), replicated=replicated)
-        self.run = run
         self.past = Stream(connection, past_stream_name(run), replicated=replicated)
         recorded = info["config"]["metadata"][ARCHIVE]
         is_gone = "://" not in recorded and not Path(recorded).is_dir()
@@ -101,6 +103,9 @@ class LongStream(Stream):
     def _learn(self, info: Mapping[str, Any]) -> None:
         self.entrance = open_door(info["config"])
         self._first = max(1, int(info["state"]["first_seq"]))
+
+    def incoming(self, subject: str) -> str:
+        return self.entrance + subject.removeprefix(f"slime.{self.run}.")
 
     async def refresh(self, deadline_s: float | None = None) -> None:
         self._learn(await self.info(deadline_s))
@@ -197,6 +202,11 @@ class LongStream(Stream):
 
 
 def _of_the_past(stored: list[Stored]) -> list[Stored]:
-    """Marked where they are hollow. By what this stream says alone: its headers are ours, whoever wrote the event."""
-    mark = f"\r\n{HOLLOW}: ".encode()
-    return [one._replace(is_hollow=True) if mark in one.head else one for one in stored]
+    """With the message ids that they had, and marked where they are hollow. By what this stream says alone: its headers
+    are ours, whoever wrote the record.
+    """
+    headers = [Answer(one.head, b"").headers for one in stored]
+    return [
+        one._replace(is_hollow=HOLLOW in given, past_id=given.get(PAST_ID, ""))
+        for one, given in zip(stored, headers, strict=True)
+    ]

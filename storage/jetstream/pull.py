@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, NamedTuple, Self
 
 from schemas.errors import StorageError
-from storage.jetstream.answer import Answer
+from storage.jetstream.answer import Answer, message_id, subject_text
 from storage.jetstream.connection import QUIET_S, Connection
 from storage.jetstream.retry import Away
 from storage.jetstream.stream import PAGE_BYTES, Stored, Stream
@@ -41,7 +41,7 @@ _SILENCE_S = 5.0
 
 class Pulled(NamedTuple):
     """One message. number: its count in this consumer's deliveries, from 1. attempt: of this message, from 1. at: when
-    it came, in seconds of the monotonic clock. reply: where its ack goes.
+    it came, in seconds of the monotonic clock. reply: where its ack goes. id: its `Nats-Msg-Id`.
     """
 
     position: int
@@ -51,12 +51,13 @@ class Pulled(NamedTuple):
     subject: str
     data: bytes
     reply: bytes
+    id: str = ""
 
 
-def pulled_of(subject: bytes, reply: bytes, data: bytes, at: float) -> Pulled:
+def pulled_of(subject: bytes, reply: bytes, answer: Answer, at: float) -> Pulled:
     """A message whose figures its reply subject holds."""
-    attempt, position, number = _ack_tokens(reply)
-    return Pulled(int(position), int(number), int(attempt), at, subject.decode(), data, reply)
+    attempt, position, number = map(int, _ack_tokens(reply))
+    return Pulled(position, number, attempt, at, subject_text(subject), answer.data, reply, message_id(answer.head))
 
 
 def _ack_tokens(reply: bytes) -> list[bytes]:
@@ -106,8 +107,8 @@ class Pull(_Requests):
 
     def _receive(self, subject: bytes, reply: bytes, answer: Answer) -> None:
         self._heard = time.monotonic()
-        if not answer.is_status:
-            self.buffer.append(pulled_of(subject, reply, answer.data, self._heard))
+        if reply:  # a status has none, and a message may look like a status
+            self.buffer.append(pulled_of(subject, reply, answer, self._heard))
             self._left -= 1
         elif answer.status == "100":
             return
@@ -265,7 +266,7 @@ class _Bulk(_Requests):
         if position != self._next:
             self._end_with(f"position {position} came where {self._next} should")
         elif not self._failure:
-            self._received.append(Stored(position, subject.decode(), answer.head, answer.data))
+            self._received.append(Stored(position, subject_text(subject), answer.head, answer.data))
             self._next += 1
         self._changed.set()
 

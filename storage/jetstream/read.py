@@ -9,18 +9,21 @@ server has gone, is replaced: reading goes on after the last event that was give
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
-from schemas.codec import decode
-from schemas.errors import LogDamaged, SchemaError
+from schemas.codec import WholeEnvelope, enclosed
+from schemas.errors import LogDamaged
+from schemas.foreign import all_events
+from schemas.subjects import run_of_stream, stream_name
 from storage.cancellation import end_all
-from storage.event_block import EventBlock, arrays_of
+from storage.event_block import MANY, EventBlock, Part
 from storage.hash_chain import link_all
+from storage.jetstream.answer import message_ids
 from storage.jetstream.connection import QUIET_S
 from storage.jetstream.pull import BULK_FROM, Pull, Pulled, ephemeral, read_bulk
 from storage.jetstream.retry import Away, Retry
 from storage.jetstream.stream import PAGE, PAGE_BYTES, Stored, Stream
-from storage.log import Recorded, Subjects, is_wanted
+from storage.log import ForeignRecord, Recorded, Subjects, is_wanted, record_of
 
 _REQUEST_S = 30.0
 AHEAD = 4
@@ -29,16 +32,41 @@ LOOK_S = 0.2
 """Seconds between two looks for new events where no consumer may be made."""
 
 
-def recorded_of(message: Stored | Pulled) -> Recorded:
-    """Decoded. A SchemaError names the position and the subject."""
-    try:
-        return Recorded(message.position, message.subject, decode(message.data), message.data)
-    except SchemaError as error:
-        raise type(error)(f"position {message.position} ({message.subject}): {error}") from error
+def judged(stream: str, message: Stored | Pulled) -> Recorded | ForeignRecord:
+    """A message of a run's stream, decoded. A SchemaError names the position and the subject."""
+    return record_of(run_of_stream(stream), message.position, message.subject, message.id, message.data)
+
+
+def _judged_all(run: str, stored: list[Stored]) -> Iterator[Recorded | ForeignRecord]:
+    """The same of many, in a fraction of the time where all of them are events."""
+    for begin in range(0, len(stored), MANY):
+        some = stored[begin : begin + MANY]
+        found = _all_events(run, some)
+        if found is None:
+            yield from (judged(stream_name(run), one) for one in some)
+            continue
+        for one, whole in zip(some, found, strict=True):
+            yield Recorded(one.position, one.subject, enclosed(whole, whole.event), one.data)
+
+
+def _all_events(run: str, stored: list[Stored]) -> Sequence[WholeEnvelope] | None:
+    is_live = all(one.past_id is None for one in stored)
+    ids = message_ids([one.head for one in stored]) if is_live else [one.id for one in stored]
+    return all_events(run, [one.subject for one in stored], ids, [one.data for one in stored])
 
 
 async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: bool) -> AsyncIterator[Recorded]:
     """See `EventLog.read`."""
+    async with contextlib.aclosing(read_records(stream, start, subject, follow=follow)) as records:
+        async for record in records:
+            if isinstance(record, Recorded):
+                yield record
+
+
+async def read_records(
+    stream: Stream, start: int, subject: Subjects, *, follow: bool
+) -> AsyncGenerator[Recorded | ForeignRecord, None]:
+    """See `EventLog.read_records`; under a filter."""
     position = start
     paged = subject if isinstance(subject, str) else None  # pages have one filter at most
     retry: Retry | None = None
@@ -48,10 +76,10 @@ async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: 
         end = await stream.end(paged)
         async with contextlib.aclosing(_lists(stream, position, end, paged)) as lists:
             async for some in lists:
-                for stored in some:
-                    position = stored.position + 1
-                    if paged or is_wanted(stored.subject, subject):
-                        yield recorded_of(stored)
+                for record in _judged_all(stream.run, some):
+                    position = record.position + 1
+                    if paged or is_wanted(record.subject, subject):
+                        yield record
         position = max(position, end + 1)
         if not follow:
             return
@@ -61,9 +89,9 @@ async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: 
             continue
         try:
             async with contextlib.aclosing(_live(stream, position, subject)) as live:
-                async for recorded in live:
-                    position = recorded.position + 1
-                    yield recorded
+                async for record in live:
+                    position = record.position + 1
+                    yield record
             retry = None
         except Away as error:
             retry = retry or stream.connection.retry()
@@ -74,8 +102,8 @@ async def _lists(stream: Stream, position: int, end: int, subject: str | None) -
     """In bulk where it is much, else (and after any trouble) in pages. Raises LogDamaged for a hole."""
     if subject is None and end - position >= BULK_FROM and not stream.connection.reads_only:
         if position < (first := await stream.first()):
-            async with contextlib.aclosing(_pages(stream, position, first - 1, None)) as pages:
-                async for page in pages:
+            async with contextlib.aclosing(pages(stream, position, first - 1, None)) as paged:
+                async for page in paged:
                     yield page
             position = first
         with contextlib.suppress(Away):
@@ -83,13 +111,15 @@ async def _lists(stream: Stream, position: int, end: int, subject: str | None) -
                 async for some in bulk:
                     position = some[-1].position + 1
                     yield some
-    async with contextlib.aclosing(_pages(stream, position, end, subject)) as pages:
-        async for page in pages:
+    async with contextlib.aclosing(pages(stream, position, end, subject)) as paged:
+        async for page in paged:
             yield page
 
 
-async def _pages(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
-    """The next page is requested while one is read; of a whole stream, whose positions are known, the next AHEAD."""
+async def pages(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
+    """From `position` to `end`, which is known to be there, under a filter. The next page is requested while one is
+    read; of a whole stream, whose positions are known, the next AHEAD.
+    """
     ahead, asked = deque[asyncio.Task[list[Stored]]](), position
 
     def ask() -> None:
@@ -128,24 +158,66 @@ def _in_order(page: list[Stored], position: int) -> int:
 
 
 async def read_blocks(stream: Stream, start: int, chain: bytes, every: int | None) -> AsyncGenerator[EventBlock, None]:
-    """See `HasEventBlocks`. Without `every` a block ends with each answer of the server."""
-    end, first, datas = await stream.end(), start, list[bytes]()
+    """See `HasEventBlocks`. Without `every` a block is so small that it stays in the processor's cache."""
+    end, first, stored = await stream.end(), start, list[Stored]()
     async with contextlib.aclosing(_lists(stream, start, end, None)) as lists:
         async for some in lists:
-            datas += [stored.data for stored in some]
-            while datas:
-                count = len(datas) if every is None else every - (first - 1) % every
-                if count > len(datas) and first + len(datas) <= end:
+            stored += some
+            while stored:
+                count = min(MANY, len(stored)) if every is None else every - (first - 1) % every
+                if count > len(stored) and first + len(stored) <= end:
                     break
-                part = datas[:count]
-                before, chain = link_all(chain, part)
-                yield EventBlock(first, first + len(part) - 1, before, chain, arrays_of(part))
-                first += len(part)
-                del datas[:count]
+                parts, datas = _events_of(stream.run, stored[:count])
+                if parts:
+                    before, chain = link_all(chain, datas)
+                    last = parts[-1].first + len(parts[-1].events) - 1
+                    yield EventBlock(parts[0].first, last, before, chain, iter(parts))
+                first += min(count, len(stored))
+                del stored[:count]
 
 
-async def _live(stream: Stream, position: int, subject: Subjects) -> AsyncGenerator[Recorded, None]:
-    """Events from `position` on as they come. Ends where one may be missing; Away where it cannot begin."""
+def _events_of(run: str, stored: list[Stored]) -> tuple[list[Part], list[bytes]]:
+    """The events in these records, and the bytes of each."""
+    parts, datas = list[Part](), list[bytes]()
+    for begin in range(0, len(stored), MANY):
+        some = stored[begin : begin + MANY]
+        found = _all_events(run, some)
+        if found is not None:
+            parts.append(Part(some[0].position, found))
+            datas += [one.data for one in some]
+            continue
+        events = [record for record in _judged_all(run, some) if isinstance(record, Recorded)]
+        parts += [Part(event.position, [event.envelope]) for event in events]
+        datas += [event.data for event in events]
+    return parts, datas
+
+
+async def last_event(stream: Stream, subject: str) -> tuple[Recorded | None, int]:
+    """The last event under a filter, and the position of the last record there (0: none)."""
+    newest = await stream.last(subject)
+    if newest is None:
+        return None, 0
+    if (event := _last_of(await stream.whole([newest]), stream)) is not None:
+        return event, newest.position
+    # There is no way backwards under a filter: from further and further back, up to the record that is there.
+    width = PAGE
+    while True:
+        start, found = max(1, newest.position - width), None
+        async with contextlib.aclosing(pages(stream, start, newest.position, subject)) as paged:
+            async for page in paged:
+                found = _last_of(page, stream) or found
+        if found is not None or start == 1:
+            return found, newest.position
+        width *= 8
+
+
+def _last_of(page: list[Stored], stream: Stream) -> Recorded | None:
+    records = (judged(stream.name, stored) for stored in reversed(page))
+    return next((record for record in records if isinstance(record, Recorded)), None)
+
+
+async def _live(stream: Stream, position: int, subject: Subjects) -> AsyncGenerator[Recorded | ForeignRecord, None]:
+    """Records from `position` on as they come. Ends where one may be missing; Away where it cannot begin."""
     connection = stream.connection
     async with (
         ephemeral(connection, stream.name, position, subject, 2 * _REQUEST_S) as name,
@@ -160,7 +232,7 @@ async def _live(stream: Stream, position: int, subject: Subjects) -> AsyncGenera
                 if await stream.first() > position:
                     return  # something that was wanted may have left before it came: it is read where it is now
             position = pulled.position + 1
-            yield recorded_of(pulled)
+            yield judged(stream.name, pulled)
 
 
 async def deliveries(pull: Pull) -> AsyncIterator[Pulled]:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from schemas.errors import ArchiveDamaged
 from schemas.subjects import past_entrance
-from storage.jetstream.append import LAST, PAST_ID, batch_headers
-from storage.jetstream.long_stream import HOLLOW, LongStream, is_hollow, new_door
+from storage.jetstream.append import LAST, in_one_batch
+from storage.jetstream.long_stream import HOLLOW, PAST_ID, LongStream, is_hollow, new_door
 from storage.jetstream.retry import ApiError, Away
 from storage.jetstream.stream import Stored
 
@@ -73,7 +73,8 @@ async def _compared(archive: "ArchiveReader", read: "Read", page: list[Stored]) 
                 f"position {one.position} is another event in {archive.url} than in the log: nothing leaves the log. "
                 "Archive it anew into an empty folder"
             )
-    return same
+    foreign = await asyncio.to_thread(archive.foreign, manifest)
+    return [one._replace(past_id="") if one.position in foreign else one for one in same]
 
 
 async def _store(stream: LongStream, page: list[Stored]) -> None:
@@ -83,7 +84,7 @@ async def _store(stream: LongStream, page: list[Stored]) -> None:
         if is_hollow(one.subject, len(one.data)):
             header[HOLLOW] = str(len(one.data))
     headers[0][LAST] = str(page[0].position - 1)
-    batch_headers(headers, secrets.token_hex(11))
+    in_one_batch(headers, secrets.token_hex(11))
     door, own = past_entrance(stream.run), f"slime.{stream.run}."
     await stream.connection.publish_together(
         [

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from schemas.errors import LogDamaged
-from schemas.subjects import stream_name, stream_subjects
-from storage.jetstream.answer import Answer
-from storage.jetstream.append import ID, PAST_ID
+from schemas.subjects import run_of_stream, stream_name, stream_subjects
+from storage.jetstream.answer import Answer, message_id, subject_text
 from storage.jetstream.connection import Connection
 from storage.jetstream.retry import Retry
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES
@@ -37,29 +36,33 @@ _NO_MESSAGE = 10037
 
 
 class Stored(NamedTuple):
-    """One message of a stream. head: its header block, as it was sent. is_hollow: its data are elsewhere."""
+    """One message of a stream. head: its header block, as it was sent. Of one that has left its stream, past_id: the
+    message id that it had there; is_hollow: its data are elsewhere.
+    """
 
     position: int
     subject: str
     head: bytes
     data: bytes
     is_hollow: bool = False
+    past_id: str | None = None
 
     @property
     def id(self) -> str:
-        """Its `Nats-Msg-Id`, empty where it has none."""
-        headers = Answer(self.head, b"").headers
-        return headers.get(ID) or headers.get(PAST_ID, "")
+        """Its message id, empty where it has none."""
+        return message_id(self.head) if self.past_id is None else self.past_id
 
 
 class Stream:
     """See the module. replicated: it has more than one copy."""
 
-    entrance: str | None = None
-    """What the subjects of new messages begin with, in the place of `slime.<run>.`; None: with that."""
-
     def __init__(self, connection: Connection, name: str, *, replicated: bool) -> None:
         self.connection, self.name, self.replicated = connection, name, replicated
+
+    @property
+    def run(self) -> str:
+        """The run that it is the log of."""
+        return run_of_stream(self.name)
 
     async def refresh(self, deadline_s: float | None = None) -> None:
         """Learn anew what others may have changed: nothing, as long as nothing leaves the stream."""
@@ -79,6 +82,10 @@ class Stream:
     async def whole(self, stored: list[Stored]) -> list[Stored]:
         """The same messages with all their bytes."""
         return stored
+
+    def incoming(self, subject: str) -> str:
+        """The subject on which it takes in what it stores on a subject of the run."""
+        return subject
 
     async def info(self, deadline_s: float | None = None, *, absent: int = 0) -> Any:
         """Its configuration and state. A replica that has just started may lag behind what was acked."""
@@ -158,7 +165,7 @@ class Stream:
 
 def _stored(message: Answer) -> Stored:
     head = message.head
-    subject = _last(head, b"\r\nNats-Subject: ").decode()
+    subject = subject_text(_last(head, b"\r\nNats-Subject: "))
     return Stored(int(_last(head, b"\r\nNats-Sequence: ")), subject, head, message.data)
 
 

@@ -101,7 +101,7 @@ def survive(settings: ChaosSettings, strikes: Sequence[Strike], folder: Path, se
         beside = [servers.mend(), watcher.follow(), killer.carry_out(strikes)]
         running = supervisor.run(lambda: family.reap(leave=supervisor.pid))
         try:
-            asyncio.run(_while_running(running, beside))
+            asyncio.run(while_running(running, beside))
         except (NoRecovery, RunBroke) as error:
             failure = f"{error} (after {[f'{one.kind} at {one.position}' for one in killer.struck[-3:]]})"
         seconds = time.monotonic() - begun
@@ -111,7 +111,7 @@ def survive(settings: ChaosSettings, strikes: Sequence[Strike], folder: Path, se
     return Survived(killer.struck, watcher.sightings, seconds, supervisor.starts, failure, left)
 
 
-async def _while_running(running: Coroutine[Any, Any, None], beside: Sequence[Coroutine[Any, Any, None]]) -> None:
+async def while_running(running: Coroutine[Any, Any, None], beside: Sequence[Coroutine[Any, Any, None]]) -> None:
     """Until the command has ended well, or one of them raises."""
     run = asyncio.create_task(running)
     pending = {run, *map(asyncio.create_task, beside)}

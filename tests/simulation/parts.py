@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from schemas.errors import CheckpointMismatch, LogUnavailable
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.plugins.rewards.outcome import Graded, Outcome
 from slime_events.plugins.sample import Sample
-from storage.log import Append, Consumer, Delivery, EventLog, Recorded, Subjects
+from storage.log import Append, Consumer, Delivery, EventLog, ForeignRecord, Recorded, Subjects
 from storage.weights.files import open_checkpoint
 from storage.weights.store import TensorBytes
 
@@ -168,6 +168,13 @@ class Line:
             self._check()
             yield recorded
 
+    async def read_records(
+        self, start: int = 1, *, follow: bool = False
+    ) -> AsyncGenerator[Recorded | ForeignRecord, None]:
+        async for record in self.log.read_records(start, follow=follow):
+            self._check()
+            yield record
+
     async def last(self, subject: str) -> Recorded | None:
         self._check()
         return await self.log.last(subject)
@@ -183,6 +190,10 @@ class Line:
     async def position(self) -> int:
         self._check()
         return await self.log.position()
+
+    async def end(self) -> int:
+        self._check()
+        return await self.log.end()
 
     async def consume(self, name: str, subject: str, *, lease_s: float = 30.0, start: int = 1) -> Consumer:
         self._check()

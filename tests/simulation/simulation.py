@@ -66,11 +66,12 @@ class Simulation:
         started: RunStarted | None = None,
         feed: PromptFeed | None = None,
         recorded: OpenedRun | None = None,
+        log: MemoryLog | None = None,
     ) -> None:
         self._incarnation = incarnation
         self._started = started or RunStarted(settings={}, code_version="")
         self.folder, self.plan = folder, plan or make_plan()
-        self.log = MemoryLog("sim")
+        self.log = log or MemoryLog("sim")
         self.lines: list[Line] = []
         self.engines: dict[str, asyncio.Task[None]] = {}
         self.ranks = ranks or ScriptedRanks(train_s)

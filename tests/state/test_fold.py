@@ -21,7 +21,7 @@ from slime_events.core.state.run import RunState, state_digest
 from storage.archive.log import ArchivedLog
 from storage.archive.reader import ArchiveReader
 from storage.archive.writer import ArchiveWriter
-from storage.event_block import EventBlock, arrays_of
+from storage.event_block import MANY, EventBlock, Part, array_of
 from storage.hash_chain import link_all
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
@@ -134,9 +134,14 @@ def test_any_log_in_any_lists_folds_as_one_by_one(said: list[Recorded], data: st
     for begin, end in itertools.pairwise(ends):
         datas = [record.data for record in log[begin:end]]
         _, chain = link_all(chain, datas)
-        told = read_partial_events(arrays_of(datas), begin + 1, decisions=data.draw(st.booleans()))
+        told = read_partial_events(_parts(datas, begin + 1), decisions=data.draw(st.booleans()))
         apply_all(at_once, told, chain.hex())
     assert state_digest(at_once) == state_digest(one_by_one)
+
+
+def _parts(datas: list[bytes], first: int) -> list[Part]:
+    some = [datas[begin : begin + MANY] for begin in range(0, len(datas), MANY)]
+    return [Part(first + MANY * number, array_of(len(part), *part)) for number, part in enumerate(some)]
 
 
 @pytest.fixture(scope="module")
@@ -157,14 +162,16 @@ def test_what_cannot_be_read_is_named() -> None:
     data = encode(enclose("r", reward, at=1, producer="p"))
     array = b"\xdd" + (2).to_bytes(4, "big")
     good = array + data * 2
-    assert [told.event.value for events in read_partial_events([good, good], 7) for told in events] == [1.0] * 4
+    told = list(read_partial_events([Part(7, good), Part(12, good)]))
+    assert [first for first, _ in told] == [7, 12]
+    assert [one.event.value for _, events in told for one in events] == [1.0] * 4
     with pytest.raises(UnknownEventType, match=r"position 10: event .* has type 'reward.assigneX'"):
-        list(read_partial_events([good, array + data + data.replace(b"assigned", b"assigneX")], 7))
+        list(read_partial_events([Part(9, array + data + data.replace(b"assigned", b"assigneX"))]))
     older = data.replace(b"\xa6schema\x01", b"\xa6schema\x00")
     with pytest.raises(SchemaError, match="position 7: "):
-        list(read_partial_events([array + older + data], 7))
+        list(read_partial_events([Part(7, array + older + data)]))
     with pytest.raises(DamagedEvent, match="from position 9 on"):
-        list(read_partial_events([good, good[:-1]], 7))
+        list(read_partial_events([Part(7, good), Part(9, good[:-1])]))
 
 
 async def test_a_changed_byte_in_a_segment_is_found(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ async def fold(log: Readable) -> RunState:
     state = RunState(run=log.run)
     if isinstance(log, HasEventBlocks):
         async for block in log.event_blocks(1, b"", None):
-            apply_all(state, read_partial_events(block.arrays, block.first), block.chain.hex())
+            apply_all(state, read_partial_events(block.parts), block.chain.hex())
         return state
     async for recorded in log.read():
         apply(state, recorded)

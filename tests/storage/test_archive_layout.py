@@ -18,7 +18,7 @@ from storage.archive.reader import ArchiveReader
 from storage.archive.segment import Segment, SegmentRecord, compress, decompress, pack, unpack
 from storage.archive.transfer import repair_archive
 from storage.archive.writer import ArchiveWriter
-from storage.event_block import arrays_of
+from storage.event_block import MANY, array_of
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
 from tests.golden.log_file import FOLDER, read_records
@@ -109,7 +109,9 @@ def test_what_goes_in_comes_out(layout: int, said: list[SegmentRecord], first: i
     assert [segment.record(number) for number in range(len(segment))] == said
     for begin in range(len(said)):
         assert list(segment.records(begin)) == said[begin:]
-        assert list(segment.arrays(begin, len(said))) == list(arrays_of([record.data for record in said[begin:]]))
+        datas = [record.data for record in said[begin:]]
+        some = [datas[at : at + MANY] for at in range(0, len(datas), MANY)]
+        assert list(segment.arrays(begin, len(said))) == [array_of(len(part), *part) for part in some]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

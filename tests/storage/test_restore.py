@@ -112,8 +112,8 @@ async def test_nothing_is_restored_over_another_log() -> None:
 
 async def test_a_log_that_does_not_keep_all_it_is_given_is_damaged() -> None:
     class Forgetful(MemoryLog):
-        async def position(self) -> int:
-            return max(0, await super().position() - 1)
+        async def end(self) -> int:
+            return max(0, await super().end() - 1)
 
     store, blobs = fresh(), BlobStore(fresh().url)
     await archive_log(await a_log(blobs, [5] * 3), ArchiveWriter(store.url, "r"))

@@ -21,7 +21,8 @@ from slime_events.analysis.audit.rollouts import Rollouts
 from slime_events.analysis.audit.steps import Staleness, Steps, Training
 from slime_events.analysis.audit.tokens import Fetch, Tokens
 from slime_events.analysis.audit.weights import WeightFiles, Weights
-from storage.log import Recorded
+from slime_events.analysis.model.foreign import Foreign, named
+from storage.log import ForeignRecord, Recorded
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,12 +35,15 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one log. events: how many were read; unread: why reading stopped before the end, where it did."""
+    """Of one log. events: how many were read; unread: why reading stopped before the end, where it did. foreign: the
+    records that are no events, and so break no promise.
+    """
 
     run: str
     events: int
     checks: tuple[CheckReport, ...]
     unread: str | None = None
+    foreign: tuple[Foreign, ...] = ()
 
     @property
     def findings(self) -> list[Finding]:
@@ -62,6 +66,14 @@ def report_text(report: Report, most: int) -> str:
         lines += [f"       {finding}" for finding in shown]
         if len(check.findings) > len(shown):
             lines.append(f"       and {len(check.findings) - len(shown)} more of this check (--most 0 shows all)")
+    if report.foreign:
+        shown_foreign = report.foreign[: most or None]
+        lines.append(
+            f"note   {'foreign':<11}  {len(report.foreign):,} records are no events of the run: folded as nothing"
+        )
+        lines += [f"       {foreign}" for foreign in shown_foreign]
+        if len(report.foreign) > len(shown_foreign):
+            lines.append(f"       and {len(report.foreign) - len(shown_foreign)} more (--most 0 shows all)")
     if report.unread is not None:
         lines.append(f"WRONG  {report.unread}")
     return "\n".join(lines)
@@ -98,8 +110,9 @@ class Audit:
         recorded: RecordedEnds | None = None,
     ) -> None:
         self._ledger = ledger = Ledger(run, rules or Rules())
+        self._positions, self._foreign = Positions(ledger), list[Foreign]()
         self._checks: list[Check] = [  # in the order in which they are reported: from the record to the run
-            Positions(ledger), Lifetime(ledger), Prompts(ledger), Rollouts(ledger),
+            self._positions, Lifetime(ledger), Prompts(ledger), Rollouts(ledger),
             RecordedRollouts(ledger, recorded or {}), Tokens(ledger, fetch), Rewards(ledger), Verdicts(ledger),
             Batches(ledger), Steps(ledger), Training(ledger), Followed(ledger, parent), Staleness(ledger),
             Evaluations(ledger), Weights(ledger), Archive(ledger), Fold(ledger),
@@ -110,8 +123,13 @@ class Audit:
         }
         self._events = 0
 
-    def apply(self, recorded: Recorded) -> None:
-        """Take in the next event."""
+    def apply(self, recorded: Recorded | ForeignRecord) -> None:
+        """Take in the next record."""
+        if isinstance(recorded, ForeignRecord):
+            self._positions.pass_over(recorded.position)
+            self._foreign.append(named(recorded))
+            self._ledger.passed += 1
+            return
         self._events += 1
         event = recorded.envelope.event
         for check in self._hearing[type(event)]:
@@ -127,10 +145,11 @@ class Audit:
             for check in self._checks
             if check.applies
         )
-        return Report(run=self._ledger.run, events=self._events, checks=checks, unread=unread)
+        foreign = tuple(self._foreign)
+        return Report(run=self._ledger.run, events=self._events, checks=checks, unread=unread, foreign=foreign)
 
 
-async def audit(records: AsyncIterator[Recorded], auditor: Audit) -> Report:
+async def audit(records: AsyncIterator[Recorded | ForeignRecord], auditor: Audit) -> Report:
     """Audit all that a log (or an archive) gives. What cannot be read ends the pass and stands in the report."""
     try:
         async for recorded in records:

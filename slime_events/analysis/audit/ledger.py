@@ -123,16 +123,18 @@ class GroupEntry:
 @dataclass(slots=True)
 class Ledger:
     """rules: from the settings in run.started as run.resumed changed them; the given ones where it has no settings.
-    position: of the last event. ended: position of the run's end, 0 while it is on. branched: where it goes on from,
-    None for a run that begins with its base checkpoint. asked: requested training groups. batches, steps: its own.
-    restored: by trainers that took over; is_approximate: whether one of them had not the committed optimizer state.
-    recalls: whether it reuses recorded rollouts.
+    position: of the last event. foreign: records before it that are none; passed: all so far. ended: position of the
+    run's end, 0 while it is on. branched: where it goes on from, None for a run that begins with its base checkpoint.
+    asked: requested training groups. batches, steps: its own. restored: by trainers that took over; is_approximate:
+    whether one of them had not the committed optimizer state. recalls: whether it reuses recorded rollouts.
     """
 
     run: str
     rules: Rules = field(default_factory=Rules)
     settings: dict[str, Any] = field(default_factory=dict)
     position: int = 0
+    foreign: int = 0
+    passed: int = 0
     ended: int = 0
     branched: Branched | None = None
     incarnation: int = 0
@@ -148,7 +150,7 @@ class Ledger:
 
     def apply(self, recorded: Recorded) -> None:
         """Take one event in. What does not fit is left to the checks."""
-        self.position = recorded.position
+        self.position, self.foreign = recorded.position, self.passed
         event = recorded.envelope.event  # the most frequent first
         match event:
             case RolloutProgressed() if sample := self.samples.get(event.sample):

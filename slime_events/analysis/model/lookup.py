@@ -288,6 +288,6 @@ class Lookup:
         return [subject.rpartition(".")[2] for subject in subjects]
 
     async def _no_number(self, what: str, number: int, cls: type[Event]) -> RunNotFound:
-        numbers = [int(entity) for entity in await self._entities(cls)]
+        numbers = [int(entity) for entity in await self._those_of(cls, await self._entities(cls))]
         there = f"there are {min(numbers)} to {max(numbers)}" if numbers else "there is none yet"
         return RunNotFound(f"run {self.run.run} has no {what} {number}: {there}")

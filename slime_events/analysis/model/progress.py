@@ -218,16 +218,16 @@ class Progress(StateFold):
     def apply_block(self, block: EventBlock) -> None:
         """Fold many events in. What is taken of an event depends on the state just after it."""
 
-        def parts() -> Iterator[Sequence[FoldedEvent]]:
-            for events in read_partial_events(block.arrays, block.first, decisions=True):
+        def parts() -> Iterator[tuple[int, Sequence[FoldedEvent]]]:
+            for first, events in read_partial_events(block.parts, decisions=True):
                 begin, time = 0, self.figures.time
                 for end, folded in enumerate(events, 1):
                     time.apply(folded.event, folded.at)
                     if type(folded.event) in TAKEN:
-                        yield events[begin:end]  # folded in by the time that this goes on
+                        yield first + begin, events[begin:end]  # folded in by the time that this goes on
                         self._take(folded.event)
                         begin = end
-                yield events[begin:]
+                yield first + begin, events[begin:]
 
         apply_all(self.state, parts(), block.chain.hex())
         self.before = block.before.hex()

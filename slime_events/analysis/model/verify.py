@@ -12,7 +12,7 @@ from schemas.runs import RunFinished
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import FOLD, RunState, digest_by
 from slime_events.plugins.texts import Texts
-from storage.log import Readable, Recorded
+from storage.log import ForeignRecord, Readable, Recorded
 
 
 class Verified(NamedTuple):
@@ -34,12 +34,15 @@ async def verify(log: Readable) -> Verified:
     Raises LogDamaged where a position is missing, an event does not fold, the count or the digest differs, or where
     the log has no run.finished to compare with.
     """
-    state, texts, finished = RunState(run=log.run), Texts(of_all=True), None
-    async for recorded in log.read():
-        if recorded.position != state.events + 1:
+    state, texts, finished, before = RunState(run=log.run), Texts(of_all=True), None, 0
+    async for recorded in log.read_records():
+        if recorded.position != before + 1:
             raise LogDamaged(
-                f"run {log.run}: position {state.events + 1} is missing, {recorded.position} comes after {state.events}"
+                f"run {log.run}: position {before + 1} is missing, {recorded.position} comes after {before}"
             )
+        before = recorded.position
+        if isinstance(recorded, ForeignRecord):
+            continue
         if isinstance(recorded.envelope.event, RunFinished):
             finished = _compare(state, texts, recorded.envelope.event, recorded.position)
         fold(state, recorded)

@@ -106,10 +106,10 @@ async def _archive_of(opened: OpenedRun) -> ArchiveReader | None:
 
 
 async def _same_history(opened: OpenedRun, reader: ArchiveReader) -> bool:
-    """Whether the archive's last event is the log's at that position, byte for byte."""
-    if not reader.last or reader.last > await opened.log.position():
+    """Whether the archive's last record is the log's at that position, byte for byte."""
+    if not reader.last or reader.last > await opened.log.end():
         return False
-    archived = await asyncio.to_thread(lambda: next(reader.records(reader.last)))
-    async for recorded in opened.log.read(reader.last):
+    archived = await asyncio.to_thread(lambda: next(reader.read_records(reader.last)))
+    async for recorded in opened.log.read_records(reader.last):
         return recorded.data == archived.data
     return False

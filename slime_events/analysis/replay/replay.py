@@ -140,7 +140,7 @@ class Replay:
             return
         decided, recovered = self._decide(), self._recovery_events() if self._begins else []
         self._quiet = not decided and not recovered
-        at, producer = self._state.events, self._producer or None
+        at, producer = self._state.position, self._producer or None
         self._cycles.add(Cycle(decided, at, not_by=None if self._cycles.open else producer))
         self._cycles.add(Cycle(recovered, at, not_by=producer))
 
@@ -182,7 +182,7 @@ class Replay:
 
     def _differs(self, recorded: Recorded, event: Event, producer: str) -> None:
         near = self._cycles.nearest(event)
-        decided, at = (near.next, near.at) if near else (None, self._state.events)
+        decided, at = (near.next, near.at) if near else (None, self._state.position)
         self._note(recorded, decided, at)
         if decided is not None and about(decided) == about(event):
             self._cycles.begin_anew(event)
@@ -203,9 +203,9 @@ class Replay:
         state, plan = self._state, self._policy.plan
         broken = is_broken(state, plan)
         if isinstance(event, RunFailed) and event.role == CONDUCTOR and broken and not event.reason.startswith(broken):
-            self._note(recorded, msgspec.structs.replace(event, reason=broken), state.events)
+            self._note(recorded, msgspec.structs.replace(event, reason=broken), state.position)
         elif isinstance(event, RunFinished) and event.reason is FinishReason.ALL_STEPS and not is_complete(state, plan):
-            self._note(recorded, None, state.events)
+            self._note(recorded, None, state.position)
 
 
 async def replay(

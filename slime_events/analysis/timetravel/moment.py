@@ -1,6 +1,5 @@
 """`Moment`: a run at one position of its log. Two folds in one pass: the conductor's state, and `Context` around it."""
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,12 +55,12 @@ class Context(msgspec.Struct, kw_only=True):
     workers: dict[str, str] = {}
     decisions: list[Decision] = []
 
-    def apply_all(self, first: int, events: Sequence[FoldedEvent]) -> None:
-        """Fold in consecutive events or their short forms, from position `first` on."""
+    def apply_all(self, first: int, events: Sequence[FoldedEvent], *, is_first: bool) -> None:
+        """Fold in consecutive events or their short forms, from position `first` on. is_first: nothing was before."""
         times = [event.at for event in events]
-        self.at, self.latest_at = times[-1], max(self.latest_at, *times)
-        if first == 1:
+        if is_first:
             self.first_at = times[0]
+        self.at, self.latest_at = times[-1], max(self.latest_at, *times)
         for position, event in enumerate(events, first):
             handler = _HANDLERS.get(type(event.event))
             if handler is not None and (decided := handler(self, event.event)) is not None:
@@ -84,20 +83,21 @@ class Moment:
     @property
     def position(self) -> int:
         """Of the last event folded in."""
-        return self.state.events
+        return self.state.position
 
     def apply(self, recorded: Recorded) -> None:
         """Fold one event in."""
-        self.before = self.state.chain
+        self.before, is_first = self.state.chain, not self.position
         apply(self.state, recorded)
-        self.context.apply_all(recorded.position, (recorded.envelope,))
+        self.context.apply_all(recorded.position, (recorded.envelope,), is_first=is_first)
         self.last = recorded
 
     def apply_all(self, block: EventBlock) -> None:
         """Fold many events in. `last` is not known afterwards."""
-        events = list(itertools.chain.from_iterable(read_partial_events(block.arrays, block.first, decisions=True)))
-        apply_all(self.state, [events], block.chain.hex())
-        self.context.apply_all(block.first, events)
+        parts, is_first = list(read_partial_events(block.parts, decisions=True)), not self.position
+        apply_all(self.state, parts, block.chain.hex())
+        for number, (first, events) in enumerate(parts):
+            self.context.apply_all(first, events, is_first=is_first and not number)
         self.before, self.last = block.before.hex(), None
 
 

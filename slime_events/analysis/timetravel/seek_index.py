@@ -92,9 +92,9 @@ class SeekIndex:
         state, context = moment.state, moment.context
         point = SeekPoint(fold=FOLD, before=moment.before, state=state, context=context)
         packed = pack(msgspec.msgpack.encode(point))
-        self.index.marks.append(Mark(state.events, state.chain, context.latest_at))
-        if not self._write(_POINT.format(state.events), packed):
-            self._packed[state.events] = packed
+        self.index.marks.append(Mark(state.position, state.chain, context.latest_at))
+        if not self._write(_POINT.format(state.position), packed):
+            self._packed[state.position] = packed
 
     def save(self) -> None:
         """Store the index. Points that no stored index names do no harm."""

@@ -17,6 +17,7 @@ from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.trainers import Fidelity, TrainerRestored
 from schemas.workers import WorkerJoined, WorkerLost
+from slime_events.analysis.model.foreign import named
 from slime_events.analysis.model.progress import Progress, ProgressSnapshot, disagreement
 from slime_events.analysis.model.rejections import Rejections
 from slime_events.app.launch.roles import ARCHIVIST, CONDUCTOR, Roles, error_of, is_lost, reason_of
@@ -31,8 +32,8 @@ from slime_events.core.state.snapshot import Snapshots
 from slime_events.loop.conductor.decide import Stall, waits_for
 from slime_events.loop.conductor.plan import make_plan
 from storage.cancellation import end_all
-from storage.follow import Follower
-from storage.log import Recorded
+from storage.follow import RecordFollower
+from storage.log import ForeignRecord, Recorded
 
 LAUNCHER = "launcher"
 END_DEADLINE_S = 60.0
@@ -47,6 +48,8 @@ READ_S = 0.25
 """Between looks at the log: a person watches, and no step waits for that."""
 START_TRIES = 2
 ROLE = "engine"
+FOREIGN = 10
+"""Foreign records that are named one by one."""
 FILTERED = 10
 """Groups that a filter drops before it is reported: a filter is there to drop some."""
 
@@ -66,6 +69,7 @@ class Supervisor:
     ) -> None:
         self._worker, self._roles, self._progress, self._view = worker, roles, progress, view
         self._settings, self._folder, self._check_server = settings, folder, check_server
+        self._foreign = ForeignWatch()
         self._engines, self._rejections = EngineWatch(settings.engine.replicas), RejectionWatch(progress.state)
         snapshots = Snapshots(folder.path / "snapshots" / LAUNCHER, ProgressSnapshot)
         self._keeper = StateKeeper(snapshots, settings.run.archive_url or str(folder.archive))
@@ -100,11 +104,11 @@ class Supervisor:
             restoring.result()
         finally:
             await end_all(restoring)
-        for recorded in await run_events_before(self._progress.state.events + 1, self._worker):
+        for recorded in await run_events_before(self._progress.state.position + 1, self._worker):
             self._over = self._worker.is_over(self._over, recorded.envelope.event)
 
     async def _follow(self) -> None:
-        async with Follower(self._worker.log, self._progress.state.events + 1, every_s=READ_S) as follower:
+        async with RecordFollower(self._worker.log, self._progress.state.position + 1, every_s=READ_S) as follower:
             has_begun = False
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=LOOK_S):
@@ -113,7 +117,10 @@ class Supervisor:
                         has_begun = True
                         self._rejections = RejectionWatch(self._progress.state)
                         self._view.begin(self._progress)
-                    self._take(recorded, is_news=is_news)
+                    if isinstance(recorded, Recorded):
+                        self._take(recorded, is_news=is_news)
+                    elif (news := self._foreign.apply(recorded)) and is_news:
+                        self._view.note(news)
                 self._keeper.observe(self._progress)
                 await self._check_server()
                 await self._check_room()
@@ -263,6 +270,20 @@ class EngineWatch:
         if self._joined or len(self._lost) < START_TRIES * self._replicas:
             return None
         return f"{len(self._lost)} starts of an engine failed, the last one so: {self._lost[-1]}"
+
+
+class ForeignWatch:
+    """A fold of records that are no events of the run. It names the first ones, and then each tenfold."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def apply(self, record: ForeignRecord) -> str | None:
+        """Fold one in; a sentence where it is news."""
+        self._count += 1
+        if self._count > FOREIGN and str(self._count).strip("0") != "1":
+            return None
+        return f"foreign record {self._count}, folded as nothing: {named(record)}"
 
 
 class ArchiveWatch:

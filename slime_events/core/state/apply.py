@@ -41,7 +41,7 @@ _COMPLETED, _GRADED = SamplePhase.COMPLETED, SamplePhase.GRADED
 
 
 Rule = Callable[[RunState, Any, int], None]
-"""(state, event, position of the event in the log)"""
+"""(state, event, the event's number)"""
 _RULES: dict[type, tuple[Rule | None, bool]] = dict.fromkeys(EVENT_CLASSES, (None, False))
 """For each event type, and partial form, but those that `_fold` handles itself: its rule, and whether it counts as
 progress of a run, as completions and rewards do. Prompts and requests do not: they may pile up while nobody works on
@@ -247,19 +247,22 @@ def apply(state: RunState, recorded: Recorded) -> None:
     state.chain = hashlib.sha256(bytes.fromhex(state.chain) + recorded.data).hexdigest()
 
 
-def apply_all(state: RunState, blocks: Iterable[Sequence[FoldedEvent]], chain: str) -> None:
-    """Fold in the events that follow, whole or partial. chain: sha256 over all events up to the last (hex)."""
-    for events in blocks:
-        _fold(state, events, state.events + 1)
+def apply_all(state: RunState, parts: Iterable[tuple[int, Sequence[FoldedEvent]]], chain: str) -> None:
+    """Fold in the events that follow, whole or partial, each part with the position of its first. chain: sha256 over
+    all events up to the last (hex).
+    """
+    for first, events in parts:
+        _fold(state, events, first)
     state.chain = chain
 
 
 def _fold(state: RunState, events: Sequence[FoldedEvent], first: int) -> None:
     """In order, from position `first` on. The three types that are nine of ten events are handled in the loop itself: a
-    call for each would add a twentieth of the time.
+    call for each would add a twentieth of the time. position: in events, as all of a state.
     """
-    position, moved, groups, completed, tokens = first - 1, state.moved, state.groups, 0, 0
-    for position, entry in enumerate(events, first):
+    position, moved, groups, completed, tokens = state.events, state.moved, state.groups, 0, 0
+    state.foreign = first - 1 - position
+    for position, entry in enumerate(events, state.events + 1):
         event = entry.event
         kind = type(event)
         if kind is Rewarded or kind is RewardAssigned:

@@ -47,18 +47,18 @@ class StateKeeper(Generic[S]):
             fold.restore(newest)
             self._stored = newest.position
         end = await events.position()
-        if self._archive is not None and end - fold.state.events >= IN_BLOCKS:
+        if self._archive is not None and end - fold.state.position >= IN_BLOCKS:
             try:
                 await _catch_up_from_archive(self._archive, fold, events)
             except SlimeEventsError as error:  # what is whole was folded in, the rest is in the log
                 log.warning("the archive is not read on: %s", error)
-        if isinstance(events, HasEventBlocks) and end - fold.state.events >= IN_BLOCKS:
+        if isinstance(events, HasEventBlocks) and end - fold.state.position >= IN_BLOCKS:
             await _fold_blocks(fold, events)
-        log.info("starts at position %d, %d of it from a snapshot", fold.state.events, self._stored)
+        log.info("starts at position %d, %d of it from a snapshot", fold.state.position, self._stored)
 
     def observe(self, fold: StateFold) -> None:
         """Store a snapshot, if it is time."""
-        position = fold.state.events
+        position = fold.state.position
         due = position - self._stored >= self._every and (self._writing is None or self._writing.done())
         if due and self._snapshots is not None:
             self._stored = position
@@ -68,8 +68,8 @@ class StateKeeper(Generic[S]):
         """Store the last one and wait until it is written."""
         if self._writing is not None:
             await self._writing
-        if self._snapshots is not None and fold.state.events > self._stored:
-            await self._write(self._snapshots, fold.state.events, fold.snapshot())
+        if self._snapshots is not None and fold.state.position > self._stored:
+            await self._write(self._snapshots, fold.state.position, fold.snapshot())
 
     async def _write(self, snapshots: Snapshots[S], position: int, encoded: bytes) -> None:
         try:
@@ -85,9 +85,9 @@ async def _catch_up_from_archive(url: str, fold: StateFold, events: Readable) ->
 
     archived = ArchivedLog(await asyncio.to_thread(ArchiveReader, url, events.run), events.run)
     last = archived.reader.segments[-1] if archived.reader.segments else None
-    if last is None or not last.chain or last.last - fold.state.events < IN_BLOCKS:
+    if last is None or not last.chain or last.last - fold.state.position < IN_BLOCKS:
         return
-    async with contextlib.aclosing(events.read(last.last)) as read:  # type: ignore[type-var]
+    async with contextlib.aclosing(events.read(await archived.position())) as read:  # type: ignore[type-var]
         recorded = await anext(read, None)
     before, chain = bytes.fromhex(last.before), bytes.fromhex(last.chain)
     if recorded is None or link_all(before, (recorded.data,)) != (before, chain):
@@ -98,7 +98,7 @@ async def _catch_up_from_archive(url: str, fold: StateFold, events: Readable) ->
 
 async def _fold_blocks(fold: StateFold, events: HasEventBlocks) -> None:
     chain = bytes.fromhex(fold.state.chain)
-    async with contextlib.aclosing(events.event_blocks(fold.state.events + 1, chain, None)) as blocks:
+    async with contextlib.aclosing(events.event_blocks(fold.state.position + 1, chain, None)) as blocks:
         async for block in blocks:
             fold.apply_block(block)
             await asyncio.sleep(0)

@@ -21,6 +21,7 @@ from schemas.registry import EVENT_CLASSES
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested
 from schemas.turns import TurnRecorded
+from storage.event_block import Part
 
 
 class ArrayLength(msgspec.Struct, frozen=True, gc=False):
@@ -85,21 +86,22 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def read_partial_events(
-    arrays: Iterable[bytes], first: int, *, decisions: bool = False
-) -> Iterator[Sequence[FoldedEvent]]:
-    """The events in MessagePack arrays, decoded one array at a time. first: position of the first event. decisions:
-    decode decisions whole, with their inputs.
+    parts: Iterable[Part], *, decisions: bool = False
+) -> Iterator[tuple[int, Sequence[FoldedEvent]]]:
+    """The events of a block, decoded one part at a time, each with the position of its first. decisions: decode
+    decisions whole, with their inputs.
 
     Raises a SchemaError that names the position.
     """
     decoder = _whole_decisions if decisions else _all_partial
-    for array in arrays:
+    for first, events in parts:
+        if not isinstance(events, bytes):
+            yield first, events
+            continue
         try:
-            events: Sequence[FoldedEvent] = decoder.decode(array)
+            yield first, decoder.decode(events)
         except _UNREADABLE:  # an event needs an upcaster, or raises an error of its own
-            events = _one_by_one(array, first)
-        yield events
-        first += len(events)
+            yield first, _one_by_one(events, first)
 
 
 def _one_by_one(array: bytes, first: int) -> Sequence[FoldedEvent]:

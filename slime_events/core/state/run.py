@@ -61,7 +61,8 @@ class SealedState(msgspec.Struct, kw_only=True):
 
 
 class RunState(msgspec.Struct, kw_only=True):
-    """The run at position `events`.
+    """The run after so many events. Positions in it count events too: the n-th is at n, wherever it lies in the log. So
+    a log folds to the same state with foreign records in it and without.
 
     chain: sha256 over the bytes of all events in order: a missing or changed event changes it. version: newest
     committed weights (-1 before version 0); published: newest weights that engines can load. cursors: prompts drawn so
@@ -69,11 +70,13 @@ class RunState(msgspec.Struct, kw_only=True):
     trainer that starts from the checkpoint reads from there. next_step: the first step that is not sealed. activated:
     version by engine. moved: position of the newest event that counts as progress. broken_in_a_row: groups rejected in
     a row for a failed rollout, reward or filter. branched: only of a run that continues a version of another run; UNSET
-    elsewhere, so that the digests of other states do not change.
+    elsewhere, so that the digests of other states do not change. foreign: records before its last event that are none;
+    no digest has them.
     """
 
     run: str
     events: int = 0
+    foreign: int = 0
     moved: int = 0
     chain: str = ""
     phase: RunPhase = RunPhase.NEW
@@ -97,6 +100,11 @@ class RunState(msgspec.Struct, kw_only=True):
     rejections: dict[str, int] = {}
     counts: Counts = msgspec.field(default_factory=Counts)
     branched: Branched | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def position(self) -> int:
+        """Where its last event lies in the log."""
+        return self.events + self.foreign
 
     @property
     def first(self) -> int:
@@ -153,7 +161,9 @@ def digest_by(fold: int, state: RunState, told: Callable[[GroupState], GroupStat
 
 def _plain(state: RunState) -> Any:
     # Through plain values: the encoder that sorts keys takes no integers as keys.
-    return msgspec.to_builtins(state, str_keys=True, builtin_types=(bytes,), order="sorted")
+    plain = msgspec.to_builtins(state, str_keys=True, builtin_types=(bytes,), order="sorted")
+    del plain["foreign"]
+    return plain
 
 
 def _digest(plain: Any) -> str:

@@ -39,7 +39,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def position(self) -> int:
         """Position of the last event folded in."""
-        return self.state.events
+        return self.state.position
 
     def is_followed_by(self, last: bytes) -> bool:
         """Whether the record at `position` continues the chain."""
@@ -84,10 +84,12 @@ class _Fold(msgspec.Struct, frozen=True):
 
 
 def low_water(state: RunState) -> int:
-    """The lowest position that a group without a verdict, or an evaluation without a result, still needs."""
+    """The lowest position that a group without a verdict, or an evaluation without a result, still needs, or one before
+    it: a state counts events.
+    """
     decided = {*state.accepted, *(group for sealed in state.sealed.values() for group in sealed.groups)}
     open_ = (group.position for name, group in state.groups.items() if name not in decided)
-    return min(open_, default=state.events + 1)
+    return min(open_, default=state.position + 1)
 
 
 def training_start(state: RunState, version: int) -> int:
@@ -98,7 +100,7 @@ def training_start(state: RunState, version: int) -> int:
         return 1
     batches = (start for step, start in state.batch_starts.items() if step >= version)
     open_ = (group.position for group in state.groups.values())
-    return min((*batches, *open_), default=state.events + 1)
+    return min((*batches, *open_), default=state.position + 1)
 
 
 S = TypeVar("S", bound=Snapshot)

@@ -29,7 +29,7 @@ class StateFold:
 
     def apply_block(self, block: EventBlock) -> None:
         """Fold many events in."""
-        apply_all(self.state, read_partial_events(block.arrays, block.first), block.chain.hex())
+        apply_all(self.state, read_partial_events(block.parts), block.chain.hex())
         self.before = block.before.hex()
 
     def snapshot(self) -> bytes:

@@ -215,6 +215,7 @@ class TracedLog:
         self._log, self._telemetry = log, telemetry
         self.run, self.read, self.last, self.last_of_each = log.run, log.read, log.last, log.last_of_each
         self.subjects, self.position, self.consume = log.subjects, log.position, log.consume
+        self.read_records, self.end = log.read_records, log.end
         self.done_up_to, self.close = log.done_up_to, log.close
         if isinstance(log, HasEventBlocks):
             self.event_blocks = log.event_blocks

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 
+from schemas.errors import SchemaError
 from storage.archive.reader import ArchiveReader
 from storage.archive.writer import ArchiveWriter
 from storage.jetstream.consumer import JetStreamConsumer
@@ -29,13 +31,14 @@ class ForgetfulLog(JetStreamLog):
             await self._forget()
 
     async def _forget(self) -> None:
-        end = await super().position()
+        end = await self.end()
         writer = ArchiveWriter(self.archive, self.run)
         if writer.next_position <= end:
-            async for recorded in super().read(writer.next_position):
-                writer.add(recorded)
+            with contextlib.suppress(SchemaError):  # of a newer version's event: nothing leaves from there on
+                async for recorded in super().read_records(writer.next_position):
+                    writer.add(recorded)
             writer.seal()
-        upto = min([end, *[await self.done_up_to(queue) for queue in self.queues]])
+        upto = min([writer.next_position - 1, *[await self.done_up_to(queue) for queue in self.queues]])
         if upto:
             await self.remove_archived(ArchiveReader(self.archive, self.run), upto)
             assert (await self.extent()).first > upto

@@ -10,16 +10,12 @@ from typing import Any
 
 import pytest
 
-from schemas.codec import encode
 from schemas.errors import (
-    DamagedEvent,
     LogDamaged,
     LogUnavailable,
     NoSpace,
     RunNotFound,
     StorageError,
-    UnknownEventType,
-    UnknownSchemaVersion,
 )
 from schemas.subjects import about, every_event, stream_name
 from storage.jetstream import connection, consumer, pull
@@ -213,41 +209,6 @@ async def test_an_event_is_known_again_after_the_duplicate_window(
     assert await fresh.position() == 4
     await log.close()
     await fresh.close()
-
-
-async def _publish_raw(log: JetStreamLog, verb: str, data: bytes) -> int:
-    answer = await log.connection.request(f"slime.{log.run}.reward.{verb}.x", data)
-    return int(answer["seq"])
-
-
-async def test_damage_is_named_with_its_position(stream: JetStreamLog) -> None:
-    good = encode(reward(stream, "a").envelope)
-    await stream.append([reward(stream, "a")])
-    for data, error in (
-        (b"", DamagedEvent),
-        (b"\xff\x00 not msgpack", DamagedEvent),
-        (good[:-5], DamagedEvent),
-        (good.replace(b"reward.assigned", b"reward.redacted"), UnknownEventType),
-        (good.replace(b"schema\x01", b"schema\x63"), UnknownSchemaVersion),
-    ):
-        position = await _publish_raw(stream, "assigned", data)
-        with pytest.raises(error, match=rf"^position {position} \(slime\.{stream.run}\.reward\.assigned\.x\): "):
-            await everything(stream, position)
-        with pytest.raises(error, match=f"^position {position} "):
-            await stream.last(about(stream.run, "reward", "x"))
-    assert (await anext(aiter(stream.read()))).position == 1
-
-
-async def test_damage_does_not_take_its_neighbours_along(stream: JetStreamLog) -> None:
-    await stream.append([reward(stream, "a")])
-    await _publish_raw(stream, "assigned", b"damaged")
-    await stream.append([reward(stream, "b")])
-    taker = await stream.consume("q", every_event(stream.run))
-    assert [d.recorded.position for d in await taker.take(10, 20)] == [1]
-    with pytest.raises(DamagedEvent, match=r"^position 2 "):
-        await taker.take(10, 20)
-    assert [d.recorded.position for d in await taker.take(10, 20)] == [3]
-    await taker.close()
 
 
 async def test_a_hole_in_the_log_is_noticed(server: NatsServer) -> None:

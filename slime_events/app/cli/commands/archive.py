@@ -50,9 +50,11 @@ def verified(url: str, run: str) -> str:
             f"say: {which}. The same command with --repair makes them again from the log"
         )
     summary, (blobs, elsewhere) = reader.verify(), check_blobs(reader)
+    foreign = f" and {summary.foreign:,} foreign records" if summary.foreign else ""
+    held = f"{summary.events:,} events{foreign} in {summary.segments} segments, {summary.bytes:,} bytes"
     state = "closed: the run has finished" if summary.closed else "open: the run may continue"
     return "\n".join([
-        f"{reader.url}: {summary.events:,} events in {summary.segments} segments, {summary.bytes:,} bytes, {state}",
+        f"{reader.url}: {held}, {state}",
         "every segment has its sha256 and the chain that its manifest says, every manifest follows the one before, "
         "no position is missing",
         f"{blobs} blobs are in the archive and have their sha256, {elsewhere} lie in the run's own blob store",

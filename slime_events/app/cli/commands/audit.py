@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator
 
 import msgspec
 
@@ -18,7 +17,7 @@ from slime_events.core.run.run_folder import RunFolder, find_run
 from slime_events.core.run.run_reader import branched_of, is_archive, open_archive, open_run
 from storage.archive.log import ArchivedLog
 from storage.blobs import BlobStore
-from storage.log import Readable, Recorded
+from storage.log import Readable
 from storage.open_log import open_run_log
 from storage.payloads import fetch
 
@@ -50,7 +49,7 @@ async def _audit_run(folder: RunFolder, *, files: bool) -> Report:
         read = None if blobs is None else lambda array: fetch(array, blobs)
         recorded, parent = await _recorded(log), await _followed(log)
         checks = Audit(name, fetch=read, weights=folder.weights, files=files, parent=parent, recorded=recorded)
-        return await audit(log.read(), checks)
+        return await audit(log.read_records(), checks)
 
 
 async def _audit_archive(where: str, *, files: bool) -> Report:
@@ -61,13 +60,9 @@ async def _audit_archive(where: str, *, files: bool) -> Report:
     reader = open_archive(where)
     log = ArchivedLog(reader, reader.run)
 
-    async def records() -> AsyncIterator[Recorded]:
-        for recorded in reader.read():
-            yield recorded
-
     read = (lambda array: fetch(array, reader.blobs)) if files else None
     recorded, parent = await _recorded(log), await _followed(log)
-    return await audit(records(), Audit(reader.run, fetch=read, files=False, parent=parent, recorded=recorded))
+    return await audit(log.read_records(), Audit(reader.run, fetch=read, files=False, parent=parent, recorded=recorded))
 
 
 async def _recorded(log: Readable) -> RecordedEnds | None:
@@ -95,7 +90,8 @@ async def _followed(log: Readable) -> Ledger | None:
 
 
 def _verdict(report: Report, seconds: float) -> str:
-    pace = f"{report.events:,} events in {seconds:.1f} s"
+    foreign = f" and {len(report.foreign):,} foreign records" if report.foreign else ""
+    pace = f"{report.events:,} events{foreign} in {seconds:.1f} s"
     if report.clean:
         return f"run {report.run} is clean: {len(report.checks)} checks, {pace}"
     unread = "" if report.unread is None else " and was not read to its end"

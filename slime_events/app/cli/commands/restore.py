@@ -73,7 +73,7 @@ def _settings_of(reader: ArchiveReader) -> TrainSettings:
 async def _begin(folder: RunFolder, log: EventLog) -> None:
     """Mark the folder as being restored. Raises RunIsOn where it has a log that is not of a restore."""
     mark = folder.path / MARK
-    if not mark.exists() and (position := await log.position()):
+    if not mark.exists() and (position := await log.end()):
         raise RunIsOn(
             f"there is a log of run {log.run} already, to position {position:,}, and nothing is restored over it: "
             f"remove {folder.nats}, or restore elsewhere with --runs-dir or --nats-url"

@@ -6,6 +6,7 @@ from typing import Any
 from schemas.groups import GroupRejected
 from schemas.runs import RunFailed, RunFinished
 from slime_events.analysis.model import Run, folded, read_run
+from slime_events.analysis.model.foreign import NO_FOREIGN, Foreign, ForeignFound
 from slime_events.analysis.model.progress import NANO, Progress, ProgressSnapshot, StepLine, plan_in_force
 from slime_events.analysis.model.rejections import Reason, reason_of
 from slime_events.app.cli.commands.show_files import files_text
@@ -52,17 +53,24 @@ async def look_run_up(log: Readable, folder: RunFolder) -> tuple[Run, Progress, 
     progress = Progress(log.run)
     snapshots = Snapshots(folder.path / "snapshots" / "launcher", ProgressSnapshot)
     await StateKeeper(snapshots, folder.archive_url()).restore(progress, log)
-    async for recorded in log.read(progress.state.events + 1):
+    async for recorded in log.read(progress.state.position + 1):
         progress.apply(recorded)
     events = [recorded for kind in LOOKED_UP async for recorded in log.read(1, f"slime.{log.run}.{kind}.*")]
     ordered = sorted(events, key=lambda recorded: recorded.position)
     return folded(log.run, ordered), progress, progress.figures.steps
 
 
-def run_facts(run: Run, progress: Progress, steps: Sequence[StepLine], launched: bool | None = None) -> dict[str, Any]:
+def run_facts(
+    run: Run,
+    progress: Progress,
+    steps: Sequence[StepLine],
+    launched: bool | None = None,
+    foreign: ForeignFound = NO_FOREIGN,
+) -> dict[str, Any]:
     """Where the run stands, how rewards went, what was rejected and why.
 
-    steps: its lines. launched: whether a launcher is on; None where that cannot be known.
+    steps: its lines. launched: whether a launcher is on; None where that cannot be known. foreign: records that are no
+    events.
     """
     plan = plan_in_force(entry.event for entry in run.lifetime)
     state, end = progress.state, run.lifetime[-1].event if run.lifetime else None
@@ -95,6 +103,7 @@ def run_facts(run: Run, progress: Progress, steps: Sequence[StepLine], launched:
         "lost": [plain(entry.event) for entry in run.lost],
         "open_groups": state.open_groups,
         "in_flight": progress.in_flight,
+        "foreign": plain(foreign),
     }
 
 
@@ -118,7 +127,7 @@ def run_text(facts: dict[str, Any], folder: RunFolder | None = None) -> str:
     ]
     evals = table(("eval", "version", "mean", "samples", "failed", "answers by"), rows) if rows else ""
     files = files_text(folder, facts["disk"]) if folder else ""
-    return paragraphs(_head(facts), _steps(facts), evals, _refused(facts), _engines(facts), files)
+    return paragraphs(_head(facts), _steps(facts), evals, _refused(facts), _engines(facts), _foreign(facts), files)
 
 
 def _head(facts: dict[str, Any]) -> str:
@@ -188,3 +197,12 @@ def _engines(facts: dict[str, Any]) -> str:
     ]  # fmt: skip
     lost = [f"lost {w['worker']}: {w['reason']}" for w in facts["lost"]]
     return "\n".join([table(("worker", "role", "pid", "version", "start"), rows), *lost]) if rows else ""
+
+
+def _foreign(facts: dict[str, Any]) -> str:
+    """Records on the run's stream that are no events, the last ones by name."""
+    last, count = [str(Foreign(**one)) for one in facts["foreign"]["last"]], facts["foreign"]["count"]
+    more = [f"and {count - len(last):,} before them (audit names all)"] if count > len(last) else []
+    records = "1 foreign record" if count == 1 else f"{count:,} foreign records"
+    named = block("\n".join([*last, *more]), "  ")
+    return f"{records}, no events of the run and folded as nothing\n{named}" if count else ""
