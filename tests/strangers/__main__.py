@@ -111,7 +111,7 @@ def _commands(intruder: Intruder, folder: Path) -> list[str]:
         "audit": [run, "--json"],
         "audit of the archive": [f"{archive}/{RUN}", "--json"],
         "archive": [run, "--verify"],
-        "restore": [str(archive), RUN, "--runs-dir", str(again)],
+        "restore": [RUN, str(archive), "--runs-dir", str(again)],
         "audit of what was restored": [str(again / RUN), "--json", "--no-files"],
         "show": [run, "--json"],
         "show --verify": [run, "--verify"],
