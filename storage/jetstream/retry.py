@@ -23,13 +23,14 @@ class Away(StorageError):
 
 class Retry:
     """A deadline with growing pauses. Reports once that it waits, then raises LogUnavailable, or NoSpace for a server
-    that is full.
+    that is full: one that has said so may be silent afterwards.
     """
 
     def __init__(self, url: str, seconds: float, on_wait: OnWait) -> None:
         self._url, self._seconds, self._on_wait = url, seconds, on_wait
         self._begin, self._pause, self._reported = time.monotonic(), 0.01, False
         self._since = time.strftime("%H:%M:%S")
+        self._full: NoSpace | None = None
 
     @property
     def left(self) -> float:
@@ -39,8 +40,9 @@ class Retry:
     async def pause(self, reason: object) -> None:
         """Sleep a little. `reason` is for the message when the deadline is over."""
         waited = time.monotonic() - self._begin
-        if waited > self._seconds and isinstance(reason, NoSpace):
-            raise reason
+        self._full = reason if isinstance(reason, NoSpace) else self._full
+        if waited > self._seconds and self._full is not None:
+            raise self._full
         if waited > self._seconds:
             raise LogUnavailable(f"NATS at {self._url} did not do it within {self._seconds:.0f} s: {reason}")
         if waited > REPORT_AFTER_S and not self._reported:

@@ -215,7 +215,7 @@ def test_a_full_disk_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 async def test_a_log_that_is_full_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slime_events.app.launch.supervisor.ARCHIVE_DEADLINE_S", 1.0)  # it cannot say what it sealed
     assert JetStreamLog.open.__kwdefaults__ is not None
-    monkeypatch.setitem(JetStreamLog.open.__kwdefaults__, "retry_s", 1.0)
+    monkeypatch.setitem(JetStreamLog.open.__kwdefaults__, "retry_s", 6.0)  # an answer is waited for for 5 s
     server = await NatsServer.start(tmp_path / "nats", max_store_bytes=200_000)
     settings = given(tmp_path, [], run={"nats_url": server.url}, rollout={"num_rollout": 50})
     try:
