@@ -29,9 +29,8 @@ class Restoration:
             try:
                 sent = await self._send(records)
             except (Away, Refused) as error:
-                await retry.pause(
-                    error
-                )  # it may be stored all the same, or another writer was first: that is seen next
+                # It may be stored all the same, or another writer was first: that is seen next.
+                await retry.pause(error)
                 continue
             if sent != records[0].position:
                 raise not_the_end(self._stream.run, records[0], await self._stream.end())
