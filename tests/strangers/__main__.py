@@ -1,7 +1,8 @@
 """`python -m tests.strangers --seed S`: strangers in a real run; exit 0 only if it ends as the undisturbed run does.
 
-Somebody with the credentials of the run's roles leaves foreign records in its log while it is on. The run has to end
-with the weights of the run that nobody disturbed, and every command has to name each record and be troubled by none.
+Somebody with the credentials of the run's roles leaves foreign records in its log while it is on. Others, who hold a
+producer's, a viewer's or none, do what they may not. The run has to end with the weights of the run that nobody
+disturbed, every command has to name each record and be troubled by none, and the server has to refuse each of the acts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.log import ForeignRecord, Recorded
+from storage.nats.server import NatsServer
 from storage.open_log import open_run_log
 from tests.chaos import measures
 from tests.chaos.family import Family
@@ -28,7 +30,8 @@ from tests.chaos.run import while_running
 from tests.chaos.servers import OwnServer
 from tests.chaos.settings import RUN, ChaosSettings
 from tests.chaos.supervisor import RunBroke, Supervisor
-from tests.strangers.intruder import Intruder
+from tests.strangers.forbidden import acts_of, commit_all
+from tests.strangers.intruder import LOOK_S, Intruder
 
 STEPS, WRITES = 6, 300
 DEADLINE_S = 900.0
@@ -62,15 +65,28 @@ def disturbed(
     family = Family()
     supervisor = Supervisor(settings.start(folder), settings.resume(folder), folder / "output")
     intruder = Intruder(RUN, OwnServer(folder / RUN).url, options.writes, options.seed)
-    begun, broken = time.monotonic(), []
+    begun, broken, let = time.monotonic(), [], list[str]()
+
+    async def trespass() -> None:
+        while len(intruder.left) < options.writes // 2:  # noqa: ASYNC110  the run is well on then
+            await asyncio.sleep(LOOK_S)
+        server = NatsServer.attach(folder / RUN / "nats")
+        let.extend(await commit_all(RUN, server.address) if server else ["no server was there"])
+        facts["acts"] = dict(Counter(str(act.who or "nobody") for act in acts_of(RUN)))
+
+    facts: dict[str, Any] = {}
     try:
-        asyncio.run(asyncio.wait_for(while_running(supervisor.run(), [intruder.intrude()]), DEADLINE_S))
+        beside = [intruder.intrude(), trespass()]
+        asyncio.run(asyncio.wait_for(while_running(supervisor.run(), beside), DEADLINE_S))
     except (RunBroke, TimeoutError) as error:
         broken.append(f"the run did not end well: {error!r}")
     finally:
         seconds = time.monotonic() - begun
         family.end()
-    facts: dict[str, Any] = {"writes": len(intruder.left), "kinds": dict(sorted(intruder.kinds.items()))}
+    facts |= {"writes": len(intruder.left), "kinds": dict(sorted(intruder.kinds.items()))}
+    if "acts" not in facts:
+        broken.append("the forbidden acts were not done before the run was over")
+    broken += [f"not refused: {act}" for act in let]
     facts |= {"seconds": round(seconds, 1), "seconds_undisturbed": round(expected.seconds, 1)}
     if not broken:
         broken += judged(intruder, folder, expected, options.writes, facts)
