@@ -216,6 +216,8 @@ class Supervisor:
         """All roles of a finished run to their ends. One that is lost on the way is started again, to end by itself."""
         until = time.monotonic() + END_DEADLINE_S
         while late := [role for role, task in self._roles.tasks.items() if not task.done()]:
+            if behind := self._archive.late(time.monotonic()):
+                self._view.note(behind)
             if time.monotonic() > until:
                 rest = f": `slime-events archive {self._settings.run.run}` does the rest" if late == [ARCHIVIST] else ""
                 raise DeadlineExceeded(
@@ -308,7 +310,7 @@ class ArchiveWatch:
         if self._is_late or self._since is None or now - self._since < self._late_s:
             return None
         self._is_late = True
-        return f"the archive is {now - self._since:.0f} s behind, and the run goes on: logs/archivist-*.log says why"
+        return f"the archive is {now - self._since:.0f} s behind, the log has it all: logs/archivist-*.log says why"
 
 
 class RejectionWatch:
