@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from storage.log import ForeignRecord
 from storage.open_log import open_run_log
 from tests.history.checker import check
 from tests.history.record import Blob, Raw
@@ -25,19 +26,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--bound", type=int, help="weight versions a sample may be behind [the run's settings]")
     arguments = parser.parse_args(argv)
     if arguments.path.is_dir():
-        records, blob = asyncio.run(_records_of_run(arguments.path)), _blobs(arguments.path / "blobs")
+        (records, foreign), blob = asyncio.run(_records_of_run(arguments.path)), _blobs(arguments.path / "blobs")
     else:
-        records, blob = _records_of_file(arguments.path), None
-    findings = check(records, bound=arguments.bound, blob=blob)
+        records, foreign, blob = _records_of_file(arguments.path), [], None
+    findings = check(records, foreign=set(foreign), bound=arguments.bound, blob=blob)
     for finding in findings:
         print(finding)
-    print(f"{len(records)} records, {len(findings)} findings")
+    print(f"{len(records)} records, {len(foreign)} more are foreign, {len(findings)} findings")
     return 1 if findings else 0
 
 
-async def _records_of_run(folder: Path) -> list[Raw]:
+async def _records_of_run(folder: Path) -> tuple[list[Raw], list[int]]:
+    """The events, and the positions of foreign records."""
+    records: list[Raw] = []
+    foreign: list[int] = []
     async with open_run_log(folder) as log:
-        return [(recorded.position, recorded.subject, recorded.data) async for recorded in log.read()]
+        async for record in log.read_records():
+            if isinstance(record, ForeignRecord):
+                foreign.append(record.position)
+            else:
+                records.append((record.position, record.subject, record.data))
+    return records, foreign
 
 
 def _records_of_file(path: Path) -> list[Raw]:

@@ -5,7 +5,7 @@ It reads raw records only and imports nothing of the system, so that a mistake t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import chain
 
 from tests.history.finding import Finding, Kind
@@ -20,29 +20,35 @@ from tests.history.verdicts import Verdicts
 
 
 def check(
-    records: Iterable[Raw], *, bound: int | None = None, blob: Blob | None = None, parent: Iterable[Raw] = ()
+    records: Iterable[Raw],
+    *,
+    foreign: Collection[int] = (),
+    bound: int | None = None,
+    blob: Blob | None = None,
+    parent: Iterable[Raw] = (),
 ) -> list[Finding]:
     """Findings in the order of the log.
 
-    records: (position, subject, data) of all records. bound: weight versions that a sample may be behind when it is
-    trained on, by default what `run.started` says. blob: a payload by its sha256; without it the contents of arrays
-    that lie in blobs are not looked at. parent: all records of the run whose rollouts this one is trained on.
+    records: (position, subject, data) of all events. foreign: positions of records that are none. bound: weight
+    versions that a sample may be behind when it is trained on, by default what `run.started` says. blob: a payload by
+    its sha256; without it the contents of arrays that lie in blobs are not looked at. parent: all records of the run
+    whose rollouts this one is trained on.
     """
     parent_story = Story()
     unreadable = [finding for finding in _read(parent, parent_story, blob) if finding.kind is Kind.UNREADABLE]
-    return unreadable + _read(
-        records, Story(bound=bound, samples=parent_story.samples, groups=parent_story.groups), blob
-    )
+    story = Story(bound=bound, samples=parent_story.samples, groups=parent_story.groups)
+    return unreadable + _read(records, story, blob, foreign)
 
 
-def _read(records: Iterable[Raw], story: Story, blob: Blob | None) -> list[Finding]:
-    order = Order()
+def _read(records: Iterable[Raw], story: Story, blob: Blob | None, foreign: Collection[int] = ()) -> list[Finding]:
+    order = Order(foreign)
     checks = (order, Life(story), Prompts(story), Rollouts(story, blob), Verdicts(story), Training(story))
     findings: list[Finding] = []
     for raw in records:
         findings += order.position(raw[0])
         try:
             record = read_record(raw)
+            story.events += 1
             findings += chain.from_iterable(one.apply(record) for one in checks)
         except (ValueError, KeyError, TypeError, OSError) as error:
             findings.append(Finding(Kind.UNREADABLE, raw[0], f"the record under {raw[1]} cannot be read: {error!r}"))

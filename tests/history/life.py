@@ -63,12 +63,12 @@ class Life:
     def _run_finished(self, record: Record) -> Iterator[Finding]:
         story, event = self._story, record.event
         story.over = "run.finished"
-        if event["steps"] != story.steps or event["events"] != record.position - 1:
+        if event["steps"] != story.steps or event["events"] != story.events - 1:
             yield Finding(
                 Kind.WRONG_COUNT,
                 record.position,
                 f"run.finished counts {event['steps']} steps and {event['events']} events, the log holds "
-                f"{story.steps} and {record.position - 1} before it",
+                f"{story.steps} and {story.events - 1} before it",
             )
         open_steps = sorted(step for step in story.batches if step + 1 not in story.weights)
         if event["reason"] == "all_steps" and open_steps:

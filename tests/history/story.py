@@ -66,10 +66,10 @@ class Group:
 
 @dataclass(slots=True)
 class Story:
-    """Everything by its id. batches: samples and digest by step. weights: digest by committed or first version. first:
-    the version that a branch begins with; cursors, passed: the next prompt of its sources, and those that do not come.
-    follows: its batches are of the rollouts of another run, whose samples and groups these are; learned: the step of
-    each that it was trained on.
+    """Everything by its id. events: read so far. batches: samples and digest by step. weights: digest by committed or
+    first version. first: the version that a branch begins with; cursors, passed: the next prompt of its sources, and
+    those that do not come. follows: its batches are of the rollouts of another run, whose samples and groups these are;
+    learned: the step of each that it was trained on.
     """
 
     samples: dict[str, Sample] = field(default_factory=dict)
@@ -79,6 +79,7 @@ class Story:
     optimizers: dict[int, str] = field(default_factory=dict)
     restored: dict[int, set[str]] = field(default_factory=dict)
     published: dict[int, str] = field(default_factory=dict)
+    events: int = 0
     steps: int = 0
     over: str = ""
     first: int = 0

@@ -215,6 +215,12 @@ def test_a_hole(clean: list[Raw]) -> None:
     assert check([*clean[:3], *clean[4:]], bound=BOUND)[0].kind is Kind.HOLE
 
 
+def test_foreign_records_are_no_holes_and_count_as_nothing(clean: list[Raw]) -> None:
+    moved = [(position + 2 * (position > 3), subject, data) for position, subject, data in clean]
+    assert check(moved, foreign={4, 5}, bound=BOUND) == check(clean, bound=BOUND) == []
+    assert check(moved, foreign={4}, bound=BOUND)[0].kind is Kind.HOLE
+
+
 def test_it_shares_no_code_with_what_it_checks() -> None:
     """What a mistake of the system's own code would hide from its audit, it does not hide from this one."""
     own = [path for path in Path(__file__).parent.glob("[a-z]*.py") if not path.name.startswith("test_")]
