@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from schemas.codec import WholeEnvelope, enclosed
 from schemas.errors import LogDamaged
 from schemas.foreign import all_events
-from schemas.subjects import run_of_stream, stream_name
+from schemas.subjects import named_by, run_of_stream, stream_name
 from storage.cancellation import end_all
 from storage.event_block import MANY, EventBlock, Part
 from storage.hash_chain import link_all
@@ -100,6 +100,9 @@ async def read_records(
 
 async def _lists(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
     """In bulk where it is much, else (and after any trouble) in pages. Raises LogDamaged for a hole."""
+    if position <= end and subject is not None and (named := named_by(subject)):
+        yield await _of_entity(stream, position, end, named)
+        return
     if subject is None and end - position >= BULK_FROM and not stream.connection.reads_only:
         if position < (first := await stream.first()):
             async with contextlib.aclosing(pages(stream, position, first - 1, None)) as paged:
@@ -114,6 +117,18 @@ async def _lists(stream: Stream, position: int, end: int, subject: str | None) -
     async with contextlib.aclosing(pages(stream, position, end, subject)) as paged:
         async for page in paged:
             yield page
+
+
+async def _of_entity(stream: Stream, position: int, end: int, subjects: list[str]) -> list[Stored]:
+    """Subject by subject: the server finds each at once, and looks through the whole stream for a filter with `*`."""
+    lasts = [last for last in await stream.last_of_each(subjects) if last.position >= position]
+    parts = await asyncio.gather(*(_whole(pages(stream, position, last.position, last.subject)) for last in lasts))
+    return sorted(stored for part in parts for stored in part if stored.position <= end)
+
+
+async def _whole(pages_of: AsyncGenerator[list[Stored], None]) -> list[Stored]:
+    async with contextlib.aclosing(pages_of) as paged:
+        return [stored async for page in paged for stored in page]
 
 
 async def pages(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
