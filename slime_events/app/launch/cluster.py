@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from schemas.errors import DeadlineExceeded, MissingPart
-from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, yield_to_others
+from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, inherited, yield_to_others
 
 QUIET = {
     "RAY_DEDUP_LOGS": "0",
@@ -26,9 +26,12 @@ CALM = {
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.25",
 }
 """Of a Ray of our own. Ray would have all its workers yield to everything else on the machine; here they know who
-yields to whom. It would start a worker on every core, a second of each, that no actor becomes, since ours have an
-environment of their own. Its metrics have no reader, and its look at a few replicas ten times a second takes 6 % of a
-core.
+yields to whom. It would start a worker on every core, a second of each, and there are few actors. Its metrics
+have no reader, and its look at a few replicas ten times a second takes 6 % of a core.
+"""
+ONLOOKERS = ("start_monitor", "start_api_server", "start_log_monitor")
+"""Ray starts an autoscaler, a server for its dashboard and a reader of its logs, and has no switch for them. On one
+machine they have nothing to do, and cost two seconds of each start.
 """
 log = logging.getLogger(__name__)
 
@@ -63,22 +66,20 @@ class Cluster:
             raise MissingPart("Ray is not installed: run `make install`, then `slime-events doctor`") from error
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
-        env = {"env_vars": {**ONE_THREAD, **QUIET, **KEEP_MEMORY}}
-        own: dict[str, Any] = {}
+        variables, given = {**ONE_THREAD, **QUIET, **KEEP_MEMORY}, {}
+        own: dict[str, Any] = {"runtime_env": {"env_vars": variables}}
         if not self._address:
             own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES, "_node_ip_address": LOOPBACK}
             for name, value in CALM.items():
                 os.environ.setdefault(name, value)
+            given = variables  # inherited: with a runtime_env each worker imports Ray twice, once to set it
             # Ray turns a loopback address into the machine's own, and then listens to the whole network.
             ray._private.services.resolve_ip_for_localhost = lambda host: host
+            for name in ONLOOKERS:
+                setattr(ray._private.node.Node, name, lambda _, **__: None)
         try:
-            ray.init(
-                address=self._address or "local",
-                runtime_env=env,
-                log_to_driver=False,
-                logging_level="ERROR",
-                **own,
-            )
+            with inherited(given):
+                ray.init(address=self._address or "local", log_to_driver=False, logging_level="ERROR", **own)
         except (Exception, SystemExit) as error:  # Ray has many, and all of them mean this
             where = f"at {self._address}" if self._address else "here"
             raise DeadlineExceeded(f"Ray {where} did not start or answer: {type(error).__name__}: {error}") from error

@@ -7,7 +7,6 @@ from actors.debug.debug_processes import DumperActor, LoaderActor, UntrainedActo
 from actors.ray_actors import ArchivistActor, ConductorActor, GraderActor, RankActor, TrainerActor
 from schemas.errors import RankLost, SlimeEventsError
 from schemas.redaction import shown
-from serve_apps.deployment import rollout_app
 from serve_apps.generate.function import generate_setup
 from slime_events.app.launch.abandonable import in_thread
 from slime_events.app.launch.cluster import Cluster
@@ -78,6 +77,8 @@ class Roles:
 
     def _serve(self) -> None:
         """Until the replicas run. What is lost later is Serve's to replace."""
+        from serve_apps.deployment import rollout_app  # Ray Serve: half a second, for which no other role waits
+
         app = rollout_app(
             self._address,
             self._settings.engine,

@@ -6,7 +6,7 @@ The variables are the same for all: digests depend on them.
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from schemas.errors import InvalidValue
@@ -73,3 +73,18 @@ def yield_to_others(nice: int) -> None:
     for thread in threads:
         with contextlib.suppress(ProcessLookupError):
             os.setpriority(os.PRIO_PROCESS, thread, max(nice, os.getpriority(os.PRIO_PROCESS, thread)))
+
+
+@contextlib.contextmanager
+def inherited(variables: Mapping[str, str]) -> Iterator[None]:
+    """What this process starts within has these variables; its own are afterwards as before."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
