@@ -56,7 +56,9 @@ from storage.log import Append, Delivery, EventLog, Fence, Recorded
 
 log = logging.getLogger(__name__)
 
-LEASE_S = 10.0
+LEASE_S = 5.0
+"""Renewed three times in it, one message for each request in work: what a lost engine's requests wait for at most."""
+HEALTH_EVERY_S = 3.0
 HEALTH_DEADLINE_S = 10.0
 TAKE_LIMIT = 4
 """Requests taken in one call: engines that are ready at the same time share the requests."""
@@ -134,7 +136,7 @@ class RolloutWorker:
     async def run(self) -> None:
         """Work until the run is over. Running requests then go back to the queue at once."""
         parts = [self._weights.follow, self._weights.switch, self._follow_boundary, self._follow_end, self._take]
-        tasks = [asyncio.create_task(part(), name=part.__name__) for part in (*parts, self._renew)]
+        tasks = [asyncio.create_task(part(), name=part.__name__) for part in (*parts, self._renew, self._check_health)]
         try:
             done, _ = await asyncio.wait([*tasks, self._failed], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -211,6 +213,11 @@ class RolloutWorker:
         while True:
             await asyncio.sleep(self._lease_s / 3)
             await asyncio.gather(*(delivery.working() for delivery in list(self._active.values())))
+
+    async def _check_health(self) -> None:
+        """Beside the renewals: an engine that is busy for seconds keeps its requests."""
+        while True:
+            await asyncio.sleep(HEALTH_EVERY_S)
             if not await self._is_alive():
                 raise EngineError("the engine's scheduler process is gone")
 
