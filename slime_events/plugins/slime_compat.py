@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from slime_events.plugins.rm_hub_names import RM_HUB
+
 SLIME_MODULES: dict[str, dict[str, str]] = {
     "slime": {},
     "slime.observability": {},
@@ -76,19 +78,7 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
             "slime_events.plugins.filters.dynamic_sampling:check_reward_nonzero_std_with_fallback"
         ),
     },
-    "slime.rollout.rm_hub": {},
-    "slime.rollout.rm_hub.deepscaler": {
-        "get_deepscaler_rule_based_reward": "slime_events.plugins.rewards.deepscaler:get_deepscaler_rule_based_reward",
-    },
-    "slime.rollout.rm_hub.math_utils": {
-        "extract_answer": "slime_events.plugins.rewards.boxed:last_boxed",
-        "grade_answer_verl": "slime_events.plugins.rewards.math:grade_answer",
-        "grade_answer_mathd": "slime_events.plugins.rewards.mathd:grade_answer_mathd",
-        "grade_answer_sympy": "slime_events.plugins.rewards.math:grade_answer_sympy",
-    },
-    "slime.rollout.rm_hub.math_dapo_utils": {"compute_score": "slime_events.plugins.rewards.dapo:compute_score"},
-    "slime.rollout.rm_hub.f1": {"f1_score": "slime_events.plugins.rewards.f1:f1_score"},
-    "slime.rollout.rm_hub.gpqa": {"compute_gpqa_reward": "slime_events.plugins.rewards.gpqa:compute_gpqa_reward"},
+    **RM_HUB,
 }
 """What a plug-in written for slime may import: module, name, and its target here.
 
@@ -125,7 +115,8 @@ class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         root = sys.modules.get("slime")
         if root is not None and getattr(root.__spec__, "loader", None) is not self:
             return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=not SLIME_MODULES[fullname])
+        is_package = any(module.startswith(f"{fullname}.") for module in SLIME_MODULES)
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)
 
     def exec_module(self, module: ModuleType) -> None:
         if current := _current_name(module.__name__):
