@@ -64,6 +64,13 @@ def _shorter(text: str, end: int) -> int:
     return end
 
 
+def _grown(values: Any, more: list[Any]) -> list[Any]:
+    """The same list with more in it; of an array or a tuple, a list."""
+    grown: list[Any] = values if isinstance(values, list) else list(values)
+    grown += more
+    return grown
+
+
 @dataclass
 class Sample:
     """One response to one prompt.
@@ -128,6 +135,8 @@ class Sample:
     ) -> None:
         """Append the tokens of a generation or a tool; mask and log-probs stay aligned with the response.
 
+        The sample's lists grow in place, as in slime: who holds `sample.loss_mask` sees what is appended.
+
         Trainable tokens come with their log-probs (nats); the others (a tool's, the environment's) come without and
         get mask 0 and log-prob 0.0. `meta_info` is the engine's: each call adds one weight version and its prefix
         cache counts, and its finish reason becomes the status unless `update_terminal_info` is off. `args` is
@@ -140,14 +149,12 @@ class Sample:
         if text is not None:
             self.response += text
         if new:
-            self.tokens = [*self.tokens, *new]
             self.response_length += len(new)
-            self.loss_mask = [
-                *([1] * before if self.loss_mask is None else self.loss_mask),
-                *[int(trainable)] * len(new),
-            ]
+            mask = [1] * before if self.loss_mask is None else self.loss_mask
             known = [0.0] * before if self.rollout_log_probs is None else self.rollout_log_probs
-            self.rollout_log_probs = [*known, *(given or [0.0] * len(new))]
+            self.tokens = _grown(self.tokens, new)
+            self.loss_mask = _grown(mask, [int(trainable)] * len(new))
+            self.rollout_log_probs = _grown(known, given or [0.0] * len(new))
         if meta_info is not None:
             self._add_meta_info(meta_info, update_terminal_info)
 
@@ -166,7 +173,7 @@ class Sample:
     def _add_meta_info(self, meta_info: dict[str, Any], update_terminal_info: bool) -> None:
         """Keep weight version, prefix cache counts and finish reason of one generation call."""
         if "weight_version" in meta_info:
-            self.weight_versions = [*self.weight_versions, str(meta_info["weight_version"])]
+            self.weight_versions = _grown(self.weight_versions, [str(meta_info["weight_version"])])
         for ours, theirs in (("cached_tokens", "cached_tokens"), ("total_prompt_tokens", "prompt_tokens")):
             if theirs in meta_info:
                 self.prefix_cache_info[ours] = self.prefix_cache_info.get(ours, 0) + int(meta_info[theirs])
