@@ -14,7 +14,6 @@ import msgspec
 
 from schemas.errors import PlugPointError
 from serve_apps.generate.session import CURRENT, Session
-from serve_apps.generate.slime_compat import ROUTER
 from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import check_call, digest_of, load_function, name_of
@@ -74,13 +73,11 @@ def generate_setup(settings: TrainSettings) -> GenerateSetup | None:
     if path is None:
         return None
     GenerateFunction(path, Path.cwd())  # so that a broken function ends the run before anything heavy starts
-    groups = (settings.data, settings.evaluation, settings.trainer, settings.engine, settings.algorithm)
-    view = ArgsView.of(*groups, settings.reward, settings.rollout)
     return GenerateSetup(
         path=path,
         user_dir=str(Path.cwd()),
         timeout_s=settings.rollout.generate_timeout,
-        args=view.as_dict() | ROUTER,
+        args=ArgsView.of_run(settings).as_dict(),
         tokenizer=settings.engine.hf_checkpoint,
     )
 

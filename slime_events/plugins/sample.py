@@ -1,5 +1,7 @@
 """`Sample`: one rollout as a user's function sees it (slime's type, field by field).
 
+A function may set further attributes, which go with the sample wherever it goes, if they are JSON values (`carried`).
+
 Only plug points use it. Inside, a rollout is its events; a `Sample` is made from them for a user's filter or reward,
 and the function's decision goes back into an event.
 """
@@ -71,6 +73,33 @@ def _grown(values: Any, more: list[Any]) -> list[Any]:
     return grown
 
 
+def carried(value: Any, where: str, depth: int = 64) -> Any:
+    """`value` as the log carries it: None, numbers, texts, lists, and dicts with text keys, `depth` deep.
+
+    A tuple becomes a list, a scalar or array of numpy or torch a number or a list. where: what holds it, for the
+    message. Raises PlugPointError for anything else.
+    """
+    if value is None or isinstance(value, bool | float):
+        return value if value is None or isinstance(value, bool) else float(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return int(value)
+    if depth and isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {str.__str__(key): carried(item, f"{where}[{key!r}]", depth - 1) for key, item in value.items()}
+    if depth and isinstance(value, list | tuple):
+        return [carried(item, f"{where}[{number}]", depth - 1) for number, item in enumerate(value)]
+    if depth and callable(getattr(value, "tolist", None)):
+        return carried(value.tolist(), where, depth - 1)
+    what = f"{type(value).__name__} {value!r:.80}" if depth else "nested too deep"
+    if depth and isinstance(value, dict):
+        what = "a dict with keys that are no texts"
+    raise PlugPointError(
+        f"{where} is {what}: what a sample carries to its grader goes through the log, so it has to be made of None, "
+        "numbers, texts, lists and dicts with text keys; convert it, or delete it before the function returns"
+    )
+
+
 @dataclass
 class Sample:
     """One response to one prompt.
@@ -86,14 +115,14 @@ class Sample:
     tokens: list[int] = field(default_factory=list)
     response: str = ""
     response_length: int = 0
-    label: str | None = None
+    label: Any = None
     reward: float | dict[str, Any] | None = None
     loss_mask: list[int] | None = None
     weight_versions: list[str] = field(default_factory=list)
     rollout_log_probs: list[float] | None = None
     remove_sample: bool = False
     status: Status = Status.PENDING
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: Any = field(default_factory=dict)
     generate_function_path: str | None = None
     custom_rm_path: str | None = None
     train_metadata: dict[str, Any] | None = None
@@ -101,6 +130,17 @@ class Sample:
     prefix_cache_info: dict[str, int] = field(default_factory=dict)
 
     Status = Status
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every attribute by name, also those that a function added; the status as text."""
+        return {**vars(self), "status": str(self.status)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Sample":
+        """The sample of `to_dict`."""
+        sample = cls(status=Status(values.get("status", Status.PENDING)))
+        vars(sample).update({name: value for name, value in values.items() if name != "status"})
+        return sample
 
     def get_reward_value(self, args: Any) -> Any:
         """The reward, or its `args.reward_key` entry where the grader gave a dict."""
