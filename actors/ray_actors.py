@@ -88,8 +88,10 @@ class GraderActor:
         begun = time.perf_counter()
         async with join_run(address, "grader") as worker:
             shown = ArgsView.of_run(settings).as_dict()
-            own_functions = settings.reward.custom_rm_path or settings.rollout.custom_generate_function_path
-            reading = partial(fetch, blobs=BlobStore(address.blob_url)) if own_functions else None
+            rollout = settings.rollout
+            own = rollout.custom_generate_function_path or rollout.rollout_sample_hook_path
+            sees_tokens = settings.reward.custom_rm_path or own  # these may name a grader for a sample
+            reading = partial(fetch, blobs=BlobStore(address.blob_url)) if sees_tokens else None
             output = Path(address.folder) / "logs" / "graders.log"
             async with Graders(settings.reward, args=shown, log=output) as pool, GroupCommit(worker.log) as commit:
                 snapshot = await _snapshots(address).newest(worker.log)

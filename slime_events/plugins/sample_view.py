@@ -117,6 +117,7 @@ def completed_sample(
         weight_versions=[str(span.version) for span in completed.spans],
         status=STATUS[completed.stop],
         metadata=given_metadata(asked) | copy.deepcopy(completed.metadata),
+        generate_function_path=asked.generate_function_path or None,
         session_id=completed.sample,
     )
     if fetch is not None:
@@ -126,8 +127,7 @@ def completed_sample(
         sample.tokens = [*fetch(whole.prompt).tolist(), *whole.tokens.tolist()]
         sample.rollout_log_probs = whole.log_probs.tolist()
         sample.loss_mask = [1] * whole.length if whole.loss_mask is None else whole.loss_mask.tolist()
-    vars(sample).update(copy.deepcopy(completed.attributes))
-    return sample
+    return Sample.from_dict(sample.to_dict() | copy.deepcopy(completed.attributes)) if completed.attributes else sample
 
 
 def given_metadata(asked: PromptSubmitted) -> dict[str, Any]:
@@ -144,5 +144,6 @@ def sample_to_make(request: RolloutRequested, asked: PromptSubmitted) -> Sample:
         prompt=asked.text,
         label=copy.deepcopy(asked.label),
         metadata=given_metadata(asked),
+        generate_function_path=asked.generate_function_path or None,
         session_id=request.sample,
     )
