@@ -97,11 +97,10 @@ _NOT_YET = {
         "--critic-lr-warmup-iters --num-critic-only-steps --value-clip"
     ),
     "its plug point does not exist; graders (--custom-rm-path) and --dynamic-sampling-filter-path do": (
-        "--custom-rollout-log-function-path --custom-eval-rollout-log-function-path "
-        "--rollout-data-postprocess-path --rollout-sample-filter-path --rollout-all-samples-process-path "
-        "--custom-reward-post-process-path --custom-convert-samples-to-train-data-path "
-        "--custom-update-weight-post-write-path"
+        "--rollout-data-postprocess-path --custom-reward-post-process-path --custom-update-weight-post-write-path"
     ),
+    "the trainer makes its batch of the log's events: change samples with --rollout-sample-hook-path, leave some out "
+    "with --rollout-sample-filter-path": "--custom-convert-samples-to-train-data-path",
     "it needs a plug point in the trainer": (
         "--custom-loss-function-path --custom-advantage-function-path --custom-tis-function-path "
         "--custom-pg-loss-reducer-function-path --custom-model-provider-path --custom-megatron-init-path "
