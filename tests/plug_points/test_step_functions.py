@@ -20,7 +20,10 @@ from schemas.groups import GroupAccepted, GroupRejected
 from schemas.runs import RunFailed
 from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.export.samples import Samples
+from slime_events.analysis.model.lookup import Lookup
+from slime_events.app.cli.commands.show_sample import sample_facts, sample_text
 from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.trajectory import read_trajectory
 from slime_events.loop.learner.batches import Batches
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.plugins.args_view import ArgsView
@@ -103,6 +106,18 @@ async def test_removed_samples_are_not_trained_on_and_the_others_are(tmp_path: P
     for recorded in sim.log.records:
         audit.apply(recorded)
     assert audit.finish().findings == []
+
+
+async def test_show_says_who_made_a_sample_and_that_it_was_removed(tmp_path: Path, seen: list[Any]) -> None:
+    sim = simulation(tmp_path, ALL)
+    await run(sim)
+    (first, *_) = sim.events(BatchSealed)
+    for name in first.samples:
+        lookup = Lookup(sim.log)
+        facts = sample_facts(lookup.run, await lookup.sample(name), await read_trajectory(sim.log, name, unpack))
+        assert facts["removed"] is (name in first.removed)
+        assert {token["trained"] for token in facts["tokens"]} == {not facts["removed"]}
+        assert ("removed it" in sample_text(facts)) is facts["removed"]
 
 
 async def test_rejected_groups_are_seen_by_the_step_that_they_are_missing_in(tmp_path: Path, seen: list[Any]) -> None:
