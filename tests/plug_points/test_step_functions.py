@@ -29,6 +29,7 @@ from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.step_functions import StepFunctions
+from tests.replay.replayed import policy_for, replayed
 from tests.simulation.roles import keep_all
 from tests.simulation.simulation import Simulation, make_plan
 
@@ -161,3 +162,13 @@ def test_functions_are_checked_before_a_run() -> None:
     with pytest.raises(PlugPointError, match="is called with"):
         StepFunctions(named(custom_rollout_log_function_path="raises"), ArgsView)
     assert not StepFunctions(RolloutSettings(), lambda: None).by_setting
+
+
+async def test_a_replay_calls_nobody_again(tmp_path: Path, seen: list[Any]) -> None:
+    sim = simulation(tmp_path, ALL)
+    await run(sim)
+    calls = len(seen)
+    report = replayed(sim.log.records, policy_for(PLAN))
+    assert report.differences == []
+    assert report.decisions["batch.sealed"] == 2
+    assert len(seen) == calls

@@ -66,11 +66,15 @@ ONLY_VALUE: dict[str, tuple[str, str]] = {
     "--rollout-data-transport": ("object-store", "rollouts reach the trainer through the log"),
     "--rollout-function-path": (
         "slime.rollout.sglang_rollout.generate_rollout",
-        "a rollout function of one's own needs a plug point in the engine",
+        "the loop that asks for rollouts is the run's own, a fold of its log, asynchronous as far as --max-staleness "
+        "says. Its parts are yours: --data-source-path, --custom-generate-function-path, --rollout-sample-hook-path, "
+        "--custom-rm-path, --dynamic-sampling-filter-path, --rollout-sample-filter-path",
     ),
     "--eval-function-path": (
         "slime.rollout.sglang_rollout.generate_rollout",
-        "an eval function of one's own needs a plug point in the engine",
+        "evaluations are made by the run's own loop. Its parts are yours: --custom-generate-function-path (with "
+        "`evaluation` in its signature), --rollout-sample-hook-path, --custom-rm-path, "
+        "--custom-eval-rollout-log-function-path",
     ),
     "--log-probs-chunk-size": ("-1", "chunked log-probs need support in the trainer's loss"),
     "--tokenizer-type": ("HuggingFaceTokenizer", "the tokenizer is the checkpoint's"),
