@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from schemas.arrays import pack, pack_log_probs, pack_tokens
+from schemas.arrays import pack, pack_log_probs, pack_tokens, unpack
 from schemas.errors import Conflict, EngineError, PlugPointError, SlimeEventsError
 from schemas.event import Event, Purpose
 from schemas.ids import sibling_id
@@ -21,35 +21,43 @@ from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason, Tim
 from schemas.subjects import everything_about
 from serve_apps.engine.engine import LogProbs, Tokens, sampling_params
 from serve_apps.generate.function import GenerateFunction, GenerateSetup, UserLoop
+from serve_apps.generate.hooks import SampleHook
 from serve_apps.generate.journal import Ended, Journal, TurnLog
 from serve_apps.generate.session import Session
 from serve_apps.rollout import Prompts, Rollout, RolloutContext, Suspended
 from slime_events.core.trajectory import Fetch, content_digest, mask_older_versions
-from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.rewards.outcome import outcome_event, plain, signed, value_of
-from slime_events.plugins.sample import Sample, Status
-from slime_events.plugins.sample_view import sample_to_make
+from slime_events.plugins.args_view import ArgsView, for_one_call
+from slime_events.plugins.rewards.outcome import outcome_event, signed, value_of
+from slime_events.plugins.sample import Sample, Status, carried
+from slime_events.plugins.sample_view import completed_sample, given_metadata, sample_to_make
 from storage.cancellation import check_cancelled
 from storage.log import EventLog
 
 Versions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.int8]
 NO_VERSION = -1
+ATTRIBUTES_BYTES = 1024 * 1024
+"""Of what a function leaves on a sample, encoded: an event has four times as much room."""
+_IN_EVENT = frozenset({"tokens", "response", "response_length", "rollout_log_probs", "status"})
+"""Attributes that are in the event as they are."""
+_FOUND = frozenset({"index", "group_index", "loss_mask", "weight_versions"})
+"""Attributes that are found where a function leaves them open."""
 _STOPS = {Status.COMPLETED: StopReason.STOP, Status.TRUNCATED: StopReason.LENGTH}
 
 
 class Made(msgspec.Struct, frozen=True):
-    """What all samples of one rollout share. prompt: int32, as requested. turns: the generations with their prompts.
-    metadata: as given to the function. tokenizer: the run's.
+    """What all samples of one rollout share. asked: its group's prompt. prompt: int32, as requested. turns: the
+    generations with their prompts. tokenizer: the run's. functions: that made it, and their digests.
     """
 
     request: RolloutRequested
+    asked: PromptSubmitted
     prompt: Any
     turns: list[tuple[Tokens, Ended]]
-    metadata: dict[str, Any]
     engine: str
     tokenizer: Any
     timings: Timings
+    functions: dict[str, str] = {}
 
 
 def completions(returned: Any, made: Made) -> list[RolloutCompleted]:
@@ -83,9 +91,7 @@ def _completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
     newer = mask_older_versions(spans, len(mask)) if made.request.mask_older else None
     mask = mask if newer is None else mask & newer
     own = None if np.array_equal(tokens[:cut], made.prompt) else tokens[:cut]
-    given = made.metadata
-    added = {key: value for key, value in sample.metadata.items() if key not in given or given[key] != value}
-    return RolloutCompleted(
+    completed = RolloutCompleted(
         sample=name,
         group=made.request.group,
         attempt=made.request.attempt,
@@ -104,8 +110,43 @@ def _completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
         rollout="" if name == made.request.sample else made.request.sample,
         prompt=None if own is None else pack_tokens(own),
         prompt_text="" if own is None else _prompt_text(sample, own.tolist(), made.tokenizer),
-        metadata={key: plain(value) for key, value in added.items()},
+        metadata=_added(sample, made.asked),
+        place=made.request.place,
+        functions=made.functions,
     )
+    return msgspec.structs.replace(completed, attributes=_attributes(sample, completed, made))
+
+
+def _added(sample: Sample, asked: PromptSubmitted) -> dict[str, Any]:
+    """What the function added to the metadata, or changed in it."""
+    if not isinstance(sample.metadata, dict):
+        return {}
+    given, left = given_metadata(asked), carried(sample.metadata, "sample.metadata")
+    return {key: value for key, value in left.items() if key not in given or given[key] != value}
+
+
+def _attributes(sample: Sample, completed: RolloutCompleted, made: Made) -> dict[str, Any]:
+    """What a grader would not see on the sample without them. Raises PlugPointError for what is no JSON value."""
+    mask = completed.loss_mask
+    found = {"loss_mask": [1] * completed.length if mask is None else unpack(mask).tolist()}
+    shown = completed_sample(completed, made.asked).to_dict() | found
+    left = {name: value for name, value in sample.to_dict().items() if name not in _IN_EVENT}
+    own_id = (None, made.request.sample)
+    attributes = {
+        name: value
+        for name, value in ((name, carried(value, f"sample.{name}")) for name, value in left.items())
+        if (name not in shown or value != shown[name])
+        and not (name in _FOUND and value in (None, []))
+        and not (name == "session_id" and value in own_id)
+    }
+    sizes = {name: len(msgspec.msgpack.encode(value)) for name, value in attributes.items()}
+    if sum(sizes.values()) > ATTRIBUTES_BYTES:
+        most = max(sizes, key=sizes.__getitem__)
+        raise PlugPointError(
+            f"sample {completed.sample} has {sum(sizes.values())} bytes of attributes, most of them in sample.{most}; "
+            f"{ATTRIBUTES_BYTES} go through the log to its grader: keep what is large in a file, and its path here"
+        )
+    return attributes
 
 
 def _prompt_text(sample: Sample, tokens: list[int], tokenizer: Any) -> str:
@@ -117,9 +158,9 @@ def _prompt_text(sample: Sample, tokens: list[int], tokenizer: Any) -> str:
 
 
 def _stop(sample: Sample, name: str, made: Made) -> StopReason:
-    if sample.status is Status.ABORTED:
+    if sample.status == Status.ABORTED:  # a text does too, as in slime
         raise EngineError(f"the generate function returned sample {name} as aborted")
-    if sample.status is Status.FAILED:
+    if sample.status == Status.FAILED:
         raise PlugPointError(f"the generate function returned sample {name} as failed")
     last = made.turns[-1][1].event.stop if made.turns else None
     return _STOPS.get(sample.status) or last or StopReason.STOP
@@ -184,11 +225,18 @@ def _spans(versions: Versions) -> tuple[WeightSpan, ...]:
 
 
 class CustomGenerate:
-    """Runs the function for one rollout after the other, or for `room` of them at a time."""
+    """Runs the function for one rollout after the other, or for `room` of them at a time.
+
+    A prompt that names a generate function of its own (slime's `sample.generate_function_path`) gets that one.
+    """
 
     def __init__(self, setup: GenerateSetup, tokenizer: Any, log: EventLog, fetch: Fetch, room: int) -> None:
         """Raises PlugPointError and its kinds for a function that cannot be used."""
-        self._function = GenerateFunction(setup.path, setup.user_dir)
+        self._user_dir, self._path = setup.user_dir, setup.path
+        self._hooks = [SampleHook(hook, setup.user_dir) for hook in setup.hooks]
+        self._functions: dict[str, GenerateFunction] = {}
+        if setup.path:
+            self._function(setup.path)
         self._timeout_s, self._tokenizer, self._log, self._fetch = setup.timeout_s, tokenizer, log, fetch
         self._args = ArgsView(setup.args)
         self._prompts, self._loop = Prompts(log), UserLoop(room)
@@ -196,6 +244,15 @@ class CustomGenerate:
     def close(self) -> None:
         """End the functions' thread."""
         self._loop.stop()
+
+    def _function(self, path: str) -> GenerateFunction:
+        if path not in self._functions:
+            self._functions[path] = GenerateFunction(path, self._user_dir, self._hooks)
+        return self._functions[path]
+
+    async def makes(self, request: RolloutRequested) -> bool:
+        """Whether a generate function makes this rollout, and not the engine alone."""
+        return bool(self._path or (await self._prompts.of(request.group)).generate_function_path)
 
     async def make(self, rollout: Rollout, context: RolloutContext) -> None:
         """Run the function, and append its result: the samples, or that the rollout is suspended.
@@ -206,9 +263,10 @@ class CustomGenerate:
         request = rollout.request
         turn_log = await self._read(rollout)
         prompt = await self._prompts.of(request.group)
+        function = self._function(prompt.generate_function_path or self._path)
         journal = Journal(rollout, turn_log, context)
         try:
-            returned = await self._run(request, prompt, journal)
+            returned = await self._run(function, request, prompt, journal)
             turn_log.check_all_claimed()
         except Suspended:
             await context.append([msgspec.structs.replace(rollout.suspended(), length=turn_log.generated)])
@@ -216,9 +274,10 @@ class CustomGenerate:
         finally:
             journal.close()
         tokens, timings = self._fetch(request.prompt), rollout.timings()
-        made = Made(request, tokens, journal.turns, prompt.metadata, rollout.engine, self._tokenizer, timings)
+        engine, code = rollout.engine, function.code
+        made = Made(request, prompt, tokens, journal.turns, engine, self._tokenizer, timings, code)
         events = completions(returned, made)
-        await context.append([*events, *self._rewards(returned, events, request)])
+        await context.append([*events, *self._rewards(function, returned, events, request)])
 
     async def _read(self, rollout: Rollout) -> TurnLog:
         """The rollout's turns in the log; the fence moves to the last of them."""
@@ -233,13 +292,17 @@ class CustomGenerate:
             rollout.known.position = recorded.position
         return turn_log
 
-    async def _run(self, request: RolloutRequested, prompt: PromptSubmitted, journal: Journal) -> Any:
+    async def _run(
+        self, function: GenerateFunction, request: RolloutRequested, prompt: PromptSubmitted, journal: Journal
+    ) -> Any:
         """What the function returns. An error in its turns goes before what the function made of it."""
-        session = Session(journal, self._tokenizer, request.sampling, self._args, prompt.tools)
-        call = self._function(
-            self._args,
+        args = for_one_call(self._args)
+        session = Session(journal, self._tokenizer, request.sampling, args, prompt.tools)
+        call = function(
+            args,
             sample_to_make(request, prompt),
             sampling_params(request.sampling),
+            rollout_id=request.min_version,
             evaluation=request.purpose is Purpose.EVAL,
             session=session,
         )
@@ -252,21 +315,23 @@ class CustomGenerate:
                 raise journal.failure from error
             if limit.expired():
                 raise PlugPointError(
-                    f"the generate function {self._function.name} took longer than {self._timeout_s:g} s for "
+                    f"the generate function {function.name} took longer than {self._timeout_s:g} s for "
                     f"{request.sample} (--generate-timeout)"
                 ) from error
-            raise error if isinstance(error, SlimeEventsError) else self._function.error_of(error) from error
+            raise error if isinstance(error, SlimeEventsError) else function.error_of(error) from error
         if journal.failure is not None:
             raise journal.failure
         return returned
 
-    def _rewards(self, returned: Any, events: list[RolloutCompleted], request: RolloutRequested) -> list[Event]:
+    def _rewards(
+        self, function: GenerateFunction, returned: Any, events: list[RolloutCompleted], request: RolloutRequested
+    ) -> list[Event]:
         """Rewards of the samples that the function graded itself. As in slime, a group grader overrides them."""
         if self._args.group_rm:
             return []
         samples: list[Sample] = returned if isinstance(returned, list) else [returned]
         key = (self._args.eval_reward_key if request.purpose is Purpose.EVAL else None) or self._args.reward_key
-        name, digest = self._function.name, self._function.digest
+        name, digest = function.name, function.digest
         return [
             outcome_event(event.sample, event.group, signed(value_of(sample.reward, key), name, digest))
             for sample, event in zip([*samples[1:], samples[0]], events, strict=True)

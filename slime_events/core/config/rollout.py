@@ -1,7 +1,7 @@
 """The rollouts of a step: how many groups, how they are sampled, filtered and accepted."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import field
 
@@ -24,10 +24,24 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
     custom_generate_function_path: Annotated[
         str | None, doc("own generate function, for several turns and tools: module:func or file.py:func")
     ] = None
+    rollout_sample_hook_path: Annotated[
+        list[str],
+        doc(
+            "called with each generated sample before it is graded, in this order; the flag may be repeated: "
+            "(args, sample, *, rollout_id=None, evaluation=False) -> Sample or None"
+        ),
+    ] = field(default_factory=list)
     generate_timeout: Annotated[float, doc("seconds that the generate function may take for a rollout", above=0)] = (
         1800.0
     )
     max_turns: Annotated[int | None, doc("turns of a rollout, for generate functions that ask", above=0)] = None
+    custom_config_path: Annotated[
+        str | None, doc("YAML file: each key is a setting, or else one more name on the args of your functions")
+    ] = None
+    custom_config: Annotated[
+        dict[str, Any],
+        doc("JSON: more names on the args of your functions; here the contents of that file are recorded"),
+    ] = field(default_factory=dict)
     max_staleness: Annotated[
         int,
         doc(

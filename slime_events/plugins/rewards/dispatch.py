@@ -108,7 +108,8 @@ def own_grader(settings: RewardSettings, sample: Sample) -> str:
     """The path or name by which a sample itself says who grades it; empty where the run does."""
     if sample.custom_rm_path or settings.custom_rm_path:
         return sample.custom_rm_path or ""
-    return grader_name(settings, sample) if (sample.metadata or {}).get("rm_type") else ""
+    names = isinstance(sample.metadata, dict) and sample.metadata.get("rm_type")
+    return grader_name(settings, sample) if names else ""
 
 
 def resolve_group(settings: RewardSettings, *, evaluation: bool = False, user_dir: Path | None = None) -> Grader | None:
@@ -174,9 +175,9 @@ def check_installed(rm_type: str) -> None:
             raise MissingPart(f"--rm-type {rm_type} needs {_pip_name(package)}: pip install {_pip_name(package)}")
 
 
-def check_metadata(settings: RewardSettings, metadata: Mapping[str, Any]) -> None:
+def check_metadata(settings: RewardSettings, metadata: Any) -> None:
     """Raises UnknownGrader, MissingPart or UngradableSample where a prompt's metadata allows no grading."""
-    name = grader_name(settings, Sample(metadata=dict(metadata)))
+    name = grader_name(settings, Sample(metadata=metadata))
     if not name:
         return
     if REMOTE in name:

@@ -176,7 +176,7 @@ class GraderPool:
         try:
             sent = [slim(sample, self._settings) for sample in samples]
             own = "" if group else own_grader(self._settings, samples[0])
-            job = PendingJob(messages.encode(messages.Job(sent, group, evaluation)), len(samples), own)
+            job = PendingJob(messages.encode_job(messages.Job(sent, group, evaluation)), len(samples), own)
         except (OverflowError, msgspec.EncodeError, RecursionError) as error:
             job = PendingJob(b"", len(samples))
             job.fail(RewardFailureKind.RAISED, f"the sample cannot be sent to a grader: {error}", self.ready)

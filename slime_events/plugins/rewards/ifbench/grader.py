@@ -102,9 +102,9 @@ def compute_ifbench_reward(response: str | None, label: Any, metadata: Mapping[s
     return float(bool(instructions) and keeps_to(response or "", instructions))
 
 
-def instructions_of(metadata: Mapping[str, Any]) -> list[functools.partial[bool]]:
+def instructions_of(metadata: Any) -> list[functools.partial[bool]]:
     """As `read_instructions`. Raises UngradableSample where there are none, too."""
-    if not (instructions := read_instructions(metadata)):
+    if not (isinstance(metadata, dict) and (instructions := read_instructions(metadata))):
         raise UngradableSample("ifbench needs the instructions: put their ids into metadata.instruction_id_list")
     return instructions
 
