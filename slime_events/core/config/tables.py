@@ -187,7 +187,6 @@ NOT_YET: dict[str, str] = {flag: reason for reason, flags in _NOT_YET.items() fo
 
 NOT_YET_VALUES: dict[tuple[str, str], str] = {
     ("--advantage-estimator", "ppo"): _CRITIC,
-    ("--rm-type", "ifbench"): "the IFBench package is not built in; a grader of your own is (--custom-rm-path)",
 }
 """Values of honoured flags that slime supports and this does not."""
 
