@@ -8,8 +8,6 @@ from math import comb, fsum
 
 from schemas.errors import DataError
 
-AWAITS = "figures of rollouts among a step's metrics"
-
 WINDOW = 10_000
 """Characters looked at, the last ones; a text that is not longer is never called repetitive."""
 MAX_RATIO = 10.0
