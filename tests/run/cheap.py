@@ -222,7 +222,7 @@ def cheap_parts(parts: Parts) -> Any:
             "slime_events.app.launch.supervisor.READ_S", 0.01
         )  # cheap steps are over before a person looks twice
         patch.setattr(
-            "slime_events.app.launch.roles.rollout_app",
+            "serve_apps.deployment.rollout_app",
             lambda address, settings, reward, **_: parts.engine(address, settings, reward),
         )
         yield

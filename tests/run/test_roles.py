@@ -95,7 +95,7 @@ class Placing:
 async def test_what_each_process_has_of_a_gpu(
     engine: dict[str, Any], expected: list[tuple[str, float | None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slime_events.app.launch.roles.rollout_app", lambda *_, gpus, **__: gpus)
+    monkeypatch.setattr("serve_apps.deployment.rollout_app", lambda *_, gpus, **__: gpus)
     settings = msgspec.convert({"engine": engine, "trainer": {"actor_num_gpus_per_node": 2}}, TrainSettings)
     cluster: Any = Placing()
     address: Any = SimpleNamespace(run="sim", folder="nowhere")
