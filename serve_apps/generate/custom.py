@@ -119,7 +119,7 @@ def _completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
 
 def _added(sample: Sample, asked: PromptSubmitted) -> dict[str, Any]:
     """What the function added to the metadata, or changed in it."""
-    if not isinstance(sample.metadata, dict):
+    if not (isinstance(sample.metadata, dict) and isinstance(asked.metadata, dict)):
         return {}
     given, left = given_metadata(asked), carried(sample.metadata, "sample.metadata")
     return {key: value for key, value in left.items() if key not in given or given[key] != value}

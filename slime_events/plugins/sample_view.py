@@ -116,7 +116,7 @@ def completed_sample(
         label=asked.label,
         weight_versions=[str(span.version) for span in completed.spans],
         status=STATUS[completed.stop],
-        metadata=given_metadata(asked) | copy.deepcopy(completed.metadata),
+        metadata=_with(given_metadata(asked), copy.deepcopy(completed.metadata)),
         generate_function_path=asked.generate_function_path or None,
         session_id=completed.sample,
     )
@@ -130,9 +130,20 @@ def completed_sample(
     return Sample.from_dict(sample.to_dict() | copy.deepcopy(completed.attributes)) if completed.attributes else sample
 
 
-def given_metadata(asked: PromptSubmitted) -> dict[str, Any]:
-    """The metadata that a rollout begins with; a copy, which a function may change. As in slime it has the tools."""
-    return copy.deepcopy(asked.metadata | ({"tools": asked.tools} if asked.tools else {}))
+def given_metadata(asked: PromptSubmitted) -> Any:
+    """The metadata that a rollout begins with; a copy, which a function may change. As in slime it has the tools, if it
+    is a dict.
+    """
+    return copy.deepcopy(_with(asked.metadata, {"tools": asked.tools} if asked.tools else {}))
+
+
+def left_metadata(asked: PromptSubmitted, completed: RolloutCompleted) -> Any:
+    """The metadata that a rollout ended with, without the prompt's tools where nobody touched them."""
+    return completed.attributes.get("metadata", _with(asked.metadata, completed.metadata))
+
+
+def _with(metadata: Any, more: dict[str, Any]) -> Any:
+    return metadata | more if isinstance(metadata, dict) else metadata
 
 
 def sample_to_make(request: RolloutRequested, asked: PromptSubmitted) -> Sample:

@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.arrays import EMPTY_TOKENS, pack_tokens
+from schemas.errors import PlugPointError
 from schemas.ids import TRAIN
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
+from slime_events.plugins.sample import carried
 
 
 class BadReason(enum.StrEnum):
@@ -56,8 +58,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     text: str
     tokens: npt.NDArray[np.int32] | None
     messages: list[dict[str, Any]] | None
-    label: str | None
-    metadata: dict[str, Any]
+    label: Any
+    metadata: Any
     tools: list[dict[str, Any]] | None
 
 
@@ -145,20 +147,23 @@ def _tokens(text: str, tokenizer: Tokenizer, max_prompt_len: int | None) -> npt.
     return tokens
 
 
-def _label(fields: Mapping[str, Any], key: str | None) -> str | None:
-    if key is None:
-        return None
-    label = _required(fields, key, "--label-key")
-    if not isinstance(label, str | int | float | None):
-        raise _wrong_type(key, label, "a text or a number")
-    return None if label is None else str(label)
+def _label(fields: Mapping[str, Any], key: str | None) -> Any:
+    return None if key is None else _json(_required(fields, key, "--label-key"), key)
 
 
-def _metadata(fields: Mapping[str, Any], key: str) -> dict[str, Any]:
-    metadata = _parsed(fields.get(key) or {}, key, "an object")
-    if not isinstance(metadata, dict):
-        raise _wrong_type(key, metadata, "an object")
-    return metadata
+def _metadata(fields: Mapping[str, Any], key: str) -> Any:
+    """Any JSON value; a text that begins like an object or a list has to be one."""
+    metadata = fields.get(key)
+    if isinstance(metadata, str) and metadata.lstrip()[:1] in ("{", "["):
+        metadata = _parsed(metadata, key, "an object")
+    return {} if metadata in (None, "") else _json(metadata, key)
+
+
+def _json(value: Any, key: str) -> Any:
+    try:
+        return carried(value, key)
+    except PlugPointError:
+        raise _wrong_type(key, value, "a JSON value") from None
 
 
 def _tools(fields: Mapping[str, Any], key: str) -> list[dict[str, Any]] | None:
