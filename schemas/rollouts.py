@@ -10,7 +10,9 @@ from schemas.event import Event, Purpose
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """How tokens are drawn. max_new_tokens counts the whole response, resumed parts included."""
+    """How tokens are drawn. max_new_tokens counts the whole response, resumed parts included. more: other parameters of
+    SGLang's, by name.
+    """
 
     max_new_tokens: int
     temperature: float = 1.0
@@ -19,6 +21,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     skip_special_tokens: bool = False
+    more: dict[str, Any] = {}
 
 
 class WeightSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
