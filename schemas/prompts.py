@@ -48,7 +48,8 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
 
     group: id of the group of samples that will answer it. text: as the model sees it, after the chat template.
     tokens: int32 [prompt]. messages: the chat it was made from. label, metadata, tools: as given, JSON values;
-    metadata is an object unless a producer or a file has something else.
+    metadata is an object unless a producer or a file has something else. chat: the file holds messages, the run has no
+    --apply-chat-template, so that functions see the messages; text and tokens are of the model's template all the same.
     dataset: `train`, `inbox`, or the evaluation's name. version: the weight version that an evaluation is of.
     recalled: for a group that reuses recorded rollouts of another run, with the prompt that they were made of.
     generate_function_path: makes its rollouts, in the place of the run's own; as a data source or a data set names it.
@@ -66,6 +67,7 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     metadata: Any = {}
     tools: list[dict[str, Any]] | None = None
     recalled: Recalled | None = None
+    chat: bool = False
     generate_function_path: str = ""
 
 

@@ -1,6 +1,7 @@
 """Rollouts as slime's `Sample`s, for a user's generate function, grader or filter; and the text of their prompts.
 
-As in slime `sample.prompt` is a text for all of them: what the model reads, after the chat template where there is one.
+As in slime `sample.prompt` is a text for all of them, what the model reads after the chat template where there is one;
+or messages, where the data holds such and no template is applied.
 A grader's sample is the one that the generate function left: what the events do not say by themselves is in
 `RolloutCompleted.attributes`.
 """
@@ -110,7 +111,7 @@ def completed_sample(
     sample = Sample(
         group_index=place.group_index,
         index=place.index,
-        prompt=prompt_text(asked, completed),
+        prompt=_prompt(asked) if completed.prompt is None else prompt_text(asked, completed),
         response=completed.text,
         response_length=completed.length,
         label=asked.label,
@@ -128,6 +129,11 @@ def completed_sample(
         sample.rollout_log_probs = whole.log_probs.tolist()
         sample.loss_mask = [1] * whole.length if whole.loss_mask is None else whole.loss_mask.tolist()
     return Sample.from_dict(sample.to_dict() | copy.deepcopy(completed.attributes)) if completed.attributes else sample
+
+
+def _prompt(asked: PromptSubmitted) -> str | list[dict[str, Any]]:
+    """As slime has it: the messages only where no template is applied."""
+    return copy.deepcopy(asked.messages) if asked.chat and asked.messages else asked.text
 
 
 def given_metadata(asked: PromptSubmitted) -> Any:
@@ -152,7 +158,7 @@ def sample_to_make(request: RolloutRequested, asked: PromptSubmitted) -> Sample:
     return Sample(
         group_index=place.group_index,
         index=place.index,
-        prompt=asked.text,
+        prompt=_prompt(asked),
         label=copy.deepcopy(asked.label),
         metadata=given_metadata(asked),
         generate_function_path=asked.generate_function_path or None,

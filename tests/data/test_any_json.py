@@ -57,6 +57,21 @@ def as_metadata(value: Any) -> Any:
     return {} if value is None else value
 
 
+async def test_messages_stay_messages_without_a_chat_template(tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "hi"}]
+    (tmp_path / "rows.jsonl").write_bytes(msgspec.json.Encoder().encode_lines([{"input": chat}] * 3))
+    for template in (False, True):
+        data = DataSettings(prompt_data=f"{tmp_path}/rows.jsonl", apply_chat_template=template)
+        ours = PromptFeed(PromptSource(data, 0, Letters(), 200), {}, data, Letters(), 200)
+        run = a_run(tmp_path / f"run{template}", "two_turns", feed=lambda folder, ours=ours: ours)
+        await run.run()
+        check_log(run)
+        (asked,) = events(run, PromptSubmitted)
+        assert (asked.text, asked.messages, asked.chat) == ("<user>hi", chat, not template)
+        assert [sample.prompt for sample in graded(run.log)] == ["<user>hi" if template else chat]
+        assert not events(run, RolloutCompleted)[0].attributes.keys() & {"prompt"}
+
+
 async def test_through_events_to_graders(tmp_path: Path) -> None:
     run = await made(tmp_path)
     asked = events(run, PromptSubmitted)

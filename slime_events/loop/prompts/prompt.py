@@ -51,7 +51,8 @@ class BadRow(Problem, frozen=True, kw_only=True):
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A prompt as the model sees it. text: after the chat template; messages: the chat that it was made from, if any.
+    """A prompt as the model sees it. text: after the chat template; messages: the chat that it was made from, if any;
+    chat: see `PromptSubmitted`.
     tokens: int32 [prompt], None without a tokenizer.
     """
 
@@ -61,6 +62,12 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     label: Any
     metadata: Any
     tools: list[dict[str, Any]] | None
+    chat: bool = False
+
+    @property
+    def as_given(self) -> str | list[dict[str, Any]]:
+        """As slime's functions see it."""
+        return self.messages if self.chat and self.messages else self.text
 
 
 class PromptRow(Prompt, frozen=True, kw_only=True, eq=False):
@@ -107,7 +114,8 @@ def make_prompt(
         tokens = None if tokenizer is None else _tokens(text, tokenizer, max_prompt_len)
     except _BadFieldError as error:
         return Problem(*error.args)
-    return Prompt(text=text, tokens=tokens, messages=messages, label=label, metadata=metadata, tools=tools)
+    chat = messages is not None and not settings.apply_chat_template
+    return Prompt(text=text, tokens=tokens, messages=messages, label=label, metadata=metadata, tools=tools, chat=chat)
 
 
 def _text(
@@ -117,11 +125,7 @@ def _text(
     prompt = _required(fields, key, "--input-key")
     if prompt is None or prompt in ("", []):
         raise _BadFieldError(BadReason.EMPTY_PROMPT, f"the prompt in {key!r} is empty")
-    if not settings.apply_chat_template:
-        if isinstance(prompt, list):
-            raise _BadFieldError(BadReason.WRONG_TYPE, f"{key!r} holds chat messages: give --apply-chat-template")
-        if not isinstance(prompt, str):
-            raise _wrong_type(key, prompt, "a text")
+    if not settings.apply_chat_template and isinstance(prompt, str):
         return prompt, None
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     if not _is_list_of_objects(messages):
@@ -204,7 +208,7 @@ Prompted = PromptSubmitted | PromptRejected
 
 def submitted(prompt: Prompt, group: str, source: Source, **fields: Any) -> PromptSubmitted:
     """The event of a usable prompt. fields: further ones, or in place of the prompt's (an inbox has its own label)."""
-    read = {"label": prompt.label, "metadata": prompt.metadata, "tools": prompt.tools}
+    read = {"label": prompt.label, "metadata": prompt.metadata, "tools": prompt.tools, "chat": prompt.chat}
     return PromptSubmitted(
         group=group,
         text=prompt.text,

@@ -179,7 +179,7 @@ def sample_text(facts: dict[str, Any], tokens: int = TOKENS) -> str:
 
 def _head(facts: dict[str, Any]) -> str:
     timings, first = facts["timings"], facts["requests"][0] if facts["requests"] else None
-    sampling = [f"{k} {v}" for k, v in first["sampling"].items() if v not in ([], False)] if first else []
+    sampling = [f"{k} {v}" for k, v in first["sampling"].items() if v not in ([], {}, False)] if first else []
     return fields([
         ("sample", facts["sample"]),
         ("group", facts["group"]),
