@@ -141,12 +141,6 @@ def test_every_unusable_row_is_named(fields: dict[str, Any], reason: BadReason, 
     assert said in problem.message
 
 
-def test_messages_without_a_template_say_which_flag() -> None:
-    problem = make_prompt({"input": [{"role": "user", "content": "x"}]}, DataSettings())
-    assert isinstance(problem, Problem)
-    assert "--apply-chat-template" in problem.message
-
-
 def test_bad_lines_are_named_and_the_others_go_on(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [*prompts(2), "{broken", "[1]", {"inputs": "x"}, *prompts(1)])
     source = open_source(path)
