@@ -19,8 +19,8 @@ class InboxPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     key: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
     prompt: str | list[dict[str, Any]]
-    label: str | None = None
-    metadata: dict[str, Any] = {}
+    label: Any = None
+    metadata: Any = {}
     tools: list[dict[str, Any]] | None = None
     rendered: bool = False
 

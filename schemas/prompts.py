@@ -9,6 +9,16 @@ from schemas.event import Event, Purpose
 from schemas.ids import TRAIN, bad_line_id, draw_id
 from schemas.recorded import Recalled
 
+Label = str | Any | None
+"""A text, as most labels are, or any other JSON value."""
+
+
+def as_text(label: Any) -> str:
+    """A label as one text: as it is, or else its JSON; empty for None."""
+    if label is None or isinstance(label, str):
+        return label or ""
+    return msgspec.json.encode(label, enc_hook=str).decode()
+
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Where a prompt came from. path: file URL, or `inbox`. row: 0-based usable row of the file; line: 1-based line
@@ -37,7 +47,9 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     """The prompt source (files), the inbox (outside producers) or the conductor (evaluation), once per group.
 
     group: id of the group of samples that will answer it. text: as the model sees it, after the chat template.
-    tokens: int32 [prompt]. messages: the chat it was made from. metadata, tools: as given, JSON values.
+    tokens: int32 [prompt]. messages: the chat it was made from. label, metadata, tools: as given, JSON values;
+    metadata is an object unless a producer or a file has something else. chat: the file holds messages, the run has no
+    --apply-chat-template, so that functions see the messages; text and tokens are of the model's template all the same.
     dataset: `train`, `inbox`, or the evaluation's name. version: the weight version that an evaluation is of.
     recalled: for a group that reuses recorded rollouts of another run, with the prompt that they were made of.
     generate_function_path: makes its rollouts, in the place of the run's own; as a data source or a data set names it.
@@ -51,10 +63,11 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     dataset: str = TRAIN
     version: int | None = None
     messages: list[dict[str, Any]] | None = None
-    label: str | None = None
-    metadata: dict[str, Any] = {}
+    label: Label = None
+    metadata: Any = {}
     tools: list[dict[str, Any]] | None = None
     recalled: Recalled | None = None
+    chat: bool = False
     generate_function_path: str = ""
 
 

@@ -10,7 +10,9 @@ from schemas.event import Event, Purpose
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """How tokens are drawn. max_new_tokens counts the whole response, resumed parts included."""
+    """How tokens are drawn. max_new_tokens counts the whole response, resumed parts included. more: other parameters of
+    SGLang's, by name.
+    """
 
     max_new_tokens: int
     temperature: float = 1.0
@@ -19,6 +21,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     skip_special_tokens: bool = False
+    more: dict[str, Any] = {}
 
 
 class WeightSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -141,7 +144,8 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     absent = all ones) are of the whole response. digest: sha256 over all response tokens and log-probs, hex.
 
     A rollout that a generate function made in turns starts at 0 and is stored whole, whatever its turns hold: log-probs
-    are 0 where the mask is, spans cover generated tokens only. prompt: int32, where it is not the request's, and
+    are 0 where the mask is, spans cover generated tokens only; trained tokens without a span have no log-prob, and the
+    trainer takes its own. prompt: int32, where it is not the request's, and
     prompt_text its text. metadata: what the function added to the sample's. attributes: what else it left on the sample
     that this event and the prompt do not say, JSON values by attribute; graders see it. functions: the generate
     function and the sample hooks that made it, as `module:name`, and the sha256 (hex) of their sources. A function that

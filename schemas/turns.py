@@ -58,6 +58,9 @@ class TurnRecorded(Event, frozen=True, kw_only=True, tag="turn.recorded"):
     generated tokens [0, length), loss mask 1: those from `start` on in `tokens` (int32) and `log_probs` (float32, of
     logits / temperature), those before in the turn's chunks. spans: weight versions over all of them. text: of them.
 
+    payload: what else the engine was asked for, by the names of SGLang's /generate. meta: what it said beside the rest,
+    if it was asked for more, or ended the turn by a reason that is not known here (stop is `stop` then).
+
     Of a tool: call, and either result (a JSON value) or error (what it raised; empty where it did not).
 
     overlapping: another turn of the sample was under way at the same time.
@@ -78,6 +81,8 @@ class TurnRecorded(Event, frozen=True, kw_only=True, tag="turn.recorded"):
     spans: tuple[WeightSpan, ...] = ()
     stop: StopReason | None = None
     text: str = ""
+    payload: dict[str, Any] = {}
+    meta: dict[str, Any] = {}
     call: ToolCall | None = None
     result: Any = None
     error: str = ""

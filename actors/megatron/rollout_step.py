@@ -111,6 +111,7 @@ class RolloutStep:
         # A KL in the reward enters every advantage, and whitening mixes them: then every rank needs all log-probs.
         in_reward = algorithm.kl_coef != 0
         own_old = not algorithm.use_rollout_logprobs
+        own_old = own_old or any(bool(torch.isnan(one).any()) for one in self.rollout)
         if in_reward:
             self.micro_batches = [self._deal(step.indices) for step in self.steps]
             mine = sorted(self.passes)
@@ -198,7 +199,7 @@ class RolloutStep:
         )
         known_old = bool(self.old)
         old = [self.old[index] for index in members] if known_old else [part.detach() for part in log_probs]
-        rollout = [self.rollout[index] for index in members]
+        rollout = [known_or_own(self.rollout[index], own) for index, own in zip(members, old, strict=True)]
         masks = [self.masks[index] for index in members]
         loss, figures = policy_objective(
             log_probs=log_probs,
@@ -238,3 +239,8 @@ class RolloutStep:
         if self.trainee.algorithm.calculate_per_token_loss:
             return max(1, sum(self.trained_tokens[index] for index in step.indices))
         return step.rollouts
+
+
+def known_or_own(rollout: Tensor, own: Tensor) -> Tensor:
+    """The engine's log-probs [response]; the trainer's own where there are none (NaN), for a ratio of 1."""
+    return torch.where(torch.isnan(rollout), own.to(rollout.dtype), rollout)

@@ -21,7 +21,9 @@ FIXED_SAMPLING = {"no_stop_trim": True, "spaces_between_special_tokens": False}
 def sampling_params(sampling: Sampling) -> dict[str, Any]:
     """A sampling under SGLang's names, which are slime's too."""
     lists = {"stop": list(sampling.stop), "stop_token_ids": list(sampling.stop_token_ids)}
-    return {**msgspec.structs.asdict(sampling), **lists, **FIXED_SAMPLING}
+    named = msgspec.structs.asdict(sampling)
+    more = named.pop("more")
+    return {**named, **lists, **more, **FIXED_SAMPLING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class GenerateRequest:
 
     prompt, resume: int32 token ids; `resume` is the existing part of the response. sampling: of the whole response,
     so `max_new_tokens` counts the resumed tokens too. seed: any 63-bit number; on a deterministic engine it
-    fixes, with the weights, every token by its absolute position, resumed or not.
+    fixes, with the weights, every token by its absolute position, resumed or not. payload: other fields of SGLang's
+    /generate.
     """
 
     rid: str
@@ -38,6 +41,7 @@ class GenerateRequest:
     sampling: Sampling
     seed: int
     resume: Tokens = field(default_factory=lambda: np.empty(0, np.int32))
+    payload: dict[str, Any] = field(default_factory=dict)
 
     @property
     def left(self) -> int:
@@ -52,6 +56,7 @@ class Delta:
     tokens: int32 [n]; log_probs: float32 [n], natural, of logits / temperature. spans: weight versions over exactly
     these tokens, in response positions (resumed tokens count). finish: set in the last delta only; then
     `text` is the whole response (resumed part included), decoded with special tokens kept or not as the sampling says.
+    meta: the engine's `meta_info` in the last delta, where the request has a payload or ended by an unknown reason.
     """
 
     tokens: Tokens
@@ -59,6 +64,7 @@ class Delta:
     spans: tuple[WeightSpan, ...]
     finish: StopReason | None = None
     text: str | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
 
 
 class Engine(Protocol):

@@ -34,7 +34,11 @@ from serve_apps.engine.engine_folder import ARGUMENTS, clean
 from serve_apps.engine.plugin import SWITCH
 from serve_apps.engine.template import Job, leave_template, runs
 from slime_events.core.run.process_environment import GENERATES, yield_to_others
+from slime_events.plugins.rewards.outcome import plain
 
+KNOWN_REASONS = frozenset(StopReason)
+IN_DELTA = frozenset({"output_token_logprobs", "weight_versions"})
+"""What of an answer's `meta_info` a delta has in other fields."""
 OWNER_CHECK_S = 0.5
 UNSCALED = (0.0, 1.0)
 """Temperatures at which log-probs are of the logits themselves; 0 is greedy."""
@@ -152,6 +156,7 @@ class Host:
             return_logprob=True,
             stream=True,
             rid=id,
+            **request.payload,
         )
         async for output in self.manager.generate_request(asked, None):
             if self._piece(id, request, output["meta_info"], output["output_ids"], response):
@@ -204,7 +209,8 @@ class Host:
         """Send one step of a response and add it to `response`, the tokens before it. Returns whether it has ended."""
         start, resumed = len(response), len(request.resume)
         log_probs = [pair[0] for pair in meta["output_token_logprobs"][-len(tokens) :]] if tokens else []
-        finish = StopReason(meta["finish_reason"]["type"]) if meta["finish_reason"] else None
+        reason = meta["finish_reason"]["type"] if meta["finish_reason"] else None
+        finish = None if reason is None else StopReason(reason) if reason in KNOWN_REASONS else StopReason.STOP
         if finish is StopReason.ABORT:
             finish = self._how_it_ended(request, response + tokens) or finish
         kept = None
@@ -217,7 +223,9 @@ class Host:
         response.extend(tokens)
         spans = spans_within(meta.get("weight_versions") or [], resumed, start, start + len(tokens))
         text = None if finish is None else self._text(request, response)
-        delta = Delta(np.array(tokens, np.int32), np.array(log_probs, np.float32), spans, finish, text)
+        told = finish is not None and (request.payload or reason not in (*KNOWN_REASONS, None))
+        said = {name: plain(value) for name, value in meta.items() if name not in IN_DELTA} if told else {}
+        delta = Delta(np.array(tokens, np.int32), np.array(log_probs, np.float32), spans, finish, text, said)
         self.sender.send(messages.Piece(id, delta))
         return finish is not None
 
@@ -258,7 +266,8 @@ def how_it_ended(
     SGLang reports a response that ends in the very step in which it is aborted as aborted. Resumed, it would get tokens
     behind its end. end_tokens: of the model, beside those of the sampling.
     """
-    if response and (response[-1] in end_tokens or response[-1] in sampling.stop_token_ids):
+    ends = () if sampling.more.get("ignore_eos") else end_tokens
+    if response and (response[-1] in ends or response[-1] in sampling.stop_token_ids):
         return StopReason.STOP
     if sampling.stop and response:
         text = decode(response[-4 * max(map(len, sampling.stop)) :])  # a token is at least one byte

@@ -87,7 +87,9 @@ def _completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
     oldest = min((span.version for _, turn in made.turns for span in turn.event.spans), default=None)
     unknown = (mask == 1) & (versions[cut:] == NO_VERSION)
     log_probs = _log_probs(sample, name, log_probs[cut:], unknown, mask, versions[cut:])
-    spans = _spans(np.where(unknown, made.request.min_version if oldest is None else oldest, versions[cut:]))
+    without = np.isnan(log_probs)
+    log_probs[without] = 0.0
+    spans = _spans(np.where(unknown & ~without, made.request.min_version if oldest is None else oldest, versions[cut:]))
     newer = mask_older_versions(spans, len(mask)) if made.request.mask_older else None
     mask = mask if newer is None else mask & newer
     own = None if np.array_equal(tokens[:cut], made.prompt) else tokens[:cut]
@@ -119,7 +121,7 @@ def _completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
 
 def _added(sample: Sample, asked: PromptSubmitted) -> dict[str, Any]:
     """What the function added to the metadata, or changed in it."""
-    if not isinstance(sample.metadata, dict):
+    if not (isinstance(sample.metadata, dict) and isinstance(asked.metadata, dict)):
         return {}
     given, left = given_metadata(asked), carried(sample.metadata, "sample.metadata")
     return {key: value for key, value in left.items() if key not in given or given[key] != value}
@@ -199,22 +201,19 @@ def _mask(sample: Sample, name: str, versions: Versions) -> Mask:
 def _log_probs(
     sample: Sample, name: str, generated: LogProbs, unknown: npt.NDArray[np.bool_], mask: Mask, versions: Versions
 ) -> LogProbs:
-    """The function's log-probs, or the turns'; 0 on tokens that are neither trained on nor generated."""
+    """The function's log-probs, or the turns'; 0 on tokens that are neither trained on nor generated. NaN on trained
+    tokens that have none (a template's newline): no span covers those, and the trainer's own count there.
+    """
     given = sample.rollout_log_probs
     if given is None:
-        if unknown.any():
-            raise PlugPointError(
-                f"sample {name} trains on {int(unknown.sum())} tokens that no turn generated: mask them, or give "
-                "rollout_log_probs"
-            )
-        return generated
+        return np.where(unknown, np.float32(np.nan), generated)
     if len(given) != len(mask):
         raise PlugPointError(f"sample {name} has {len(given)} log-probs for a response of {len(mask)} tokens")
-    log_probs = np.array(given, np.float32)
+    log_probs, missing = np.array(given, np.float32), np.array([value is None for value in given])
     log_probs[(mask == 0) & (versions == NO_VERSION)] = 0.0
-    if not np.isfinite(log_probs).all():
+    if not np.isfinite(log_probs[~missing]).all():
         raise PlugPointError(f"sample {name} has log-probs that are no finite numbers")
-    return log_probs
+    return np.where(missing & (versions != NO_VERSION), generated, log_probs)
 
 
 def _spans(versions: Versions) -> tuple[WeightSpan, ...]:

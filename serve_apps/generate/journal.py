@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,17 +152,21 @@ class Journal:
         self.turns: list[tuple[Tokens, Ended]] = []
         self.failure: BaseException | None = None
 
-    async def generate(self, prompt: Tokens, sampling: Sampling, seed: int | None) -> Ended:
-        """One generation, from the log or live. seed: default, one that depends on the sample and the prompt."""
+    async def generate(
+        self, prompt: Tokens, sampling: Sampling, seed: int | None, payload: Mapping[str, Any] | None = None
+    ) -> Ended:
+        """One generation, from the log or live. seed: default, one that depends on the sample and the prompt. payload:
+        see `GenerateRequest`.
+        """
         with self._keeping_failure():
             self._check()
             content = hashlib.sha256(np.ascontiguousarray(prompt, "<i4").tobytes())
-            content.update(_canonical.encode((sampling, seed)))
+            content.update(_canonical.encode((sampling, seed, payload) if payload else (sampling, seed)))
             asked, occurrence = self._name(content)
             turn = self._turn_log.claim(asked) or self._turn_log.new_turn(asked)
             if isinstance(turn, InFlight):
                 seed = _seed(self._request.seed, occurrence) if seed is None else seed
-                turn = await self._generate(prompt, sampling, seed, turn)
+                turn = await self._generate(prompt, sampling, seed, turn, dict(payload or {}))
             self.turns.append((prompt, turn))
             return turn
 
@@ -253,7 +257,9 @@ class Journal:
         async with self._append_lock:  # concurrent turns share one fence
             await self._context.append(events)
 
-    async def _generate(self, prompt: Tokens, sampling: Sampling, seed: int, turn: InFlight) -> Ended:
+    async def _generate(
+        self, prompt: Tokens, sampling: Sampling, seed: int, turn: InFlight, payload: dict[str, Any]
+    ) -> Ended:
         begun, has_begun = time.perf_counter(), turn.draft.length > 0
         rollout = Rollout(self._request, turn.draft, self._engine_id)
 
@@ -268,7 +274,7 @@ class Journal:
 
         self._begin(turn.index)
         try:
-            request = GenerateRequest(self._context.rid, prompt, sampling, seed, turn.draft.tokens)
+            request = GenerateRequest(self._context.rid, prompt, sampling, seed, turn.draft.tokens, payload)
             last = await stream(self._context, request, rollout, append)
         finally:
             overlapping = self._open.pop(turn.index)
@@ -291,6 +297,8 @@ class Journal:
             spans=done.spans,
             stop=done.stop,
             text=done.text,
+            payload=payload,
+            meta=last.meta,
             overlapping=overlapping,
             seconds=time.perf_counter() - begun,
         )

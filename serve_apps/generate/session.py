@@ -20,7 +20,7 @@ import inspect
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,13 +35,13 @@ from serve_apps.generate.journal import InFlight, Journal
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import name_of
 from slime_events.plugins.rewards.outcome import plain
-from slime_events.plugins.sample import Sample
+from slime_events.plugins.sample import Sample, carried
 
 T = TypeVar("T")
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """A text, token ids, or chat messages."""
 Tools = list[dict[str, Any]]
-_KNOWN = frozenset(Sampling.__struct_fields__)
+_KNOWN = frozenset(Sampling.__struct_fields__) - {"more"}
 _ALLOWED = FIXED_SAMPLING | {"n": 1}
 
 
@@ -56,6 +56,8 @@ class Turn:
     text: str
     stop: StopReason
     versions: tuple[int, ...]
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """What the engine said beside the rest, where it was asked for more."""
 
     @property
     def meta_info(self) -> dict[str, Any]:
@@ -65,6 +67,7 @@ class Turn:
             "prompt_tokens": len(self.prompt_tokens),
             "completion_tokens": len(self.tokens),
             "cached_tokens": 0,
+            **self.said,
             "weight_version": str(max(self.versions, default=0)),
         }
 
@@ -95,16 +98,23 @@ class Session:
             return self.tokenize(text)
         return [int(token) for token in prompt]  # type: ignore[arg-type]
 
-    async def generate(self, prompt: Prompt, sampling_params: Mapping[str, Any] | None = None) -> Turn:
-        """One turn of the model. sampling_params: slime's names; they override the run's.
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: Mapping[str, Any] | None = None,
+        payload: Mapping[str, Any] | None = None,
+    ) -> Turn:
+        """One turn of the model. sampling_params: SGLang's names; they override the run's. payload: other fields of
+        SGLang's /generate (`logprob_start_len`, `image_data`, ...), whose answers are in the turn's `meta_info`.
 
-        Raises PlugPointError for unknown parameters, EngineError, GenerateDiffers.
+        Raises PlugPointError for parameters that cannot be, EngineError for those that SGLang refuses, GenerateDiffers.
         """
         tokens = self.tokenize(prompt)
         if not tokens:
             raise PlugPointError("session.generate was given an empty prompt")
         sampling, seed = read_sampling(self.sampling, sampling_params or {})
-        ended = await self._on_worker_loop(self._journal.generate(np.array(tokens, np.int32), sampling, seed))
+        more = carried(dict(payload or {}), "payload")
+        ended = await self._on_worker_loop(self._journal.generate(np.array(tokens, np.int32), sampling, seed, more))
         event = ended.event
         return Turn(
             index=event.index,
@@ -114,6 +124,7 @@ class Session:
             text=event.text,
             stop=event.stop or StopReason.STOP,
             versions=tuple(span.version for span in event.spans),
+            said=event.meta,
         )
 
     async def call(
@@ -181,18 +192,22 @@ async def _call_tool(tool: Callable[..., Any], arguments: dict[str, Any], timeou
 
 
 def read_sampling(given: Sampling, params: Mapping[str, Any]) -> tuple[Sampling, int | None]:
-    """The sampling of one turn and its seed: `params` override the run's. Raises PlugPointError for an unknown one."""
+    """The sampling of one turn and its seed: `params` override the run's. Those without a field of ours go to SGLang as
+    they are. Raises PlugPointError for a value that cannot be.
+    """
     own = {name: value for name, value in params.items() if value is not None}
     seed = own.pop("sampling_seed", None)
+    more = dict(given.more)
     for name in [name for name in own if name not in _KNOWN]:
+        value = carried(own.pop(name), f"sampling parameter {name}")
         if name not in _ALLOWED:
-            raise PlugPointError(f"sampling parameter {name!r} is not known here; known: {', '.join(sorted(_KNOWN))}")
-        if (value := own.pop(name)) != _ALLOWED[name]:
+            more[name] = value
+        elif value != _ALLOWED[name]:
             raise PlugPointError(f"sampling parameter {name} can only be {_ALLOWED[name]!r} here, not {value!r}")
     for name in own.keys() & {"stop", "stop_token_ids"}:
         own[name] = [own[name]] if isinstance(own[name], str) else list(own[name])
     try:
-        sampling = msgspec.convert(msgspec.to_builtins(given) | own, Sampling)
+        sampling = msgspec.convert(msgspec.to_builtins(given) | own | {"more": more}, Sampling)
     except msgspec.ValidationError as error:
         raise PlugPointError(f"sampling parameters {dict(params)!r}: {error}") from error
     if sampling.max_new_tokens < 1:

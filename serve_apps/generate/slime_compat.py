@@ -19,6 +19,7 @@ from slime_events.plugins.args_view import ROUTER
 
 REQUEST_S = 60.0
 _KEYS = {"input_ids", "text", "sampling_params", "return_logprob", "stream", "rid"}
+"""Fields of /generate that are answered here; all others go to SGLang."""
 
 
 class GenerateState:
@@ -74,12 +75,11 @@ def _is_router(url: str) -> bool:
 
 async def _generate(session: Session, payload: dict[str, Any]) -> dict[str, Any]:
     """SGLang's /generate, of one prompt."""
-    if unknown := sorted(payload.keys() - _KEYS):
-        raise PlugPointError(f"/generate takes {', '.join(sorted(_KEYS))} here, not {', '.join(unknown)}")
     prompt = payload.get("input_ids", payload.get("text"))
     if prompt is None or payload.get("stream"):
         raise PlugPointError("/generate needs input_ids or text here, and does not stream")
-    turn = await session.generate(prompt, payload.get("sampling_params"))
+    more = {name: value for name, value in payload.items() if name not in _KEYS and value is not None}
+    turn = await session.generate(prompt, payload.get("sampling_params"), more)
     meta: dict[str, Any] = {"id": str(turn.index), **turn.meta_info}
     if payload.get("return_logprob"):
         pairs = zip(turn.log_probs, turn.tokens, strict=True)

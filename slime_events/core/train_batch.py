@@ -14,8 +14,9 @@ class TrainSample:
     """One rollout.
 
     tokens: int32 [prompt + response]. loss_mask: int8 [response], 1 = trained on. rollout_log_probs: float32
-    [response], natural log, of logits / temperature as the engine sampled them. reward: after normalisation over its
-    group (slime's post-process); raw_reward: as graded. rollout: shared by fan-out siblings; a step counts rollouts.
+    [response], natural log, of logits / temperature as the engine sampled them; NaN on trained tokens that no
+    engine made. reward: after normalisation over its group (slime's post-process); raw_reward: as graded. rollout:
+    shared by fan-out siblings; a step counts rollouts.
     oldest_version, newest_version: of the weights that made its tokens. reused: recorded by another run.
     """
 

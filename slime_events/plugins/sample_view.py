@@ -1,6 +1,7 @@
 """Rollouts as slime's `Sample`s, for a user's generate function, grader or filter; and the text of their prompts.
 
-As in slime `sample.prompt` is a text for all of them: what the model reads, after the chat template where there is one.
+As in slime `sample.prompt` is a text for all of them, what the model reads after the chat template where there is one;
+or messages, where the data holds such and no template is applied.
 A grader's sample is the one that the generate function left: what the events do not say by themselves is in
 `RolloutCompleted.attributes`.
 """
@@ -110,13 +111,13 @@ def completed_sample(
     sample = Sample(
         group_index=place.group_index,
         index=place.index,
-        prompt=prompt_text(asked, completed),
+        prompt=_prompt(asked) if completed.prompt is None else prompt_text(asked, completed),
         response=completed.text,
         response_length=completed.length,
         label=asked.label,
         weight_versions=[str(span.version) for span in completed.spans],
         status=STATUS[completed.stop],
-        metadata=given_metadata(asked) | copy.deepcopy(completed.metadata),
+        metadata=_with(given_metadata(asked), copy.deepcopy(completed.metadata)),
         generate_function_path=asked.generate_function_path or None,
         session_id=completed.sample,
     )
@@ -130,9 +131,25 @@ def completed_sample(
     return Sample.from_dict(sample.to_dict() | copy.deepcopy(completed.attributes)) if completed.attributes else sample
 
 
-def given_metadata(asked: PromptSubmitted) -> dict[str, Any]:
-    """The metadata that a rollout begins with; a copy, which a function may change. As in slime it has the tools."""
-    return copy.deepcopy(asked.metadata | ({"tools": asked.tools} if asked.tools else {}))
+def _prompt(asked: PromptSubmitted) -> str | list[dict[str, Any]]:
+    """As slime has it: the messages only where no template is applied."""
+    return copy.deepcopy(asked.messages) if asked.chat and asked.messages else asked.text
+
+
+def given_metadata(asked: PromptSubmitted) -> Any:
+    """The metadata that a rollout begins with; a copy, which a function may change. As in slime it has the tools, if it
+    is a dict.
+    """
+    return copy.deepcopy(_with(asked.metadata, {"tools": asked.tools} if asked.tools else {}))
+
+
+def left_metadata(asked: PromptSubmitted, completed: RolloutCompleted) -> Any:
+    """The metadata that a rollout ended with, without the prompt's tools where nobody touched them."""
+    return completed.attributes.get("metadata", _with(asked.metadata, completed.metadata))
+
+
+def _with(metadata: Any, more: dict[str, Any]) -> Any:
+    return metadata | more if isinstance(metadata, dict) else metadata
 
 
 def sample_to_make(request: RolloutRequested, asked: PromptSubmitted) -> Sample:
@@ -141,7 +158,7 @@ def sample_to_make(request: RolloutRequested, asked: PromptSubmitted) -> Sample:
     return Sample(
         group_index=place.group_index,
         index=place.index,
-        prompt=asked.text,
+        prompt=_prompt(asked),
         label=copy.deepcopy(asked.label),
         metadata=given_metadata(asked),
         generate_function_path=asked.generate_function_path or None,

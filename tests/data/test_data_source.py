@@ -37,9 +37,9 @@ def test_a_class_over_slimes_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     groups = [*source.get_samples(2), *source.get_samples(2)]
     firsts = [group[0] for group in groups]
     assert [(one.prompt, one.label, one.index) for one in firsts] == [
-        ("<user>n 1", "1", 3),
-        ("<user>n 3", "3", 9),
-        ("<user>n 1", "1", 18),
+        ("<user>n 1", 1, 3),
+        ("<user>n 3", 3, 9),
+        ("<user>n 1", 1, 18),
     ]
     assert {len(group) for group in groups} == {3}
     assert len(source) == 5

@@ -37,16 +37,19 @@ class Manager:
         self.tokenizer = SimpleNamespace(decode=lambda tokens, **how: "", eos_token_id=END)
         self.model_config = SimpleNamespace(hf_eos_token_id={END, OTHER_END})
         self.tokens: list[int] = []
+        self.reason: dict[str, Any] = {"type": "abort"}
+        self.asked: list[Any] = []
 
     def auto_create_handle_loop(self) -> None: ...
 
     async def generate_request(self, request: Any, _: None) -> AsyncIterator[dict[str, Any]]:
         if self._error is not None:
             raise self._error
+        self.asked.append(request)
         self._running[request.rid] = asyncio.Event()
         await self._running[request.rid].wait()
         log_probs = [(-0.5, token, None) for token in self.tokens]
-        meta = {"output_token_logprobs": log_probs, "finish_reason": {"type": "abort"}}
+        meta = {"output_token_logprobs": log_probs, "finish_reason": self.reason, "cached_tokens": 2}
         yield {"meta_info": meta, "output_ids": self.tokens}
 
     def abort_request(self, rid: str) -> None:
@@ -97,6 +100,28 @@ async def test_a_response_that_is_aborted_at_once_ends() -> None:
     ended = await answer(Manager(), GENERATE, messages.Abort("1"))
     assert isinstance(ended, messages.Piece)
     assert ended.delta.finish is StopReason.ABORT
+
+
+async def test_what_else_is_asked_of_sglang_is_asked_and_its_answer_told() -> None:
+    manager, more = Manager(), {"logprob_start_len": 0, "image_data": ["x"]}
+    sampling = Sampling(max_new_tokens=8, more={"min_p": 0.5})
+    asked = messages.Generate("1", replace(REQUEST, sampling=sampling, payload=more))
+    ended = await answer(manager, asked, messages.Abort("1"))
+    assert isinstance(ended, messages.Piece)
+    assert ended.delta.meta == {"finish_reason": {"type": "abort"}, "cached_tokens": 2}
+    assert (manager.asked[0].logprob_start_len, manager.asked[0].image_data) == (0, ["x"])
+    assert manager.asked[0].sampling_params["min_p"] == 0.5
+    plain = await answer(Manager(), GENERATE, messages.Abort("1"))
+    assert isinstance(plain, messages.Piece)
+    assert plain.delta.meta == {}
+
+
+async def test_an_unknown_reason_to_end_is_told_and_no_error() -> None:
+    manager = Manager()
+    manager.reason = {"type": "repetition", "matched": 3}
+    ended = await answer(manager, GENERATE, messages.Abort("1"))
+    assert isinstance(ended, messages.Piece)
+    assert (ended.delta.finish, ended.delta.meta["finish_reason"]) == (StopReason.STOP, manager.reason)
 
 
 @pytest.mark.parametrize(

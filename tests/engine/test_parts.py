@@ -142,6 +142,12 @@ except NotImplementedError as error:
     assert "sgl_kernel.anything.deeper.kernel is a placeholder" in done.stdout
 
 
+def test_a_response_that_ignores_the_model_s_ends_goes_on() -> None:
+    sampling = Sampling(max_new_tokens=10, stop_token_ids=(ord("?"),), more={"ignore_eos": True})
+    assert how_it_ended([1, ord("!")], sampling, {ord("!")}, str) is None
+    assert how_it_ended([1, ord("?")], sampling, {ord("!")}, str) is StopReason.STOP
+
+
 @pytest.mark.parametrize(
     ("response", "ended"),
     [

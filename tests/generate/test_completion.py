@@ -17,6 +17,8 @@ from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopR
 from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.generate.custom import ATTRIBUTES_BYTES, Made, completions
 from serve_apps.generate.journal import Ended
+from slime_events.core.trajectory import Trajectory
+from slime_events.loop.training.pending_batches import engine_log_probs
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.sample_view import completed_sample, sample_to_make
 from tests.simulation.parts import Letters
@@ -213,6 +215,21 @@ def test_further_samples_go_before_the_one_that_was_asked_for() -> None:
     assert unpack(further.prompt).tolist() == [6]
 
 
+def test_trained_tokens_that_no_turn_generated_are_left_to_the_trainer() -> None:
+    """Without a log-prob they have no span, and the batch says so; those of the turns are as ever."""
+    for theirs in (None, [-0.3, None, None, -0.7]):
+        event = completed(sample_of(loss_mask=[1, 1, 1, 1], rollout_log_probs=theirs))
+        assert mask_of(event) == [1, 1, 1, 1]
+        assert event.spans == (WeightSpan(0, 1, 5), WeightSpan(1, 2, 6), WeightSpan(3, 4, 6))
+        assert unpack(event.log_probs).tolist() == pytest.approx([-0.3, -0.4, 0.0, -0.7])
+        whole = Trajectory("g-s0", REQUEST.prompt)
+        whole.complete(event, unpack)
+        assert np.isnan(engine_log_probs(whole)).tolist() == [False, False, True, False]
+    masked = Trajectory("g-s0", REQUEST.prompt)
+    masked.complete(completed(sample_of()), unpack)
+    assert np.isfinite(engine_log_probs(masked)).all()
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -220,7 +237,6 @@ def test_further_samples_go_before_the_one_that_was_asked_for() -> None:
         {"response_length": 6},
         {"loss_mask": [1, 1, 0]},
         {"loss_mask": [1, 2, 0, 1]},
-        {"loss_mask": [1, 1, 1, 1]},
         {"rollout_log_probs": [-1.0]},
         {"rollout_log_probs": [-1.0, float("nan"), 0.0, 0.0]},
         {"rollout_log_probs": [-1.0, 0.0, 0.0, float("-inf")]},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -12,13 +13,14 @@ import pytest
 
 from schemas.arrays import unpack
 from schemas.errors import PlugPointError
-from schemas.rollouts import RolloutCompleted, RolloutFailed, Sampling
+from schemas.rollouts import RolloutCompleted, RolloutFailed, Sampling, StopReason
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded, TurnRole
-from serve_apps.engine.engine import sampling_params
+from serve_apps.engine.engine import Delta, GenerateRequest, sampling_params
 from serve_apps.generate.session import read_sampling
 from serve_apps.generate.slime_compat import post
 from tests.generate.scene import a_run, events, setup
+from tests.scripted_engine import ScriptedEngine
 from tests.simulation.crash import Crash, Fate, Half
 
 FUNCTION = f"{Path(__file__).with_name('slime_style.py')}:generate"
@@ -75,9 +77,52 @@ async def test_there_is_no_session_outside_of_a_rollout() -> None:
         await post("http://127.0.0.1:0/generate", {"text": "hello"})
 
 
+async def test_what_else_sglang_takes_goes_there_and_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from slime.utils.http_utils import post\n"
+        "async def generate(args, sample, sampling_params):\n"
+        "    url = f'http://{args.sglang_router_ip}:{args.sglang_router_port}/generate'\n"
+        "    more = {'image_data': ['data:x'], 'logprob_start_len': 0, 'lora_path': None}\n"
+        "    params = dict(sampling_params, ignore_eos=True, regex='a+', max_new_tokens=6)\n"
+        "    asked = {'text': sample.prompt, 'sampling_params': params, 'return_logprob': True, **more}\n"
+        "    answer = await post(url, asked)\n"
+        "    meta = answer['meta_info']\n"
+        "    sample.tokens = [1]\n"
+        "    tokens, log_probs = answer['output_ids'], [pair[0] for pair in meta['output_token_logprobs']]\n"
+        "    said = {'meta_info': meta, 'text': answer['text']}\n"
+        "    sample.append_response_tokens(args, tokens=tokens, log_probs=log_probs, **said)\n"
+        "    sample.asked_of = meta['input_token_logprobs']\n"
+        "    return sample\n"
+    )
+    asked: list[GenerateRequest] = []
+    generate = ScriptedEngine.generate
+
+    async def noted(engine: ScriptedEngine, request: GenerateRequest) -> AsyncIterator[Delta]:
+        asked.append(request)
+        async for delta in generate(engine, request):
+            said = {"input_token_logprobs": [[-1.0, 7, None]], "finish_reason": {"type": "repetition"}}
+            yield replace(delta, meta=said if delta.finish else {})
+
+    monkeypatch.setattr(ScriptedEngine, "generate", noted)
+    run = a_run(tmp_path / "run", setup(f"{file}:generate"))
+    await run.run()
+    assert not events(run, RolloutFailed)
+    (request,), (turn,), (done,) = asked, events(run, TurnRecorded), events(run, RolloutCompleted)
+    assert request.payload == turn.payload == {"image_data": ["data:x"], "logprob_start_len": 0}
+    sent = sampling_params(request.sampling)
+    assert (sent["ignore_eos"], sent["regex"], "more" in sent) == (True, "a+", False)
+    assert done.attributes["asked_of"] == [[-1.0, 7, None]]
+    assert (turn.meta["finish_reason"], done.stop) == ({"type": "repetition"}, StopReason.LENGTH), "kept, not raised"
+
+
 def test_sampling_parameters_go_there_and_back() -> None:
     given = Sampling(max_new_tokens=7, temperature=0.5, stop=("a", "b"), stop_token_ids=(3,))
     assert read_sampling(given, sampling_params(given)) == (given, None)
+    more = Sampling(max_new_tokens=7, more={"ignore_eos": True})
+    assert read_sampling(more, sampling_params(more) | {"min_p": 0.1})[0].more == {"ignore_eos": True, "min_p": 0.1}
     sampling, seed = read_sampling(given, {"stop": "x", "max_new_tokens": 3, "top_p": None, "sampling_seed": 5})
     assert (sampling.stop, seed) == (("x",), 5)
 
@@ -85,7 +130,7 @@ def test_sampling_parameters_go_there_and_back() -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"regex": "a+"}, "'regex' is not known here"),
+        ({"regex": object()}, "sampling parameter regex is object"),
         ({"no_stop_trim": False}, "can only be True"),
         ({"max_new_tokens": 0}, "no room"),
         ({"temperature": "hot"}, "Expected `float`"),

@@ -133,7 +133,7 @@ class LoadedStep:
         return [*done, *(self._reward(request, name, sample) for name, sample in named)]
 
     def _completed(
-        self, request: RolloutRequested, name: str, sample: Sample, shared: dict[str, Any], worker: str
+        self, request: RolloutRequested, name: str, sample: Sample, shared: Any, worker: str
     ) -> RolloutCompleted:
         """Its tokens count as of the weights that were asked for: the dump says no others of this run. Log-probs that
         it lacks are 0.
@@ -143,7 +143,7 @@ class LoadedStep:
         log_probs = np.asarray(sample.rollout_log_probs or [0.0] * length, np.float32)
         mask = [0] * length if sample.remove_sample else sample.loss_mask
         prompt = pack_tokens(sample.tokens[:-length])
-        is_own = prompt != request.prompt
+        is_own, own = prompt != request.prompt, _own_metadata(sample, shared)
         return RolloutCompleted(
             sample=name,
             group=request.group,
@@ -162,7 +162,8 @@ class LoadedStep:
             rollout="" if name == request.sample else request.sample,
             prompt=prompt if is_own else None,
             prompt_text=_text(sample) if is_own else "",
-            metadata={key: value for key, value in sample.metadata.items() if key not in shared and key != OURS},
+            metadata=own if isinstance(own, dict) else {},
+            attributes={} if isinstance(own, dict) or own == shared else {"metadata": own},
         )
 
     def _reward(self, request: RolloutRequested, name: str, sample: Sample) -> RewardAssigned:
@@ -179,8 +180,23 @@ class LoadedStep:
 
 def _ours(sample: Sample) -> dict[str, Any]:
     """What an export of ours adds; nothing in a dump of slime's."""
-    ours = sample.metadata.get(OURS)
+    ours = sample.metadata.get(OURS) if isinstance(sample.metadata, dict) else None
     return ours if isinstance(ours, dict) else {}
+
+
+def _metadata(sample: Sample) -> Any:
+    """Without what an export of ours adds, which has metadata that is no dict in it."""
+    if not isinstance(sample.metadata, dict):
+        return sample.metadata
+    return _ours(sample).get("metadata", {key: value for key, value in sample.metadata.items() if key != OURS})
+
+
+def _own_metadata(sample: Sample, shared: Any) -> Any:
+    """What the prompt does not have already."""
+    whole = _metadata(sample)
+    if not (isinstance(whole, dict) and isinstance(shared, dict)):
+        return whole
+    return {key: value for key, value in whole.items() if key not in shared}
 
 
 def _text(sample: Sample) -> str:
@@ -188,14 +204,12 @@ def _text(sample: Sample) -> str:
     return str(_ours(sample).get("text", "")) if isinstance(sample.prompt, list) else sample.prompt
 
 
-def _shared_metadata(group: list[Rollout]) -> dict[str, Any]:
+def _shared_metadata(group: list[Rollout]) -> Any:
     """What all samples of a group have in common: it belongs to their prompt, the rest to the samples."""
-    first, *others = [sample.metadata for rollout in group for sample in rollout]
-    return {
-        key: value
-        for key, value in first.items()
-        if key != OURS and all(key in other and other[key] == value for other in others)
-    }
+    first, *others = [_metadata(sample) for rollout in group for sample in rollout]
+    if not all(isinstance(one, dict) for one in (first, *others)):
+        return first if all(other == first for other in others) else {}
+    return {key: value for key, value in first.items() if all(key in other and other[key] == value for other in others)}
 
 
 def _grouped(path: str, loaded: list[Sample], samples: int) -> list[list[Rollout]]:

@@ -37,9 +37,9 @@ class ExportedSample(msgspec.Struct, frozen=True, kw_only=True):
     dataset: str
     prompt: str
     messages: list[dict[str, Any]] | None
-    label: str | None
+    label: Any
     tools: list[dict[str, Any]] | None
-    metadata: dict[str, Any]
+    metadata: Any
     source: str
     line: int
     tokens: list[int]
@@ -61,8 +61,8 @@ class ExportedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """input: the chat where there was one (for --apply-chat-template), else the text. rewards: of its samples."""
 
     input: str | list[dict[str, Any]]
-    label: str | None
-    metadata: dict[str, Any]
+    label: Any
+    metadata: Any
     tools: list[dict[str, Any]] | None
     group: str
     rewards: list[float | None]
@@ -112,8 +112,9 @@ def as_slime(rows: Sequence[ExportedSample]) -> list[Sample]:
             rollout_log_probs=row.log_probs,
             status=FINISH.get(row.stop or "", Status.PENDING),
             metadata={
-                **row.metadata,
+                **(row.metadata if isinstance(row.metadata, dict) else {}),
                 OURS: {
+                    **({} if isinstance(row.metadata, dict) else {"metadata": row.metadata}),
                     "run": row.run,
                     "sample": row.sample,
                     "rollout": row.rollout or row.sample,

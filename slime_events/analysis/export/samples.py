@@ -17,7 +17,7 @@ from schemas.rollouts import RolloutCompleted, RolloutRequested
 from slime_events.analysis.export.sample import ExportedSample, Fate
 from slime_events.analysis.model.records import Entry, Run
 from slime_events.core.trajectory import Fetch, Trajectories, Trajectory
-from slime_events.plugins.sample_view import DecodePrompt, prompt_text
+from slime_events.plugins.sample_view import DecodePrompt, left_metadata, prompt_text
 
 _NEEDED = (PromptSubmitted, RolloutRequested, RolloutCompleted, RewardAssigned)
 
@@ -103,9 +103,9 @@ class Samples:
             prompt=prompt_text(prompt, end, self._decode),
             messages=None if is_own else prompt.messages,
             group_prompt=(prompt.messages or prompt.text) if is_own else None,
-            label=prompt.label,
+            label=end.attributes.get("label", prompt.label),
             tools=prompt.tools,
-            metadata={**prompt.metadata, **end.metadata},
+            metadata=left_metadata(prompt, end),
             source=prompt.source.path,
             line=prompt.source.line,
             tokens=[*prompt_tokens.tolist(), *made.tokens.tolist()],

@@ -7,6 +7,7 @@ from typing import IO, Any, ClassVar
 import msgspec
 
 from schemas.errors import DataError
+from schemas.prompts import as_text
 from slime_events.analysis.export.dump import dump_path, save_dump
 from slime_events.analysis.export.files import open_new, write_file
 from slime_events.analysis.export.sample import ExportedSample, Fate
@@ -161,7 +162,9 @@ def table_of(rows: Sequence[msgspec.Struct], schema: Any = None) -> Any:
 
 
 def _cell(name: str, value: Any) -> Any:
-    return msgspec.json.encode(value).decode() if name in AS_JSON and value is not None else value
+    if value is None:
+        return None
+    return as_text(value) if name == "label" else msgspec.json.encode(value).decode() if name in AS_JSON else value
 
 
 def _column_type(name: str, values: Sequence[Any]) -> Any:

@@ -163,7 +163,7 @@ class Group(Element, frozen=True, kw_only=True):
     purpose: Purpose
     source: Source
     text: str
-    label: str | None
+    label: Any
     submitted_at: int
     samples: tuple[str, ...] = ()
     decision: Decision | None = None

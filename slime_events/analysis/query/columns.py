@@ -5,6 +5,7 @@ Array                          how many numbers it has: the numbers themselves a
 struct                         a column for each of its fields, `source.path` as `source_path`
 tuple                          a list, of structs where it holds structs
 dict of one type of value      a map; any other dict, list or value is JSON text
+str | Any                      a text as it is, anything else as JSON text
 """
 
 import enum
@@ -18,6 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from schemas.arrays import Array
+from schemas.prompts import as_text
 
 Get = Callable[[Any], Any]
 Pack = Callable[[list[Any]], pa.Array]
@@ -57,6 +59,8 @@ def _column(name: str, hint: Any, get: Get) -> ArrowColumn:
         return scalar(name, pa.string(), _of(get, operator.attrgetter("value")))
     if hint in _SCALARS:
         return scalar(name, _SCALARS[hint], get)
+    if str in get_args(hint) and Any in get_args(hint):
+        return scalar(name, pa.string(), _of(get, as_text))
     inner = get_args(hint)
     if get_origin(hint) is tuple:
         if inner[0] in _SCALARS:
@@ -103,5 +107,5 @@ def _of(get: Get, change: Get) -> Get:
 def _without_none(hint: Any) -> Any:
     if get_origin(hint) in (Union, types.UnionType):
         some = [one for one in get_args(hint) if one not in (type(None), msgspec.UnsetType)]
-        return some[0] if len(some) == 1 else Any
+        return some[0] if len(some) == 1 else str | Any if str in some and Any in some else Any
     return hint

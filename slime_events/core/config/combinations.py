@@ -186,8 +186,12 @@ def _evaluation(settings: TrainSettings) -> Iterator[str]:
 
 def _grading(settings: TrainSettings) -> Iterator[str]:
     reward = settings.reward
-    if not reward.rm_type and not reward.custom_rm_path and not settings.debug.debug_train_only:
-        yield "Nobody grades: set rm_type (a prompt's own metadata.rm_type goes before it) or custom_rm_path."
+    may_grade = settings.rollout.custom_generate_function_path or settings.rollout.rollout_sample_hook_path
+    if not (reward.rm_type or reward.custom_rm_path or may_grade or settings.debug.debug_train_only):
+        yield (
+            "Nobody grades: set rm_type (a prompt's own metadata.rm_type goes before it), custom_rm_path, or a "
+            "custom_generate_function_path that sets sample.reward."
+        )
     if reward.group_rm and settings.evaluation.eval_interval is not None:
         yield "group_rm excludes eval_interval: a group's grader cannot grade the single samples of an evaluation."
     if reward.group_rm and not reward.custom_rm_path:

@@ -91,8 +91,8 @@ class GroupState(msgspec.Struct, kw_only=True, gc=False):
     order: int = -1
     version: int = -1
     text: str = ""
-    label: str | None = None
-    metadata: dict[str, Any] = {}
+    label: Any = None
+    metadata: Any = {}
     samples: dict[str, SampleState] = {}
     rewards: tuple[float, ...] = ()
     recalled: Recalled | msgspec.UnsetType = msgspec.UNSET

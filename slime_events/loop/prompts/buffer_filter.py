@@ -5,6 +5,7 @@ be drawn now, by first submission. Each is a list of `Sample`s with prompt, labe
 not reused.
 """
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,7 +63,7 @@ def _group(row: int, archived: ArchivedPrompt) -> list[Sample]:
             prompt=prompt.text,
             label=prompt.label,
             reward=reward,
-            metadata=dict(prompt.metadata),
+            metadata=copy.deepcopy(prompt.metadata),
             status=Status.COMPLETED,
         )
         for index, reward in enumerate(archived.rewards)

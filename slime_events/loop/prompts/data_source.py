@@ -71,7 +71,7 @@ class RolloutDataSource(DataSource):
             self.epoch_id, last = divmod(position + len(rows) - 1, len(self.dataset))
             self.sample_offset = last + 1
         return [
-            self._group(Sample(prompt=row.text, label=row.label, metadata=row.metadata))
+            self._group(Sample(prompt=row.as_given, label=row.label, metadata=row.metadata))
             for row in rows
             if isinstance(row, PromptRow)
         ]

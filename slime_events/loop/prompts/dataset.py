@@ -45,7 +45,7 @@ class Dataset:
         )
         source = PromptSource(settings, seed, tokenizer, max_length)
         rows = [row for row in source.read(0, range(len(source))) if isinstance(row, PromptRow)]
-        self.origin_samples = [Sample(prompt=row.text, label=row.label, metadata=row.metadata) for row in rows]
+        self.origin_samples = [Sample(prompt=row.as_given, label=row.label, metadata=row.metadata) for row in rows]
         self.samples, self.seed, self.epoch_id = self.origin_samples, seed, -1
 
     def shuffle(self, new_epoch_id: int) -> None:

@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.arrays import EMPTY_TOKENS, pack_tokens
+from schemas.errors import PlugPointError
 from schemas.ids import TRAIN
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
+from slime_events.plugins.sample import carried
 
 
 class BadReason(enum.StrEnum):
@@ -49,16 +51,23 @@ class BadRow(Problem, frozen=True, kw_only=True):
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A prompt as the model sees it. text: after the chat template; messages: the chat that it was made from, if any.
+    """A prompt as the model sees it. text: after the chat template; messages: the chat that it was made from, if any;
+    chat: see `PromptSubmitted`.
     tokens: int32 [prompt], None without a tokenizer.
     """
 
     text: str
     tokens: npt.NDArray[np.int32] | None
     messages: list[dict[str, Any]] | None
-    label: str | None
-    metadata: dict[str, Any]
+    label: Any
+    metadata: Any
     tools: list[dict[str, Any]] | None
+    chat: bool = False
+
+    @property
+    def as_given(self) -> str | list[dict[str, Any]]:
+        """As slime's functions see it."""
+        return self.messages if self.chat and self.messages else self.text
 
 
 class PromptRow(Prompt, frozen=True, kw_only=True, eq=False):
@@ -105,7 +114,8 @@ def make_prompt(
         tokens = None if tokenizer is None else _tokens(text, tokenizer, max_prompt_len)
     except _BadFieldError as error:
         return Problem(*error.args)
-    return Prompt(text=text, tokens=tokens, messages=messages, label=label, metadata=metadata, tools=tools)
+    chat = messages is not None and not settings.apply_chat_template
+    return Prompt(text=text, tokens=tokens, messages=messages, label=label, metadata=metadata, tools=tools, chat=chat)
 
 
 def _text(
@@ -115,11 +125,7 @@ def _text(
     prompt = _required(fields, key, "--input-key")
     if prompt is None or prompt in ("", []):
         raise _BadFieldError(BadReason.EMPTY_PROMPT, f"the prompt in {key!r} is empty")
-    if not settings.apply_chat_template:
-        if isinstance(prompt, list):
-            raise _BadFieldError(BadReason.WRONG_TYPE, f"{key!r} holds chat messages: give --apply-chat-template")
-        if not isinstance(prompt, str):
-            raise _wrong_type(key, prompt, "a text")
+    if not settings.apply_chat_template and isinstance(prompt, str):
         return prompt, None
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     if not _is_list_of_objects(messages):
@@ -145,20 +151,23 @@ def _tokens(text: str, tokenizer: Tokenizer, max_prompt_len: int | None) -> npt.
     return tokens
 
 
-def _label(fields: Mapping[str, Any], key: str | None) -> str | None:
-    if key is None:
-        return None
-    label = _required(fields, key, "--label-key")
-    if not isinstance(label, str | int | float | None):
-        raise _wrong_type(key, label, "a text or a number")
-    return None if label is None else str(label)
+def _label(fields: Mapping[str, Any], key: str | None) -> Any:
+    return None if key is None else _json(_required(fields, key, "--label-key"), key)
 
 
-def _metadata(fields: Mapping[str, Any], key: str) -> dict[str, Any]:
-    metadata = _parsed(fields.get(key) or {}, key, "an object")
-    if not isinstance(metadata, dict):
-        raise _wrong_type(key, metadata, "an object")
-    return metadata
+def _metadata(fields: Mapping[str, Any], key: str) -> Any:
+    """Any JSON value; a text that begins like an object or a list has to be one."""
+    metadata = fields.get(key)
+    if isinstance(metadata, str) and metadata.lstrip()[:1] in ("{", "["):
+        metadata = _parsed(metadata, key, "an object")
+    return {} if metadata in (None, "") else _json(metadata, key)
+
+
+def _json(value: Any, key: str) -> Any:
+    try:
+        return carried(value, key)
+    except PlugPointError:
+        raise _wrong_type(key, value, "a JSON value") from None
 
 
 def _tools(fields: Mapping[str, Any], key: str) -> list[dict[str, Any]] | None:
@@ -199,7 +208,7 @@ Prompted = PromptSubmitted | PromptRejected
 
 def submitted(prompt: Prompt, group: str, source: Source, **fields: Any) -> PromptSubmitted:
     """The event of a usable prompt. fields: further ones, or in place of the prompt's (an inbox has its own label)."""
-    read = {"label": prompt.label, "metadata": prompt.metadata, "tools": prompt.tools}
+    read = {"label": prompt.label, "metadata": prompt.metadata, "tools": prompt.tools, "chat": prompt.chat}
     return PromptSubmitted(
         group=group,
         text=prompt.text,

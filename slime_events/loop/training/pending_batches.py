@@ -7,6 +7,7 @@ log.
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from schemas.batches import BatchSealed
 from schemas.errors import StorageError
@@ -39,7 +40,7 @@ def build_batch(
                 tokens=np.concatenate([fetch(trajectory.prompt), trajectory.tokens]).astype(np.int32, copy=False),
                 response_length=trajectory.length,
                 loss_mask=np.ones(trajectory.length, np.int8) if mask is None else mask,
-                rollout_log_probs=trajectory.log_probs,
+                rollout_log_probs=engine_log_probs(trajectory),
                 reward=reward,
                 raw_reward=raw,
                 oldest_version=trajectory.oldest,
@@ -52,6 +53,16 @@ def build_batch(
     if batch_digest(sealed.step, lines) != sealed.digest:
         raise StorageError(f"step {sealed.step}: the log's samples and rewards do not have the digest that was sealed")
     return TrainBatch(step=sealed.step, samples=tuple(samples), temperature=temperature)
+
+
+def engine_log_probs(trajectory: Trajectory) -> npt.NDArray[np.float32]:
+    """float32 [response]; NaN on trained tokens that no weights made, as no span says so: nobody knows theirs."""
+    if sum(span.end - span.start for span in trajectory.spans) == trajectory.length:
+        return trajectory.log_probs
+    unknown = np.ones(trajectory.length, np.bool_) if trajectory.loss_mask is None else trajectory.loss_mask != 0
+    for span in trajectory.spans:
+        unknown[span.start : span.end] = False
+    return np.where(unknown, np.float32(np.nan), trajectory.log_probs)
 
 
 class PendingBatches:

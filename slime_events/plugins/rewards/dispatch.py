@@ -1,5 +1,6 @@
 """The graders, and which one a sample gets in slime's order: the sample's own, the run's own, a built-in by name."""
 
+import dataclasses
 import functools
 import hashlib
 import importlib.util
@@ -48,6 +49,9 @@ times, and use no code of a user's, no regular expression and no parser."""
 
 REWARD_KEYS: Mapping[str, str] = {"dapo": "score"}
 """Which entry of a grader's dict is the reward where no --reward-key is given."""
+
+LABELS_AS_GIVEN = frozenset({"gpqa"})
+"""Graders to which a number means something else than its digits. The others compare texts, and get labels as such."""
 
 HEAVY_IMPORTS: Mapping[str, tuple[str, ...]] = {
     "deepscaler": ("sympy", "sympy.parsing.sympy_parser", "pylatexenc.latex2text"),
@@ -147,6 +151,8 @@ def built_in(rm_type: str | None, key: str | None = None) -> Grader:
     grade = GRADERS[base]
 
     def function(_: Any, sample: Sample) -> Any:
+        if base not in LABELS_AS_GIVEN and isinstance(sample.label, int | float):
+            sample = dataclasses.replace(sample, label=str(sample.label))
         return grade(response_for(name, sample.response), sample)
 
     return Grader(name, _digest(name, grade), function, own=False, reward_key=key or REWARD_KEYS.get(base))

@@ -9,6 +9,7 @@ import msgspec
 
 from schemas.batches import BatchSealed
 from schemas.event import Event, type_of
+from schemas.prompts import as_text
 from slime_events.analysis.replay.equality import Verdict
 from slime_events.analysis.replay.replay import replay
 from slime_events.analysis.replay.report import Difference, ReplayReport
@@ -87,9 +88,8 @@ def _event(event: Event | None) -> str:
 
 
 def _group(group: dict[str, Any]) -> str:
-    head = fields(
-        [("group", group["group"]), ("prompt", shorten(group["prompt"], WIDTH)), ("label", group["label"])], "  "
-    )
+    label, prompt = as_text(group["label"]) or None, shorten(group["prompt"], WIDTH)
+    head = fields([("group", group["group"]), ("prompt", prompt), ("label", label)], "  ")
     rows = [tuple(sample.values()) for sample in group["samples"]]
     return f"{head}\n{table(('sample', 'phase', 'reward', 'tokens', 'oldest', 'newest'), rows, '    ')}"
 

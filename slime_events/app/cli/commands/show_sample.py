@@ -5,6 +5,7 @@ from typing import Any
 
 from schemas.arrays import Array
 from schemas.groups import GroupAccepted
+from schemas.prompts import as_text
 from schemas.rewards import RewardFailed
 from slime_events.analysis.model import Group, Run, Sample
 from slime_events.app.cli.render.json_values import picked, plain
@@ -147,7 +148,7 @@ def group_text(facts: dict[str, Any]) -> str:
         ("group", facts["group"]),
         ("from", _source(prompt)),
         ("submitted", f"{clock(facts['submitted_at'])} by {facts['submitted_by']}" if prompt else None),
-        ("label", prompt.get("label")),
+        ("label", as_text(prompt.get("label")) or None),
         ("metadata", prompt.get("metadata") or None),
         ("decision", _decision_text(facts["decision"])),
         ("trained in", _fate_text(facts["step"], facts["version"])),
@@ -182,7 +183,7 @@ def sample_text(facts: dict[str, Any], tokens: int = TOKENS) -> str:
 
 def _head(facts: dict[str, Any]) -> str:
     timings, first = facts["timings"], facts["requests"][0] if facts["requests"] else None
-    sampling = [f"{k} {v}" for k, v in first["sampling"].items() if v not in ([], False)] if first else []
+    sampling = [f"{k} {v}" for k, v in first["sampling"].items() if v not in ([], {}, False)] if first else []
     return fields([
         ("sample", facts["sample"]),
         ("group", facts["group"]),
@@ -199,7 +200,7 @@ def _head(facts: dict[str, Any]) -> str:
         ("length", f"{facts['length']} tokens, {facts['chunks']} chunks before the end"),
         ("weights", facts["versions"]),
         ("digest", facts["digest"]),
-        ("label", facts["label"]),
+        ("label", as_text(facts["label"]) or None),
         ("reward", _reward(facts["reward"] or {})),
         ("decision", _decision_text(facts["decision"])),
         ("trained in", _fate_text(facts["step"], facts["version"]) + REMOVED * facts["removed"]),

@@ -3,6 +3,7 @@
 from typing import Any
 
 from schemas.groups import GroupAccepted
+from schemas.prompts import as_text
 from slime_events.analysis.model import Group, Run, Sample, Step, Version
 from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import (
@@ -90,7 +91,7 @@ def step_text(facts: dict[str, Any]) -> str:
         ("optimizer", done.get("optimizer_digest")),
     ])  # fmt: skip
     groups = [
-        (g["group"], g["dataset"], shorten(g["label"] or "", LABEL_WIDTH), " ".join(f"{r:g}" for r in g["rewards"]))
+        (g["group"], g["dataset"], shorten(as_text(g["label"]), LABEL_WIDTH), " ".join(f"{r:g}" for r in g["rewards"]))
         for g in facts["groups"]
     ]
     samples = [

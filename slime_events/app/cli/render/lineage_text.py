@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from schemas.prompts import as_text
 from slime_events.analysis.lineage.lineage import Advantage, Decision, Group, Kind, Lineage, Mask, Reward, Sample
 from slime_events.analysis.model.ancestry import VersionRange
 from slime_events.app.cli.render.text import (
@@ -161,7 +162,7 @@ def _prompt(group: Group, own: str | None = None) -> str:
     head = fields([
         ("prompt", f"{group.group} of run {group.run}, {clock(group.submitted_at)}"),
         ("source", where),
-        ("label", shorten(group.label, 80) if group.label is not None else None),
+        ("label", shorten(as_text(group.label), 80) if group.label is not None else None),
         ("figures", figures_text(group.decision.figures) if group.decision else None),
         ("text", None if own is None else "the sample's own" if own else "the sample's own, which is not in this log"),
     ])  # fmt: skip
