@@ -26,6 +26,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.gpus import this_machine
 from slime_events.core.run.process_environment import rank_environment
 from slime_events.plugins.loader import check_call, load_function
+from slime_events.plugins.step_functions import POINTS, StepFunction
 
 KNOCK_S = 2.0
 """Seconds in which a server has to take a connection, all its addresses together."""
@@ -114,6 +115,9 @@ def _check_plug_points(settings: TrainSettings) -> None:
     _check_filter(settings)
     if settings.debug.debug_train_only:
         return
+    for setting in POINTS:
+        if path := getattr(rollout, setting):
+            _try("--" + setting.replace("_", "-"), StepFunction, setting, path)
     if reward.custom_rm_path:
         _try("--custom-rm-path", _check_reward, reward.custom_rm_path, reward.group_rm)
     elif reward.rm_type:
