@@ -46,6 +46,7 @@ async def test_a_sample_that_names_another_grader_gets_a_process() -> None:
         assert await graders.grade([named]) != []
         assert graders._pool.pids == [pid], "it is the same one the next time"
     assert [outcome.value for outcome in outcomes if isinstance(outcome, Graded)] == [1.0, 0.0, 1.0]
+    assert not graders._inline.accepts([Sample(custom_rm_path="own.py:grade")])
 
 
 async def test_of_its_own_it_starts_the_pool_for_what_may_hang() -> None:

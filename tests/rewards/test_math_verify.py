@@ -55,8 +55,9 @@ def test_grades(response: str, label: str, value: float) -> None:
 
 @needs_package
 def test_the_inside_of_a_box() -> None:
-    sample = Sample(response=r"4 or \boxed{5}", label="5")
-    assert built_in("boxed_math-verify").function(None, sample) == 1.0
+    grade = built_in("boxed_math-verify").function
+    assert grade(None, Sample(response=r"4 or \boxed{\frac12}, so 7", label="0.5")) == 1.0
+    assert grade(None, Sample(response="so 0.5", label="0.5")) == 0.0
 
 
 @needs_package

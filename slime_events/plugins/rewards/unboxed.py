@@ -22,7 +22,18 @@ def _answer_line(response: str) -> str:
     return "" if inner is None else f"Answer: {' '.join(inner.split())}"
 
 
-RULES: Mapping[str, Callable[[str], str]] = {"dapo": _answer_line, "deepscaler": _whole, "math": _whole}
+def _last_box(response: str) -> str:
+    """For graders that read LaTeX only where it is marked as such."""
+    inner = last_boxed(response)
+    return "" if inner is None else rf"\boxed{{{inner}}}"
+
+
+RULES: Mapping[str, Callable[[str], str]] = {
+    "dapo": _answer_line,
+    "deepscaler": _whole,
+    "math": _whole,
+    "math-verify": _last_box,
+}
 """Graders, by name, to which the inside of a box alone says nothing."""
 
 
