@@ -156,7 +156,8 @@ class Conductor:
             self._begun = True
             if self._appended > state.position:
                 return  # nothing is decided before they are read back
-        self._appended = await self._append(run_cycle(state, plan, policy.group_filter, policy.normalise, self._feed))
+        decides = (policy.group_filter, policy.normalise, self._feed, policy.post_process)
+        self._appended = await self._append(run_cycle(state, plan, *decides))
         self._appended = await self._append(await self._recorded.answers(reused_rollouts_due(state)))
 
     async def _append(self, events: list[Event]) -> int:

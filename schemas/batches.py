@@ -9,7 +9,8 @@ class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
     samples: in training order; rewards: normalised over their groups (the advantages' input), same order; raw_rewards:
     as graded, same order. oldest_version: the oldest weight version in it. digest: sha256 over step, samples, their
     digests and rewards. suspends: training rollouts that were requested before this event and have not ended are
-    suspended until they are requested again.
+    suspended until they are requested again. post_process, post_process_digest: the user's own function that made
+    rewards and raw_rewards of the graded ones, `module:name`, and the sha256 (hex) of its source; empty without one.
     """
 
     step: int
@@ -20,3 +21,5 @@ class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
     digest: str
     oldest_version: int = 0
     suspends: bool = False
+    post_process: str = ""
+    post_process_digest: str = ""

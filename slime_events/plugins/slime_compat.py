@@ -17,6 +17,31 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
     "slime.utils.types": {"Sample": "slime_events.plugins.sample:Sample"},
     "slime.utils.http_utils": {"post": "serve_apps.generate.slime_compat:post"},
     "slime.utils.misc": {"load_function": "slime_events.plugins.loader:load_function"},
+    "slime.utils.mask_utils": {
+        "MultiTurnLossMaskGenerator": "slime_events.plugins.loss_masks:MultiTurnLossMaskGenerator",
+    },
+    "slime.utils.ppo_utils": {
+        "calculate_log_probs_and_entropy": "actors.megatron.slime_names:calculate_log_probs_and_entropy",
+        "compute_approx_kl": "slime_events.algorithms.objective:approx_kl",
+        "compute_cispo_loss": "slime_events.algorithms.estimators.cispo:cispo_loss",
+        "compute_policy_loss": "slime_events.algorithms.clipped_loss:clipped_policy_loss",
+        "get_grpo_returns": "actors.megatron.slime_names:get_grpo_returns",
+    },
+    "slime.backends": {},
+    "slime.backends.megatron_utils": {},
+    "slime.backends.megatron_utils.loss": {
+        "get_log_probs_and_entropy": "actors.megatron.slime_names:get_log_probs_and_entropy",
+        "get_responses": "actors.megatron.slime_names:get_responses",
+        "policy_loss_function": "actors.megatron.slime_names:policy_loss_function",
+        "sft_loss_function": "actors.megatron.slime_names:sft_loss_function",
+        "icepop_function": "slime_events.algorithms.mis:icepop_function",
+        "vanilla_tis_function": "slime_events.algorithms.mis:vanilla_tis_function",
+    },
+    "slime.backends.megatron_utils.cp_utils": {
+        "all_gather_with_cp": "actors.megatron.slime_names:all_gather_with_cp",
+        "get_sum_of_sample_mean": "actors.megatron.slime_names:get_sum_of_sample_mean",
+        "slice_log_prob_with_cp": "actors.megatron.slime_names:slice_log_prob_with_cp",
+    },
     "slime.rollout": {},
     "slime.rollout.sglang_rollout": {
         "GenerateState": "serve_apps.generate.slime_compat:GenerateState",
@@ -57,7 +82,14 @@ Targets are names only: a file that holds a reward beside its generate function 
 """
 
 _FILTERS = "slime.rollout.filter_hub.dynamic_sampling_filters"
-SLIME_PATHS: dict[str, str] = {f"{_FILTERS}.{name}": target for name, target in SLIME_MODULES[_FILTERS].items()}
+_LOSS = "slime.backends.megatron_utils.loss"
+SLIME_PATHS: dict[str, str] = {
+    f"{module}.{name}": target for module in (_FILTERS, _LOSS) for name, target in SLIME_MODULES[module].items()
+} | {
+    f"{package}train_infer_mismatch_helper.mis.{name}": "slime_events.algorithms.mis:compute_mis_weights_with_cp"
+    for package in ("", "examples.")
+    for name in ("compute_mis_weights_with_cp",)
+}
 """slime's dotted paths as they stand in its command lines, and the functions here that do the same."""
 
 EARLIER_PACKAGES = {

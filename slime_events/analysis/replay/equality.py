@@ -18,7 +18,7 @@ from schemas.rollouts import RolloutRequested
 
 Verdict = GroupAccepted | GroupRejected
 ALWAYS = frozenset({GroupAccepted, GroupRejected, BatchSealed, RolloutRequested, EvalCompleted})
-CODE_ONLY = frozenset({"filter", "filter_digest"})
+CODE_ONLY = frozenset({"filter", "filter_digest", "post_process", "post_process_digest"})
 """Which code decided, not what: the same verdict by another filter is the same decision."""
 ROUNDED = frozenset({"figures"})
 """Computed by numpy, whose sums may differ in the last digit from one machine to another."""

@@ -23,6 +23,7 @@ from slime_events.analysis.rescore.report import Report, distributions
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.decide import make_group_filter
+from slime_events.plugins.post_process import PostProcess
 from storage.archive.log import ArchivedLog
 from storage.archive.segment import SegmentRecord
 from storage.cancellation import end_all
@@ -44,7 +45,11 @@ async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = Non
     settings = change.after
     filtered = settings.rollout.dynamic_sampling_filter_path
     judge = make_group_filter(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
-    comparison = Comparison(change, judge if filtered else None, opened.fetch, out, most)
+    was, now = (
+        PostProcess.of(one.reward, ArgsView.of(one.rollout, one.reward, one.algorithm))
+        for one in (change.before, settings)
+    )
+    comparison = Comparison(change, judge if filtered else None, opened.fetch, out, most, (was, now))
     collector = Collector(opened.run)
     shown = ArgsView.of(settings.rollout, settings.algorithm, settings.reward).as_dict()
     async with Regrader(settings.reward, shown) if change.regrade else contextlib.nullcontext() as regrader:

@@ -21,6 +21,7 @@ PASS_THROUGH = {("trainer", "megatron"), ("engine", "sglang")}
 DISABLE_NAMES = {
     "rewards_normalization": "--disable-rewards-normalization",
     "grpo_std_normalization": "--disable-grpo-std-normalization",
+    "compute_advantages_and_returns": "--disable-compute-advantages-and-returns",
 }
 
 

@@ -140,6 +140,8 @@ def _apply(draft: _Draft, one: _Occurrence) -> None:
         arity, reason = tables.INERT[flag]
         one.take(arity)
         draft.inert.setdefault(reason, []).append(flag)
+    elif len(one.words) == 1 and (flag, one.words[0]) in tables.SETTING_VALUES:
+        draft.put(*tables.SETTING_VALUES[flag, one.words[0]])
     elif flag in tables.ONLY_VALUE:
         (word,) = one.take("one")
         only, reason = tables.ONLY_VALUE[flag]
