@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from megatron.core import parallel_state
 from torch import Tensor
 
-from actors.megatron.forward import log_probs_and_entropy
 from actors.megatron.user_functions import sum_of_sample_mean
 from slime_events.algorithms.objective import policy_objective
 from slime_events.core.config.algorithm import AlgorithmSettings
@@ -70,6 +68,10 @@ def calculate_log_probs_and_entropy(
     logits: Tensor, tokens: Tensor, tp_group: Any = None, with_entropy: bool = False, **_: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probs and, if asked for, entropies [rows] of logits [rows, vocabulary], with gradient, in nats."""
+    from megatron.core import parallel_state  # seconds, which a look at a user's file need not wait for
+
+    from actors.megatron.forward import log_probs_and_entropy
+
     group = tp_group or parallel_state.get_tensor_model_parallel_group()
     log_probs, entropy = log_probs_and_entropy(logits, tokens, group, entropy_gradient=with_entropy)
     return log_probs, entropy if with_entropy else None

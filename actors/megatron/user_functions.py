@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from actors.megatron.forward import MicroBatch
-from actors.megatron.trainee import Trainee
 from slime_events.algorithms.objective import token_weights
 from slime_events.algorithms.segments import Segments
 from slime_events.core.train_batch import TrainSample
 from slime_events.plugins.trainer_points import UserFunction
+
+if TYPE_CHECKING:  # a user's file imports this by slime's names, and is looked at before a run needs Megatron
+    from actors.megatron.forward import MicroBatch
+    from actors.megatron.trainee import Trainee
 
 PerSample = Mapping[int, Tensor]
 """Of samples by their index, float [response] each."""

@@ -116,5 +116,6 @@ def sample_to_make(request: RolloutRequested, asked: PromptSubmitted) -> Sample:
         prompt=asked.text,
         label=asked.label,
         metadata=dict(asked.metadata),
+        generate_function_path=asked.generate_function_path or None,
         session_id=request.sample,
     )

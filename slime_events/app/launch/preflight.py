@@ -122,6 +122,8 @@ def _check_plug_points(settings: TrainSettings) -> None:
         _try("--rm-type", _check_grader, reward)
     if rollout.custom_generate_function_path:
         _try("--custom-generate-function-path", _check_generate, rollout.custom_generate_function_path)
+    for path in rollout.rollout_sample_hook_path:
+        _try("--rollout-sample-hook-path", _check_hook, path)
 
 
 def _check_filter(settings: TrainSettings) -> None:
@@ -162,6 +164,12 @@ def _check_generate(path: str) -> None:
     from serve_apps.generate.function import GenerateFunction
 
     GenerateFunction(path, Path.cwd())
+
+
+def _check_hook(path: str) -> None:
+    from serve_apps.generate.hooks import SampleHook
+
+    SampleHook(path, Path.cwd())
 
 
 def _check_data(settings: TrainSettings) -> None:
