@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.state.group import GroupState
+from slime_events.plugins.args_view import ArgsView, for_one_call
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import group_samples
 from slime_events.plugins.texts import Texts
@@ -26,12 +27,12 @@ class PostProcess:
     where the groups come without.
     """
 
-    def __init__(self, path: str, shown: Any, texts: Texts | None = None) -> None:
+    def __init__(self, path: str, shown: ArgsView, texts: Texts | None = None) -> None:
         """Raises what `load_function` raises."""
         self._function, self._shown, self._texts = UserFunction(POST_PROCESS, path), shown, texts
 
     @classmethod
-    def of(cls, reward: RewardSettings, shown: Any, texts: Texts | None = None) -> "PostProcess | None":
+    def of(cls, reward: RewardSettings, shown: ArgsView, texts: Texts | None = None) -> "PostProcess | None":
         """The one that the settings name, if they do."""
         path = reward.custom_reward_post_process_path
         return cls(path, shown, texts) if path else None
@@ -40,7 +41,7 @@ class PostProcess:
         """Raises PlugPointError where the function raises or gives anything but two numbers for each sample."""
         told = [self._texts.told(group) for group in groups] if self._texts is not None else groups
         samples = [sample for group in told for sample in _flat(group_samples(group))]
-        returned = self._function(self._shown, samples)
+        returned = self._function(for_one_call(self._shown), samples)
         wanted = f"(raw_rewards, rewards): {len(samples)} finite numbers each, one for each sample"
         try:
             raw, rewards = (tuple(map(float, part)) for part in returned)

@@ -61,8 +61,7 @@ IN_RANKS = tuple(point for point in POINTS if point is not POST_PROCESS)
 
 def rank_args(settings: TrainSettings) -> dict[str, Any]:
     """What functions in the trainer's ranks see as `args`: the settings under slime's names, Megatron's among them."""
-    shown = (settings.data, settings.rollout, settings.reward, settings.algorithm, settings.trainer)
-    return settings.trainer.megatron | ArgsView.of(*shown).as_dict()
+    return settings.trainer.megatron | ArgsView.of_run(settings).as_dict()
 
 
 def points_in_use(settings: TrainSettings) -> Iterator[tuple[PlugPoint, str]]:

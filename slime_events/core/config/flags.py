@@ -12,14 +12,15 @@ from typing import Any
 from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue, MissingPart, UnknownFlag
 from slime_events.core.config import tables
 from slime_events.core.config.combinations import impossible
+from slime_events.core.config.custom_config import NULL, read_yaml
 from slime_events.core.config.derivations import derive
-from slime_events.core.config.fields import Registered, honoured
+from slime_events.core.config.fields import Registered, honoured, settings_fields
 from slime_events.core.config.installed import InstalledField, megatron_fields, sglang_fields
 from slime_events.core.config.nearest import did_you_mean, nearest_text
 from slime_events.core.config.secrets import kept
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import Values, read_toml, settings_from
-from slime_events.core.config.values import ValueType, parse_words
+from slime_events.core.config.values import ValueType, fits, parse_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ def parse_settings(
     for occurrence in occurrences:
         if occurrence.flag != "--config":
             _apply(draft, occurrence)
+    _apply_custom_config(draft)
     settings, derived = derive(settings_from(kept(draft.values)), given=draft.given)
     if problems := [*impossible(settings), *registered.impossible(settings)]:
         raise ImpossibleCombination("\n".join(problems))
@@ -120,6 +122,34 @@ def _split(argv: Sequence[str]) -> list[_Occurrence]:
         else:
             raise InvalidValue(f"{word!r} stands before the first flag; every setting is --name value.")
     return occurrences
+
+
+def _apply_custom_config(draft: _Draft) -> None:
+    """As in slime a key of the file that is the name of a setting sets it, and wins. The contents are recorded: a TOML
+    file that has them is not asked for the YAML file again.
+    """
+    table = draft.values.get("rollout", {})
+    path = table.get("custom_config_path")
+    if path is None or ("custom_config" in table and ("rollout", "custom_config_path") not in draft.given):
+        return
+    added = dict(table.get("custom_config", {}))
+    for name, value in read_yaml(path, "--custom-config-path").items():
+        owners = [one for one in settings_fields() if one.name == name and one.component != "run"]
+        if value is None:  # as where it is left out
+            if not owners or any(known.default is not None for known in owners):
+                raise InvalidValue(f"--custom-config-path {path}: {name} {NULL}.")
+            for known in owners:
+                draft.values.get(known.component, {}).pop(name, None)
+            continue
+        for known in owners:
+            expected = draft.registered.type_of(known)
+            if not fits(value, expected):
+                raise InvalidValue(f"--custom-config-path {path}: {name} is {value!r}, and should be {expected}.")
+            draft.values.setdefault(known.component, {})[name] = value
+            draft.given.add((known.component, name))
+        if not owners:
+            added[name] = value
+    table["custom_config"] = added
 
 
 OLDER_FLAGS = {

@@ -47,7 +47,7 @@ class Policy(NamedTuple):
         processes = settings.reward.custom_reward_post_process_path is not None
         looks = settings.rollout.dynamic_sampling_filter_path is not None or processes
         texts = (texts or Texts(until_trained=processes)) if looks else None
-        args = ArgsView.of(settings.rollout, settings.reward, settings.algorithm)
+        args = ArgsView.of_run(settings)
         return cls(
             make_plan(settings.rollout, settings.evaluation, settings.trainer),
             make_group_filter(settings.rollout, args, texts),

@@ -1,6 +1,6 @@
 """`PendingRewards`: completed samples without a reward. The grader's whole state, folded from the log."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
@@ -9,6 +9,7 @@ from schemas.ids import is_of_evaluation
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutRequested
+from slime_events.core.trajectory import Fetch, Trajectory
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import completed_sample
 from storage.log import Recorded
@@ -81,8 +82,18 @@ class PendingRewards:
         """Whether a group belongs to an evaluation."""
         return self._prompts[group].purpose is Purpose.EVAL
 
-    def samples(self, group: str, completed: dict[str, Recorded]) -> list[Sample]:
-        """The samples as the grader sees them."""
+    def samples(
+        self,
+        group: str,
+        completed: dict[str, Recorded],
+        fetch: Fetch | None = None,
+        chunked: Mapping[str, Trajectory] | None = None,
+    ) -> list[Sample]:
+        """The samples as the grader sees them. fetch, chunked: for their tokens; see `completed_sample`."""
         events = [recorded.envelope.event for recorded in completed.values()]
-        prompt = self._prompts[group]
-        return [completed_sample(event, prompt) for event in events if isinstance(event, RolloutCompleted)]
+        prompt, chunked = self._prompts[group], chunked or {}
+        return [
+            completed_sample(event, prompt, fetch, chunked.get(event.sample))
+            for event in events
+            if isinstance(event, RolloutCompleted)
+        ]

@@ -1,0 +1,44 @@
+"""The YAML file of `--custom-config-path`: names that a user's functions find on `args`."""
+
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import InvalidValue
+
+NULL = "is null: leave it out, and read it with getattr(args, name, None)"
+
+
+def read_yaml(path: str, flag: str) -> dict[str, Any]:
+    """A YAML mapping of texts to JSON values, or None. Raises InvalidValue, with the flag and the file in its message."""
+    import yaml  # type: ignore[import-untyped]  # only who gives such a file waits for it
+
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValue(f"{flag} {path} cannot be read: {error}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InvalidValue(f"{flag} {path} is not YAML: {' '.join(str(error).split())}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise InvalidValue(f"{flag} {path} holds {type(values).__name__}, and should be `name: value` lines.")
+    for name, value in values.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise InvalidValue(f"{flag} {path}: {name!r} cannot be a name on args: use letters, digits and _.")
+        if value is not None and (problem := _problem(value)):
+            raise InvalidValue(f"{flag} {path}: {name} {problem}.")
+    return values
+
+
+def _problem(value: Any) -> str:
+    """Why a value cannot be recorded as it is; empty where it can."""
+    if isinstance(value, dict):
+        keys = next((f"has the key {key!r}, which is no text" for key in value if not isinstance(key, str)), "")
+        return keys or next(filter(None, map(_problem, value.values())), "")
+    if isinstance(value, list):
+        return next(filter(None, map(_problem, value)), "")
+    if value is None:
+        return NULL
+    if isinstance(value, str | bool | float) or (isinstance(value, int) and -(2**63) <= value < 2**63):
+        return ""
+    return f"is {type(value).__name__} {value}: put it in quotes, and read it as text"
