@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -75,6 +76,11 @@ def reference(found: Drawn, args: Any) -> tuple[list[float], list[float]]:
             masks.append(keep)
     if args.tis_batch_normalize:
         mean = math.fsum(weights) / max(1, sum(map(sum, found.masks)))
+        if args.tis_level != "token":  # every sample counts once, an untrained one with 0
+            rest, means = iter(weights), []
+            for mask in found.masks:
+                means.append(math.fsum(itertools.islice(rest, len(mask))) / max(1, sum(mask)))
+            mean = math.fsum(means) / len(means)
         weights = [weight / mean for weight in weights] if mean > 0 else weights
     return weights, masks
 

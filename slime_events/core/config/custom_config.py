@@ -9,7 +9,7 @@ NULL = "is null: leave it out, and read it with getattr(args, name, None)"
 
 
 def read_yaml(path: str, flag: str) -> dict[str, Any]:
-    """A YAML mapping of texts to JSON values, or None. Raises InvalidValue, with the flag and the file in its message."""
+    """A YAML mapping of texts to JSON values, or None. Raises InvalidValue, which names flag and file."""
     import yaml  # type: ignore[import-untyped]  # only who gives such a file waits for it
 
     try:
