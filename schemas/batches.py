@@ -9,8 +9,13 @@ class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
     samples: in training order; rewards: normalised over their groups (the advantages' input), same order; raw_rewards:
     as graded, same order. oldest_version: the oldest weight version in it. digest: sha256 over step, samples, their
     digests and rewards. suspends: training rollouts that were requested before this event and have not ended are
-    suspended until they are requested again. post_process, post_process_digest: the user's own function that made
-    rewards and raw_rewards of the graded ones, `module:name`, and the sha256 (hex) of its source; empty without one.
+    suspended until they are requested again.
+
+    removed: samples that are not trained on, all their loss masks 0; their rewards counted in the normalisation.
+    log_function: the user's function that logged the step in the place of the usual metrics; empty where none did.
+    functions: the user's functions that saw the samples of the step, `module:name`, and the sha256 (hex) of their
+    sources. post_process, post_process_digest: the same of the one that made rewards and raw_rewards of the graded
+    ones; empty without one.
     """
 
     step: int
@@ -23,3 +28,6 @@ class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
     suspends: bool = False
     post_process: str = ""
     post_process_digest: str = ""
+    removed: tuple[str, ...] = ()
+    log_function: str = ""
+    functions: dict[str, str] = {}

@@ -11,6 +11,7 @@ class EvalCompleted(Event, frozen=True, kw_only=True, tag="eval.completed"):
     how many. mean_length: response tokens.
     oldest_version, newest_version: the weights that made the tokens: `version` alone, but with --eval-on latest and in
     runs of before there was a choice.
+    log_function, functions: as in `batch.sealed`.
     """
 
     dataset: str
@@ -21,6 +22,8 @@ class EvalCompleted(Event, frozen=True, kw_only=True, tag="eval.completed"):
     mean_length: float
     oldest_version: int
     newest_version: int
+    log_function: str = ""
+    functions: dict[str, str] = {}
 
     @property
     def other_versions(self) -> str:

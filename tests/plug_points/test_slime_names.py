@@ -16,7 +16,7 @@ import pytest
 from schemas.errors import PlugPointError
 from slime_events.plugins.rewards import messages
 from slime_events.plugins.sample import Sample
-from slime_events.plugins.slime_compat import install_slime_aliases
+from slime_events.plugins.slime_compat import SLIME_MODULES, install_slime_aliases
 from tests.simulation.parts import Letters
 
 install_slime_aliases()
@@ -143,6 +143,11 @@ def test_the_rows_of_a_file(tmp_path: Path) -> None:
     assert [sample.label for sample in data] == [data.origin_samples[row].label for row in order]
     with pytest.raises(NotImplementedError, match="images"):
         Dataset(f"{tmp_path}/rows.jsonl", Letters(), None, 5, multimodal_keys={"image": "path"})
+
+
+def test_the_page_names_every_module() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "coming-from-slime.md").read_text(encoding="utf-8")
+    assert [name for name, members in SLIME_MODULES.items() if members and f"`{name}`" not in page] == []
 
 
 def test_images_for_the_engine() -> None:
