@@ -159,7 +159,8 @@ class Conductor:
             self._begun = True
             if self._appended > state.position:
                 return  # nothing is decided before they are read back
-        events = run_cycle(state, plan, policy.group_filter, policy.normalise, self._feed)
+        decides = (policy.group_filter, policy.normalise, self._feed, policy.post_process)
+        events = run_cycle(state, plan, *decides)
         if self._finishing is not None:
             events = await self._finishing.finish(events, state)
         self._appended = await self._append(events)

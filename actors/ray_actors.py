@@ -141,7 +141,7 @@ class TrainerActor:
         async with join_run(address, "trainer") as worker:
             ranks = RayRanks(peers, settings.debug.save_debug_train_data)
             imported = time.perf_counter()
-            await ranks.start(settings.trainer, settings.algorithm, rendezvous_address())
+            await ranks.start(settings, rendezvous_address())
             built = time.perf_counter()
             seconds = {"imports": imported - begun, "model": built - imported}
             await worker.join(seconds, rank_environment(settings.trainer))

@@ -14,7 +14,8 @@ class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
     removed: samples that are not trained on, all their loss masks 0; their rewards counted in the normalisation.
     log_function: the user's function that logged the step in the place of the usual metrics; empty where none did.
     functions: the user's functions that saw the samples of the step, `module:name`, and the sha256 (hex) of their
-    sources.
+    sources. post_process, post_process_digest: the same of the one that made rewards and raw_rewards of the graded
+    ones; empty without one.
     """
 
     step: int
@@ -25,6 +26,8 @@ class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
     digest: str
     oldest_version: int = 0
     suspends: bool = False
+    post_process: str = ""
+    post_process_digest: str = ""
     removed: tuple[str, ...] = ()
     log_function: str = ""
     functions: dict[str, str] = {}

@@ -21,7 +21,8 @@ class StepCommitted(Event, frozen=True, kw_only=True, tag="step.committed"):
     Step s makes version s + 1 from version s. weights_digest, optimizer_digest: sha256 hex after the step; the
     optimizer's is empty where it was not computed (`--optimizer-digest`).
     batch_digest: that of the `batch.sealed`. samples: in it; tokens: of their prompts and responses.
-    metrics: losses, norms, log-prob differences, by name. seconds: of the parts, by name.
+    metrics: losses, norms, log-prob differences, by name. seconds: of the parts, by name. functions: the user's own
+    functions that had a part in it, sha256 (hex) of their source by the setting that names them.
     """
 
     step: int
@@ -34,3 +35,4 @@ class StepCommitted(Event, frozen=True, kw_only=True, tag="step.committed"):
     tokens: int
     metrics: dict[str, float] = {}
     seconds: dict[str, float] = {}
+    functions: dict[str, str] = {}

@@ -6,22 +6,19 @@ next step's dump -> prompt.submitted -> (the conductor) -> rollout.requested -> 
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
 from actors.conductor import Offload
+from actors.debug.answerer import Answer, Answerer
 from actors.trainer.ranks import Ranks
 from actors.trainer.trainer import Trainer, TrainerPlan
 from schemas.batches import BatchSealed
-from schemas.envelope import Envelope
-from schemas.errors import Conflict
 from schemas.event import Event
 from schemas.ids import LOADED
 from schemas.prompts import PromptSubmitted
-from schemas.rewards import RewardAssigned
-from schemas.rollouts import RolloutCompleted, RolloutRequested
-from schemas.subjects import about
+from schemas.rollouts import RolloutRequested
 from schemas.weights import WeightsPublished
 from slime_events.analysis.export.loaded import LoadedStep
 from slime_events.analysis.export.samples import Samples
@@ -34,7 +31,7 @@ from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.core.trajectory import Fetch
 from storage.blobs import BlobStore
 from storage.follow import Follower
-from storage.log import Append, Fence, append_all, once
+from storage.log import append_all, once
 from storage.payloads import fetch, offload_async
 from storage.weights.files import open_checkpoint
 from storage.weights.store import TensorBytes
@@ -42,32 +39,21 @@ from storage.weights.store import TensorBytes
 log = logging.getLogger(__name__)
 
 
-class Loader:
-    """Plays recorded rollouts into a run that has no engines, under its own name as producer and engine.
+class Loader(Answerer):
+    """Plays recorded rollouts into a run that has no engines.
 
-    load: a step's dump. steps: of the run. It holds one dump, and its requests that are not answered.
+    load: a step's dump. steps: of the run. It holds one dump.
     """
 
     def __init__(self, worker: Participant, load: Callable[[int], LoadedStep], offload: Offload, *, steps: int) -> None:
-        self._worker, self._offload, self._steps = worker, offload, steps
+        super().__init__(worker, offload)
+        self._steps = steps
         self._load = lru_cache(maxsize=1)(load)
         self._groups: dict[str, tuple[int, int]] = {}
-        self._asked: dict[str, tuple[int, RolloutRequested]] = {}
         self._next_step, self._submitted = -1, 0
-        self._over = False
 
-    async def run(self) -> None:
-        """Until the run is over. Raises DataError for a dump that is not there or does not fit."""
-        async with Follower(self._worker.log) as follower:
-            while not (self._over and follower.caught_up):
-                for recorded in await follower.next(wait_s=1.0):
-                    self._take(recorded.envelope.event, recorded.position)
-                if follower.caught_up and not self._over:
-                    await self._submit()
-                    await self._answer()
-
-    def _take(self, event: Event, position: int) -> None:
-        self._over = self._worker.is_over(self._over, event)
+    def observe(self, event: Event) -> None:
+        """Follow the steps, and know the groups of its prompts."""
         if isinstance(event, WeightsPublished):
             self._next_step = max(self._next_step, event.version)
         elif isinstance(event, BatchSealed):
@@ -75,40 +61,21 @@ class Loader:
         elif isinstance(event, PromptSubmitted) and event.dataset == LOADED:
             self._groups[event.group] = (event.source.epoch, event.source.row)
             self._submitted = max(self._submitted, event.source.epoch + 1)
-        elif isinstance(event, RolloutRequested):
-            self._asked[event.sample] = (position, event)
-        elif isinstance(event, RolloutCompleted):
-            self._asked.pop(event.sample, None)
 
-    async def _submit(self) -> None:
+    async def submit(self) -> None:
         """The prompts of the next step, once all before it is sealed."""
         step = self._next_step
         if step < 0 or step >= self._steps or step < self._submitted:
             return
         loaded = await asyncio.to_thread(self._load, step)
-        await append_all(self._worker.log, [once(await self._enclosed(prompt)) for prompt in loaded.prompts()])
+        await append_all(self.worker.log, [once(await self.enclosed(prompt)) for prompt in loaded.prompts()])
         self._submitted = step + 1
 
-    async def _answer(self) -> None:
-        asked, self._asked = self._asked, {}
-        for position, request in asked.values():
-            step, place = self._groups[request.group]
-            loaded = await asyncio.to_thread(self._load, step)
-            answers = loaded.answers(request, place, self._worker.id)
-            appends = [Append(await self._enclosed(one), self._fence(one, request, position)) for one in answers]
-            try:
-                await self._worker.log.append(appends)
-            except Conflict:
-                log.info("%s was answered by another loader", request.sample)
-
-    def _fence(self, event: RolloutCompleted | RewardAssigned, request: RolloutRequested, position: int) -> Fence:
-        """A sample has no event after its request; a further sample of its rollout has none at all."""
-        noun = "rollout" if isinstance(event, RolloutCompleted) else "reward"
-        asked = noun == "rollout" and event.sample == request.sample
-        return Fence(about(self._worker.log.run, noun, event.sample), position if asked else 0)
-
-    async def _enclosed(self, event: Event) -> Envelope:
-        return self._worker.enclose(await self._offload(event))
+    async def answers(self, request: RolloutRequested) -> Sequence[Answer]:
+        """What the dump has for it."""
+        step, place = self._groups[request.group]
+        loaded = await asyncio.to_thread(self._load, step)
+        return loaded.answers(request, place, self.worker.id)
 
 
 async def dump_rollouts(worker: Participant, fetch: Fetch, template: str) -> list[str]:

@@ -1,8 +1,9 @@
 """`TrainerRank`: one Megatron process of the trainer."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,8 @@ from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.trainer_points import INIT, TrainerFunctions
 from storage.weights.store import TensorBytes
 
 
@@ -34,21 +37,31 @@ class TrainerRank:
     """
 
     def __init__(
-        self, settings: TrainerSettings, algorithm: AlgorithmSettings, rank: int, world_size: int, master: str
+        self,
+        settings: TrainerSettings,
+        algorithm: AlgorithmSettings,
+        rank: int,
+        world_size: int,
+        master: str,
+        shown: Mapping[str, Any] | None = None,
     ) -> None:
         """Join the other ranks at `master` ("host:port", of rank 0) and load what `settings.load` (a trainer
-        checkpoint or a Hugging Face folder) or else `settings.hf_checkpoint` has.
+        checkpoint or a Hugging Face folder) or else `settings.hf_checkpoint` has. shown: the `args` of the user's own
+        functions; by default these settings.
 
         Raises CheckpointMismatch, ConfigError for settings that exclude each other, TrainerError when ranks are
-        missing.
+        missing, PlugPointError for a user's function that cannot be called.
         """
         self._settings, self._algorithm = settings, algorithm
+        args = ArgsView.of(settings, algorithm) if shown is None else ArgsView(shown)
+        self._functions = TrainerFunctions(args, settings, algorithm)
         self._architecture = architecture = Architecture.read(settings.hf_checkpoint)
         self._flags = sort_flags(settings.megatron, architecture, cpu=on_cpu())
         self._config = transformer_config(architecture, settings, self._flags.transformer)
         torch.use_deterministic_algorithms(settings.deterministic)
         self.place = join(settings, rank, world_size, master)
         try:
+            self._functions.notify(INIT)
             self._begin()
         except BaseException:
             leave()
@@ -74,7 +87,7 @@ class TrainerRank:
         optimizer = build_optimizer(model, settings, self._flags)
         scheduler = build_scheduler(optimizer, settings, self._flags.scheduler)
         self.trainee = Trainee(
-            architecture, settings, self._algorithm, self.place, model, reference, optimizer, scheduler
+            architecture, settings, self._algorithm, self.place, model, reference, optimizer, scheduler, self._functions
         )
         if saved:
             self.load_checkpoint(saved)
@@ -89,7 +102,8 @@ class TrainerRank:
             save_train_dump(step, batch, dump)
         with step.metrics.timed("digest"):
             digest = self.optimizer_digest() if self._settings.hashes_optimizer(batch.step + 1) else ""
-        return StepResult(metrics | {"seconds_digest": step.metrics.seconds["digest"]}, digest)
+        seconds = {"seconds_digest": step.metrics.seconds["digest"]}
+        return StepResult(metrics | seconds, digest, self._functions.digests)
 
     def optimizer_digest(self) -> str:
         """Hex sha256 of the optimizer state, of each rank's in rank order where there are several."""

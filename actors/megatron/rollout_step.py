@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,11 +16,22 @@ from actors.megatron.data_split import check_samples, rollout_denominators
 from actors.megatron.forward import response_log_probs
 from actors.megatron.step_metrics import OffPolicyMetrics, StepMetrics
 from actors.megatron.trainee import Trainee
+from actors.megatron.user_functions import columns, own_advantages, own_loss, sum_of_sample_mean, whole_logits
 from schemas.errors import TrainerError
-from slime_events.algorithms.advantages import compute_advantages
-from slime_events.algorithms.objective import policy_objective, truncated
+from slime_events.algorithms.advantages import compute_advantages, token_kls, whitened
+from slime_events.algorithms.correction import OwnTerms
+from slime_events.algorithms.objective import policy_objective, sft_objective, truncated
 from slime_events.algorithms.packing import OptimizerStep, optimizer_steps
 from slime_events.core.train_batch import TrainBatch
+from slime_events.plugins.trainer_points import (
+    ADVANTAGE,
+    BEFORE_LOG_PROB,
+    BEFORE_TRAIN_STEP,
+    LOSS,
+    REDUCER,
+    TIS,
+    UserFunction,
+)
 
 
 class RolloutStep:
@@ -30,7 +42,8 @@ class RolloutStep:
     optimizer step forward and backward over this rank's micro batches, sum of the gradients over ranks, update.
 
     By index into the batch, where there are any: log-probs of the `reference`, `old` ones that were scored, and those
-    that a pass saw `before` the update; `advantages` by token. `micro_batches`: of each optimizer step, this rank's.
+    that a pass saw `before` the update; `advantages` and `returns` by token; `entropies` that were scored.
+    `micro_batches`: of each optimizer step, this rank's.
     """
 
     def __init__(self, trainee: Trainee, batch: TrainBatch) -> None:
@@ -38,6 +51,7 @@ class RolloutStep:
         check_samples(batch.samples, trainee.architecture.vocab_size)
         self.trainee = trainee
         self.samples = batch.samples
+        self.step = batch.step
         self.temperature = batch.temperature
         self.metrics = StepMetrics()
         self.steps = optimizer_steps(
@@ -58,6 +72,8 @@ class RolloutStep:
         self.old: dict[int, Tensor] = {}
         self.before: dict[int, Tensor] = {}
         self.advantages: dict[int, Tensor] = {}
+        self.returns: dict[int, Tensor] = {}
+        self.entropies: dict[int, Tensor] | None = {} if trainee.algorithm.use_rollout_entropy else None
         self.moving: dict[int, bool] = {}
         self.micro_batches: list[list[list[int]]] = []
 
@@ -90,9 +106,16 @@ class RolloutStep:
         """The samples among `indices` that can move the weights, of all ranks."""
         algorithm, settings = self.trainee.algorithm, self.trainee.settings
         every = algorithm.entropy_coef != 0 or (algorithm.use_kl_loss and algorithm.kl_loss_coef != 0)
+        every = every or not self._advantage_is_all
         if every or not settings.skip_zero_advantage:
             return list(indices)
         return [index for index in indices if self.moving[index]]
+
+    @property
+    def _advantage_is_all(self) -> bool:
+        """Whether a sample of advantage 0 adds nothing to the loss, whatever a user's function makes of it."""
+        functions = self.trainee.functions
+        return self.trainee.algorithm.loss_type == "policy_loss" and not any(map(functions.at, (TIS, REDUCER)))
 
     @property
     def passes(self) -> list[int]:
@@ -108,32 +131,81 @@ class RolloutStep:
     def _prepare(self) -> None:
         """Log-probs before the update and under the reference where they are needed, and the advantages."""
         algorithm = self.trainee.algorithm
+        own = self.trainee.functions.at(ADVANTAGE) if algorithm.compute_advantages_and_returns else None
         # A KL in the reward enters every advantage, and whitening mixes them: then every rank needs all log-probs.
-        in_reward = algorithm.kl_coef != 0
+        # What a user's function looks at is not known.
+        whole = algorithm.kl_coef != 0 or own is not None
         own_old = not algorithm.use_rollout_logprobs
         own_old = own_old or any(bool(torch.isnan(one).any()) for one in self.rollout)
-        if in_reward:
+        if whole:
             self.micro_batches = [self._deal(step.indices) for step in self.steps]
             mine = sorted(self.passes)
-            self.reference = self._exchange(self._score_reference(mine))
+            if algorithm.kl_coef != 0 or self.trainee.reference is not None:
+                self.reference = self._exchange(self._score_reference(mine))
             if own_old:
                 self.old = self._exchange(self._score_policy(mine))
-        before = [self.old.get(index, self.rollout[index]) for index in self.kept]
-        advantages = compute_advantages(
-            torch.tensor([self.samples[index].reward for index in self.kept], device=self.trainee.place.device),
-            before,
-            [self.reference[index] for index in self.kept] if in_reward else None,
-            [self.masks[index] for index in self.kept],
-            algorithm,
-        )
-        self.advantages = dict(zip(self.kept, advantages, strict=True))
-        self.moving = self._moving()
+        if algorithm.compute_advantages_and_returns:
+            self._compute_advantages(own)
+            self.moving = self._moving()
         self.micro_batches = [self._deal(self.passing(step.indices)) for step in self.steps]
-        if algorithm.use_kl_loss and not in_reward:
+        if algorithm.use_kl_loss and not whole:
             self.reference = self._score_reference(self.passes)
         # With one update, what the update's own forward pass sees is the policy before it.
-        if own_old and not in_reward and len(self.steps) > 1:
+        if own_old and not whole and self._looks_back:
             self.old = self._score_policy(self.passes)
+        if self.entropies is not None:
+            self._measure_entropy(self.entropies)
+
+    @property
+    def _looks_back(self) -> bool:
+        """Whether the loss needs log-probs before the update that its own pass does not see."""
+        algorithm = self.trainee.algorithm
+        if algorithm.loss_type == "policy_loss":
+            return len(self.steps) > 1
+        return algorithm.loss_type == "custom_loss" and algorithm.compute_advantages_and_returns
+
+    def _compute_advantages(self, own: UserFunction | None) -> None:
+        algorithm = self.trainee.algorithm
+        before = [self.old.get(index, self.rollout[index]) for index in self.kept]
+        masks = [self.masks[index] for index in self.kept]
+        references = [self.reference[index] for index in self.kept] if algorithm.kl_coef != 0 else None
+        if own is None:
+            advantages = compute_advantages(
+                torch.tensor([self.samples[index].reward for index in self.kept], device=self.trainee.place.device),
+                before,
+                references,
+                masks,
+                algorithm,
+            )
+            returns = advantages
+        else:
+            data = self._columns(self.kept) | {"kl": token_kls(before, references, masks, algorithm)}
+            advantages, returns = own_advantages(own, self.trainee.functions.args, data)
+            if algorithm.normalize_advantages:
+                advantages = whitened(advantages, masks)
+        self.advantages = dict(zip(self.kept, advantages, strict=True))
+        self.returns = dict(zip(self.kept, returns, strict=True))
+
+    def _columns(self, indices: Sequence[int]) -> dict[str, Any]:
+        """These samples as a user's function sees them."""
+        known: dict[str, dict[int, Tensor]] = {
+            "rollout_log_probs": dict(enumerate(self.rollout)),
+            "log_probs": self.old,
+            "ref_log_probs": self.reference,
+            "advantages": self.advantages,
+            "returns": self.returns,
+            "entropy": self.entropies or {},
+        }
+        return columns(self.samples, indices, self.trainee.place.device, **{k: v for k, v in known.items() if v})
+
+    def _measure_entropy(self, entropies: dict[int, Tensor]) -> None:
+        """The policy's entropy before the update, of this rank's share of the step."""
+        mine = [index for step in self.steps for members in self._deal(step.indices) for index in members]
+        if missing := [index for index in mine if index not in entropies]:
+            self._score_policy(missing)
+        for index in mine:
+            mean = (entropies[index] * (self.masks[index] != 0)).sum() / max(self.trained_tokens[index], 1)
+            self.metrics.add_over_the_step("rollout_entropy", mean * self._weight(index))
 
     def _moving(self) -> dict[int, bool]:
         """Whether any trained token of a sample has an advantage other than exactly 0."""
@@ -145,11 +217,13 @@ class RolloutStep:
         return dict(zip(self.kept, any_of.tolist(), strict=True))
 
     def _score_policy(self, indices: list[int]) -> dict[int, Tensor]:
-        return self.trainee.score(self.trainee.model, self.samples, indices, self.temperature)
+        self.trainee.functions.notify(BEFORE_LOG_PROB, [self.trainee.model], "")
+        return self.trainee.score(self.trainee.model, self.samples, indices, self.temperature, self.entropies)
 
     def _score_reference(self, indices: list[int]) -> dict[int, Tensor]:
         if self.trainee.reference is None:
             raise TrainerError("a KL is on but the trainer was built without a reference model")
+        self.trainee.functions.notify(BEFORE_LOG_PROB, [self.trainee.reference], "ref_")
         return self.trainee.score(self.trainee.reference, self.samples, indices, self.temperature)
 
     def _exchange(self, scores: dict[int, Tensor]) -> dict[int, Tensor]:
@@ -169,6 +243,8 @@ class RolloutStep:
         with self.metrics.timed("forward_backward"):
             trainee.model.zero_grad_buffer()
             trainee.optimizer.zero_grad()
+            about = (self.step, number, [trainee.model], trainee.optimizer, trainee.scheduler)
+            trainee.functions.notify(BEFORE_TRAIN_STEP, *about)
             batches = self.micro_batches[number]
             for place, members in enumerate(batches):
                 last = place == len(batches) - 1
@@ -189,6 +265,37 @@ class RolloutStep:
         return float(norm)
 
     def _forward_backward(self, members: list[int], *, first: bool, divisor: float) -> None:
+        by_type = {"policy_loss": self._policy_loss, "sft_loss": self._sft_loss, "custom_loss": self._own_loss}
+        loss, figures = by_type[self.trainee.algorithm.loss_type](members, first)
+        self.trainee.optimizer.scale_loss(loss / divisor).backward()
+        self.metrics.add(figures, sum(map(self._weight, members)))
+
+    def _sft_loss(self, members: list[int], first: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        trainee = self.trainee
+        packed = trainee.pack(self.samples, members)
+        log_probs, _ = response_log_probs(trainee.model, packed, self.temperature, trainee.place.tensor)
+        masks = [self.masks[index] for index in members]
+        return sft_objective(log_probs, masks, self._denominators(members), trainee.algorithm)
+
+    def _own_loss(self, members: list[int], first: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        trainee, masks, denominators = (
+            self.trainee,
+            [self.masks[index] for index in members],
+            self._denominators(members),
+        )
+        function = trainee.functions.at(LOSS)
+        if function is None:
+            raise TrainerError("loss_type is custom_loss and no custom_loss_function_path is set")
+        packed = trainee.pack(self.samples, members)
+        batch = self._columns(members) | {"tokens": packed.token_ids, "packed_seq_params": packed.packed}
+        batch["rollout_mask_sums"] = denominators or [float(self.trained_tokens[index]) for index in members]
+        reduce = sum_of_sample_mean(masks, denominators, per_token=trainee.algorithm.calculate_per_token_loss)
+        return own_loss(function, trainee.functions.args, batch, whole_logits(trainee, packed), reduce)
+
+    def _denominators(self, members: Sequence[int]) -> list[float] | None:
+        return None if self.denominators is None else [self.denominators[index] for index in members]
+
+    def _policy_loss(self, members: list[int], first: bool) -> tuple[Tensor, dict[str, Tensor]]:
         trainee, algorithm = self.trainee, self.trainee.algorithm
         log_probs, entropy = response_log_probs(
             trainee.model,
@@ -208,14 +315,13 @@ class RolloutStep:
             ref_log_probs=[self.reference[index] for index in members] if algorithm.use_kl_loss else None,
             advantages=[self.advantages[index] for index in members],
             loss_masks=masks,
-            rollout_denoms=None if self.denominators is None else [self.denominators[index] for index in members],
+            rollout_denoms=self._denominators(members),
             entropy=entropy,
             settings=algorithm,
+            own=self._own_terms(members),
         )
-        trainee.optimizer.scale_loss(loss / divisor).backward()
         del figures["train_rollout_logprob_abs_diff"]  # measured below, before the first update only
         figures["entropy"] = figures.pop("entropy_loss")
-        self.metrics.add(figures, sum(map(self._weight, members)))
         if first or known_old:
             self.before.update(zip(members, old, strict=True))
             same = [torch.full_like(self.masks[index], self.fresh[index], dtype=torch.bool) for index in members]
@@ -225,6 +331,14 @@ class RolloutStep:
                 recalled = [(self.masks[index] != 0) & self.samples[index].reused for index in members]
                 correction = truncated(before, engines, algorithm.tis_clip_low, algorithm.tis_clip)
                 self.off_policy.add(correction, torch.cat(recalled))
+        return loss, figures
+
+    def _own_terms(self, members: Sequence[int]) -> OwnTerms | None:
+        functions = self.trainee.functions
+        tis, reducer = functions.at(TIS), functions.at(REDUCER)
+        if tis is None and reducer is None:
+            return None
+        return OwnTerms(functions.args, [self.samples[index].total_length for index in members], tis, reducer)
 
     def _weight(self, index: int) -> float:
         """What a sample counts for in the objective's sums."""

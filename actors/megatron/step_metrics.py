@@ -27,6 +27,7 @@ class StepMetrics:
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
         self._largest: dict[str, Tensor] = {}
+        self._over_the_step = set(OVER_THE_STEP)
         self.counts: dict[str, float] = defaultdict(float)
         self.seconds: dict[str, float] = defaultdict(float)
 
@@ -35,6 +36,11 @@ class StepMetrics:
         self.counts["passed"] += weight
         for name, value in figures.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
+
+    def add_over_the_step(self, name: str, value: Tensor) -> None:
+        """A weighted sum over samples of the step, whether they were passed through the model or not."""
+        self._over_the_step.add(name)
+        self._sums[name] = self._sums.get(name, 0.0) + value
 
     def add_difference(self, trainer: Tensor, rollout: Tensor, mask: Tensor, same: Tensor) -> None:
         """Log-probs before the update [tokens], the trainer's and the engine's, of the tokens where mask is not 0.
@@ -73,7 +79,8 @@ class StepMetrics:
         passed, compared = counts.pop("passed", 0.0), counts.pop("compared", 0.0)
         difference = total.pop(DIFFERENCE, 0.0)
         means = dict.fromkeys(sorted(OVER_THE_STEP), 0.0) | {
-            name: value / (weight if name in OVER_THE_STEP else max(passed, 1e-12)) for name, value in total.items()
+            name: value / (weight if name in self._over_the_step else max(passed, 1e-12))
+            for name, value in total.items()
         }
         if compared:
             means[DIFFERENCE] = difference / compared

@@ -25,6 +25,7 @@ from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.gpus import look, this_machine
 from slime_events.core.run.process_environment import listen_on_loopback
 from slime_events.core.train_batch import TrainSample
+from slime_events.plugins.trainer_points import TrainerFunctions
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def leave() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Trainee:
-    """Model, optimizer and schedule are Megatron's; reference is there when a KL needs it."""
+    """Model, optimizer and schedule are Megatron's; reference is there when a KL needs it. functions: the user's."""
 
     architecture: Architecture
     settings: TrainerSettings
@@ -116,6 +117,7 @@ class Trainee:
     reference: torch.nn.Module | None
     optimizer: Any
     scheduler: Any
+    functions: TrainerFunctions
 
     def split(self, samples: Sequence[TrainSample], indices: Sequence[int], ranks: int = 1) -> list[list[list[int]]]:
         """Of each of `ranks` data parallel ranks its micro batches of `indices` into `samples`."""
@@ -131,12 +133,21 @@ class Trainee:
 
     @torch.no_grad()
     def score(
-        self, model: torch.nn.Module, samples: Sequence[TrainSample], indices: Sequence[int], temperature: float
+        self,
+        model: torch.nn.Module,
+        samples: Sequence[TrainSample],
+        indices: Sequence[int],
+        temperature: float,
+        entropies: dict[int, Tensor] | None = None,
     ) -> dict[int, Tensor]:
-        """Index -> log-probs of the response, float32 [response], without gradient."""
+        """Index -> log-probs of the response, float32 [response], without gradient. entropies: takes the entropies,
+        likewise.
+        """
         scores: dict[int, Tensor] = {}
         for members in self.split(samples, indices)[0]:
             packed = self.pack(samples, members)
-            log_probs, _ = response_log_probs(model, packed, temperature, self.place.tensor)
+            log_probs, entropy = response_log_probs(model, packed, temperature, self.place.tensor)
             scores.update(zip(members, log_probs, strict=True))
+            if entropies is not None:
+                entropies.update(zip(members, entropy, strict=True))
         return scores

@@ -26,7 +26,14 @@ from schemas.rollouts import RolloutCompleted
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
 from schemas.subjects import of_type
-from slime_events.analysis.retrain.difference import Difference, Distance, Retrained, distance, training_differences
+from slime_events.analysis.retrain.difference import (
+    Difference,
+    Distance,
+    Retrained,
+    distance,
+    function_differences,
+    training_differences,
+)
 from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_step, recorded_steps
 from slime_events.analysis.retrain.version_chain import Chain, read_chain
 from slime_events.core.config.settings import TrainSettings
@@ -115,7 +122,10 @@ def same_digests(
     """
     committed = step.committed
     weights = keep.write(committed.version, tensors, committed.step).digest if keep else digest_of(tensors)
-    differences = step.differences + training_differences(committed, Digests(weights, result.optimizer_digest))
+    trained = training_differences(committed, Digests(weights, result.optimizer_digest))
+    if trained:  # equal bits need no reason
+        trained = function_differences(committed, result.functions) + trained
+    differences = step.differences + trained
     if weights == committed.weights_digest:
         return differences, None
     return differences, far_from(folder_of, step, result, tensors)[1]

@@ -17,6 +17,7 @@ from actors.trainer.ranks import Ranks, collective, rendezvous_address
 from schemas.errors import RankLost, TrainerError
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, rank_environment
+from slime_events.plugins.trainer_points import rank_args
 
 CLOSE_S = 10.0
 """Seconds that a rank has to leave its group; then it is killed."""
@@ -122,7 +123,9 @@ async def local_ranks(settings: TrainSettings) -> AsyncIterator[LocalRanks]:
         ranks = LocalRanks(processes)
         await ranks.everywhere("ready")  # they import for seconds, in which an address chosen before could be taken
         master = rendezvous_address()
-        starts = [one.call("start", trainer, algorithm, rank, world, master) for rank, one in enumerate(processes)]
+        given = (trainer, algorithm)
+        shown = rank_args(settings)
+        starts = [one.call("start", *given, rank, world, master, shown) for rank, one in enumerate(processes)]
         await collective(starts, give_up=ranks.kill)
         yield ranks
     finally:

@@ -14,9 +14,9 @@ from actors.megatron.rank import TrainerRank
 from actors.trainer.ranks import Ranks, collective
 from schemas.errors import RankLost
 from slime_events.analysis.export.dump import train_dump_path
-from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.config.settings import TrainSettings
 from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.plugins.trainer_points import rank_args
 
 T = TypeVar("T")
 CLOSE_S = 10.0
@@ -34,13 +34,11 @@ class RayRanks(Ranks):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="megatron")
         self._rank: TrainerRank | None = None
 
-    async def start(self, settings: TrainerSettings, algorithm: AlgorithmSettings, master: str) -> None:
+    async def start(self, settings: TrainSettings, master: str) -> None:
         """Build rank 0 and all peers; they meet at `master`."""
-        world = len(self._peers) + 1
-        others = [
-            peer.start.remote(settings, algorithm, rank, world, master) for rank, peer in enumerate(self._peers, 1)
-        ]
-        self._rank = await self._together(partial(TrainerRank, settings, algorithm, 0, world, master), others)
+        world, given, shown = len(self._peers) + 1, (settings.trainer, settings.algorithm), rank_args(settings)
+        others = [peer.start.remote(*given, rank, world, master, shown) for rank, peer in enumerate(self._peers, 1)]
+        self._rank = await self._together(partial(TrainerRank, *given, 0, world, master, shown), others)
 
     async def train(self, batch: TrainBatch) -> StepResult:
         dump = train_dump_path(self._dumps, batch.step) if self._dumps else None

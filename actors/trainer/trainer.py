@@ -272,6 +272,7 @@ class Trainer:
             tokens=sum(sample.total_length for sample in batch.samples),
             metrics=result.metrics,
             seconds=seconds,
+            functions=result.functions,
         )
         due = version % self.plan.publish_every == 0 or version == self.plan.steps
         published = [self._as_published(manifest)] if due else []

@@ -55,6 +55,23 @@ def token_kl(
     return approx_kl(policy, segments.join(ref_log_probs, "ref_log_probs"), settings.kl_loss_type)
 
 
+def token_kls(
+    log_probs: list[Tensor],
+    ref_log_probs: list[Tensor] | None,
+    loss_masks: list[Tensor],
+    settings: AlgorithmSettings,
+) -> list[Tensor]:
+    """`token_kl` of each sample, [response] each."""
+    segments = Segments.of(loss_masks)
+    return segments.split(token_kl(log_probs, ref_log_probs, segments, settings))
+
+
+def whitened(advantages: list[Tensor], loss_masks: list[Tensor]) -> list[Tensor]:
+    """`masked_whiten` over the trained tokens of all samples given, [response] each."""
+    segments = Segments.of(loss_masks)
+    return segments.split(masked_whiten(torch.cat(advantages), segments.mask))
+
+
 def masked_whiten(
     values: Tensor, mask: Tensor, all_reduce: AllReduce | None = None, *, shift_mean: bool = True
 ) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from schemas.errors import ImpossibleCombination, TrainerError
+from slime_events.algorithms.correction import OwnTerms, corrected, figures_of_mismatch, reduced
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.algorithms.segments import Segments
 from slime_events.core.config.algorithm import AlgorithmSettings, KlType
@@ -23,6 +24,7 @@ def policy_objective(
     rollout_denoms: list[float] | None,
     entropy: list[Tensor] | None,
     settings: AlgorithmSettings,
+    own: OwnTerms | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Loss (a scalar with gradient) and metrics (detached scalars) of the samples given, [response] tensors each.
 
@@ -31,7 +33,9 @@ def policy_objective(
 
     Loss and metrics are sums over samples of masked means (sums over trained tokens with `calculate_per_token_loss`):
     add them over micro batches and ranks, then divide by the step's rollouts (or trained tokens). `rollout_denoms`:
-    see `token_weights`. Which metrics there are depends on the settings alone, never on the data.
+    see `token_weights`. Which metrics there are depends on the settings alone, never on the data. own: a user's
+    correction and sum of the policy term. What a correction rejects counts in no other term either, and stays in every
+    denominator; figures of the correction itself are means over all trained tokens.
     Raises TrainerError for lengths that disagree, ImpossibleCombination for a KL loss without a reference.
     """
     segments = Segments.of(loss_masks)
@@ -43,15 +47,12 @@ def policy_objective(
 
     pg_loss, metrics = _policy_term(new, old, advantage, segments, settings)
     metrics["train_rollout_logprob_abs_diff"] = (trainer_old - rollout).abs()
-    if settings.use_tis:
-        correction = truncated(trainer_old, rollout, settings.tis_clip_low, settings.tis_clip)
-        pg_loss = pg_loss * correction.weight
-        metrics |= {
-            "tis": correction.ratio,
-            "tis_clipfrac": correction.clipped,
-            "tis_abs": (correction.ratio - 1).abs(),
-        }
-    loss = pg_loss
+    weights = token_weights(segments, per_token=settings.calculate_per_token_loss, rollout_denoms=rollout_denoms)
+    pg_loss, left, apart = _correction(pg_loss, weights, trainer_old, rollout, segments, settings, own)
+    if settings.get_mismatch_metrics:
+        apart |= figures_of_mismatch(new - old, trainer_old, rollout, segments)
+    reducer = None if own is None else own.reducer
+    loss = pg_loss if reducer is None else torch.zeros_like(pg_loss)
     metrics["pg_loss"] = pg_loss
 
     if entropy is not None:
@@ -61,9 +62,58 @@ def policy_objective(
         metrics["kl_loss"] = _reference_kl(new, old, ref_log_probs, segments, settings)
         loss = loss + settings.kl_loss_coef * metrics["kl_loss"]
 
-    weights = token_weights(segments, per_token=settings.calculate_per_token_loss, rollout_denoms=rollout_denoms)
     metrics["loss"] = loss
-    return (loss * weights).sum(), {name: (value.detach() * weights).sum() for name, value in metrics.items()}
+    total, sums = (loss * left).sum(), _sums(apart, weights) | _sums(metrics, left)
+    if own is not None and reducer is not None:
+        of_policy = reduced(own, reducer, pg_loss, left, segments, per_token=settings.calculate_per_token_loss)
+        total = total + of_policy
+        sums |= {"pg_loss": of_policy.detach(), "loss": total.detach()}
+    return total, sums
+
+
+def _correction(
+    pg_loss: Tensor,
+    weights: Tensor,
+    trainer_old: Tensor,
+    rollout: Tensor,
+    segments: Segments,
+    settings: AlgorithmSettings,
+    own: OwnTerms | None,
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """(loss per token, weights without what is rejected, figures per token), [tokens] each: corrected by importance
+    sampling of engine against trainer, or measured only.
+    """
+    if own is not None and own.tis is not None:
+        fixed = corrected(own, own.tis, pg_loss, trainer_old, rollout, segments)
+        return (
+            (fixed.loss, weights * fixed.kept, fixed.metrics) if settings.use_tis else (pg_loss, weights, fixed.metrics)
+        )
+    if not settings.use_tis:
+        return pg_loss, weights, {}
+    correction = truncated(trainer_old, rollout, settings.tis_clip_low, settings.tis_clip)
+    figures = {
+        "tis": correction.ratio,
+        "tis_clipfrac": correction.clipped,
+        "tis_abs": (correction.ratio - 1).abs(),
+    }
+    return pg_loss * correction.weight, weights, figures
+
+
+def _sums(per_token: dict[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
+    return {name: (value.detach() * weights).sum() for name, value in per_token.items()}
+
+
+def sft_objective(
+    log_probs: list[Tensor],
+    loss_masks: list[Tensor],
+    rollout_denoms: list[float] | None,
+    settings: AlgorithmSettings,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Supervised fine-tuning: the negative log-likelihood of the trained tokens. Sums as `policy_objective`'s."""
+    segments = Segments.of(loss_masks)
+    weights = token_weights(segments, per_token=settings.calculate_per_token_loss, rollout_denoms=rollout_denoms)
+    loss = -(segments.join(log_probs, "log_probs") * weights).sum()
+    return loss, {"loss": loss.detach()}
 
 
 def _policy_term(

@@ -3,7 +3,7 @@
 It is built from the log alone, so the same log gives the same batch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +54,10 @@ class TrainBatch:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """metrics: by name, the same on every rank (seconds: the slowest rank's). optimizer_digest: of all ranks' state."""
+    """metrics: by name, the same on every rank (seconds: the slowest rank's). optimizer_digest: of all ranks' state.
+    functions: a user's own that had a part in it, sha256 of their source by the setting that names them.
+    """
 
     metrics: dict[str, float]
     optimizer_digest: str
+    functions: dict[str, str] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from slime_events.plugins.rm_hub_names import RM_HUB
+from slime_events.plugins.trainer_names import TRAINER_NAMES, TRAINER_PATHS
 
 SLIME_MODULES: dict[str, dict[str, str]] = {
     "slime": {},
@@ -84,6 +85,7 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
         ),
     },
     **RM_HUB,
+    **TRAINER_NAMES,
 }
 """What a plug-in written for slime may import: module, name, and its target here.
 
@@ -91,7 +93,10 @@ Targets are names only: a file that holds a reward beside its generate function 
 """
 
 _FILTERS = "slime.rollout.filter_hub.dynamic_sampling_filters"
-SLIME_PATHS: dict[str, str] = {f"{_FILTERS}.{name}": target for name, target in SLIME_MODULES[_FILTERS].items()}
+SLIME_PATHS: dict[str, str] = {
+    **{f"{_FILTERS}.{name}": target for name, target in SLIME_MODULES[_FILTERS].items()},
+    **TRAINER_PATHS,
+}
 """slime's dotted paths as they stand in its command lines, and the functions here that do the same."""
 
 EARLIER_PACKAGES = {

@@ -34,12 +34,12 @@ class Said(NamedTuple):
 
 
 class Texts:
-    """Of training groups without a verdict. of_all: of every group until it leaves the state, as states held them once;
-    their digests cover them.
+    """Of training groups without a verdict. until_trained: until they leave the state, since the rewards of a batch are
+    made of them. of_all: of every group until it leaves the state, as states held them once; their digests cover them.
     """
 
-    def __init__(self, *, of_all: bool = False) -> None:
-        self._of_all = of_all
+    def __init__(self, *, of_all: bool = False, until_trained: bool = False) -> None:
+        self._of_all, self._stays = of_all, of_all or until_trained
         self._said: dict[str, dict[str, Said]] = {}
 
     def apply(self, event: Event, state: RunState) -> None:
@@ -48,7 +48,7 @@ class Texts:
             group = state.groups.get(event.group)
             if group is not None and (self._of_all or group.purpose is Purpose.TRAIN):
                 self._said.setdefault(event.group, {})[event.sample] = Said(event.text, event.prompt_text)
-        elif isinstance(event, GroupAccepted | GroupRejected) and not self._of_all:
+        elif isinstance(event, GroupAccepted | GroupRejected) and not self._stays:
             self._said.pop(event.group, None)
         elif isinstance(event, LEAVING):
             self._said = {name: said for name, said in self._said.items() if name in state.groups}
@@ -56,7 +56,9 @@ class Texts:
     async def restore(self, log: Readable, state: RunState) -> None:
         """Read what was folded into a state that was not folded here."""
         self._said = {}
-        subjects = [of_type(log.run, "rollout.completed").replace("*", name) for name in _completed(state)]
+        subjects = [
+            of_type(log.run, "rollout.completed").replace("*", name) for name in _completed(state, accepted=self._stays)
+        ]
         for begin in range(0, len(subjects), AT_ONCE):
             found = await log.last_of_each(subjects[begin : begin + AT_ONCE])
             for recorded in found.values():
@@ -74,7 +76,8 @@ class Texts:
         return replace(group, samples=samples)
 
 
-def _completed(state: RunState) -> Iterator[str]:
+def _completed(state: RunState, *, accepted: bool) -> Iterator[str]:
+    phases = (GroupPhase.REQUESTED, GroupPhase.ACCEPTED) if accepted else (GroupPhase.REQUESTED,)
     for group in state.groups.values():
-        if group.purpose is Purpose.TRAIN and group.phase is GroupPhase.REQUESTED:
+        if group.purpose is Purpose.TRAIN and group.phase in phases:
             yield from (name for name, sample in group.samples.items() if sample.stop is not None)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from actors.trainer import local_ranks, ranks
 from actors.trainer.local_ranks import LocalRanks
 from schemas.errors import CheckpointMismatch, InvalidValue, RankLost, TrainerError
-from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.run.process_environment import rank_environment
 from storage.cancellation import end_all
@@ -85,7 +85,7 @@ async def test_the_ranks_meeting_place_is_chosen_once_all_can_meet(monkeypatch: 
     monkeypatch.setattr(local_ranks, "RankProcess", Starting)
     monkeypatch.setattr(local_ranks, "rendezvous_address", rendezvous_address)
     trainer = TrainerSettings(hf_checkpoint="", actor_num_gpus_per_node=2)
-    async with local_ranks.local_ranks(SimpleNamespace(trainer=trainer, algorithm=AlgorithmSettings())):  # type: ignore[arg-type]
+    async with local_ranks.local_ranks(replace(TrainSettings(), trainer=trainer)):
         assert said == ["ready", "ready", "chosen", "start", "start"]
 
 

@@ -15,7 +15,6 @@ from actors.trainer.local_ranks import local_ranks
 from actors.trainer.ranks import Ranks, rendezvous_address, train
 from actors.trainer.ray_ranks import RayRanks
 from schemas.errors import CheckpointMismatch
-from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.train_batch import TrainBatch
 from storage.weights.store import WeightStore, digest_of
@@ -37,7 +36,7 @@ async def untrained(model: Path) -> AsyncIterator[Ranks]:
 @asynccontextmanager
 async def of_a_run(model: Path) -> AsyncIterator[Ranks]:
     ranks = RayRanks([])
-    await ranks.start(settings_for(model), AlgorithmSettings(), rendezvous_address())
+    await ranks.start(replace(TrainSettings(), trainer=settings_for(model)), rendezvous_address())
     try:
         yield ranks
     finally:

@@ -28,6 +28,23 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
         ("--num-steps-per-rollout 3", "does not hold"),
         ("--kl-coef 0.1 --kl-loss-coef 0.1 --use-kl-loss", "kl_coef|kl_loss_coef"),
         ("--use-rollout-logprobs --use-tis", "use_rollout_logprobs|use_tis"),
+        ("--supervised --prompt-data p", "supervised|policy_loss"),
+        ("--supervised --loss-type sft_loss", "supervised|prompt_data"),
+        ("--supervised --loss-type sft_loss --prompt-data p --n-samples-per-prompt 2", "n_samples_per_prompt 2"),
+        (
+            "--supervised --loss-type sft_loss --prompt-data p --eval-interval 1 --eval-prompt-data a b",
+            "supervised|eval_interval",
+        ),
+        ("--supervised --loss-type sft_loss --prompt-data p --data-source-path a:B", "supervised|data_source_path"),
+        ("--loss-type custom_loss", "custom_loss|custom_loss_function_path"),
+        ("--custom-loss-function-path a:b", "custom_loss_function_path|policy_loss"),
+        ("--disable-compute-advantages-and-returns", "disable_compute_advantages_and_returns|policy_loss"),
+        ("--custom-tis-function-path a:b", "custom_tis_function_path|use_tis"),
+        ("--loss-type sft_loss --use-tis --use-kl-loss", "sft_loss|use_tis, use_kl_loss"),
+        (
+            "--loss-type sft_loss --disable-compute-advantages-and-returns --custom-advantage-function-path a:b",
+            "custom_advantage_function_path|disable_compute_advantages_and_returns",
+        ),
         ("--rollout-temperature 0", "rollout_temperature"),
         ("--nats-replicas 2 --nats-url nats://a:4222", "nats_replicas is 2"),
         ("--nats-replicas 3", "nats_replicas 3|nats_url"),
@@ -282,3 +299,30 @@ def test_a_bound_that_is_not_what_its_flag_says_is_said(line: str, bound: int | 
     notes = [note for note in parsed.notes if f"up to {plan.staleness_bound} versions behind" in note]
     assert len(notes) == (bound is not None)
     assert plan.staleness_bound == (parsed.settings.rollout.max_staleness if bound is None else bound)
+
+
+def test_a_supervised_run_of_slime_s_flags_has_no_engines() -> None:
+    """As in slime's script for supervised fine-tuning."""
+    line = (
+        "--hf-checkpoint model --num-epoch 3 --prompt-data chats.jsonl --input-key messages --rollout-shuffle "
+        "--rollout-function-path slime.rollout.sft_rollout.generate_rollout --loss-type sft_loss "
+        "--loss-mask-type qwen3 --disable-compute-advantages-and-returns --debug-train-only "
+        "--calculate-per-token-loss --rollout-batch-size 128 --global-batch-size 128"
+    )
+    parsed = parse_train(shlex.split(line))
+    settings = parsed.settings
+    assert (settings.data.supervised, settings.data.loss_mask_type) == (True, "qwen3")
+    assert settings.debug.debug_train_only
+    assert settings.rollout.n_samples_per_prompt == 1
+    assert settings.trainer.num_steps_per_rollout == 1
+    assert any("n_samples_per_prompt is 1" in note for note in parsed.notes)
+    assert derive(settings)[0] == settings
+    idle = parse_train([*shlex.split(line), "--rm-type", "math"]).notes
+    assert any("rm_type: no effect" in note for note in idle)
+
+
+def test_settings_of_mis_that_nothing_looks_at_are_said() -> None:
+    (note,) = (n for n in parse_train(shlex.split(f"{LEAST} --use-tis --tis-mode clip")).notes if "tis_mode" in n)
+    assert "no effect" in note
+    named = f"{LEAST} --use-tis --tis-mode clip --custom-tis-function-path a:b"
+    assert not [n for n in parse_train(shlex.split(named)).notes if "tis_mode" in n]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import InvalidValue
+from slime_events.algorithms.mis import Level, MisRule
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config.toml import to_toml
 from slime_events.plugins.args_view import ArgsView
@@ -30,6 +31,23 @@ def test_a_key_that_is_a_setting_sets_it(tmp_path: Path) -> None:
     settings = parsed(tmp_path, "max_turns: 7\nsearch_k: 2\n", "--max-turns", "3")
     assert (settings.rollout.max_turns, settings.rollout.custom_config) == (7, {"search_k": 2})
     assert ArgsView.of_run(settings).max_turns == 7
+
+
+def test_slime_s_mis_yaml_sets_what_mis_reads(tmp_path: Path) -> None:
+    """Its nulls are those of slime: the default."""
+    text = (
+        "use_tis: true\nuse_rs: true\ntis_level: token\nrs_level: sequence\ntis_mode: truncate\ntis_lower_bound: 0.5\n"
+        "tis_upper_bound: 2.0\nrs_lower_bound: null\nrs_upper_bound: null\nrs_veto_threshold: 1.0e-4\n"
+        "tis_batch_normalize: true\n"
+    )
+    function = "examples.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"
+    settings = parsed(tmp_path, text, "--custom-tis-function-path", function, "--rs-lower-bound", "0.1")
+    assert settings.rollout.custom_config == {}
+    assert MisRule.of(ArgsView.of_run(settings)) == MisRule(
+        lower=0.5, upper=2.0, reject=True, veto=1e-4, batch_normalize=True, reject_level=Level.SEQUENCE
+    )
+    with pytest.raises(InvalidValue, match="tis_level is null"):
+        parsed(tmp_path, "tis_level: null\n")
 
 
 @pytest.mark.parametrize("text", ["a: 1\nb: {c: [x]}\n", "max_turns: 2\n", ""])

@@ -151,7 +151,7 @@ def test_not_yet_is_refused_by_name(flag: str) -> None:
         ("--params-dtype float32", InvalidValue, "cannot be given on a command line"),
         ("--advantage-estimator ppo", ConfigError, "critic"),
         ("--train-backend fsdp", ConfigError, "Megatron-core"),
-        ("--loss-type sft_loss", ConfigError, "loss-type sft_loss"),
+        ("--loss-type sftloss", InvalidValue, "loss-type"),
         ("--config a.toml --config b.toml", InvalidValue, "2 times"),
         ("--config /no/such.toml", InvalidValue, "cannot be read"),
     ],

@@ -8,9 +8,11 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from schemas.prompts import PromptSubmitted
 from slime_events.analysis.rescore.change import make_change
@@ -22,6 +24,7 @@ from slime_events.loop.prompts.buffer_filter import BufferFilter
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.sample import Sample
+from slime_events.plugins.trainer_points import ADVANTAGE, LOSS, POST_PROCESS, REDUCER
 from tests.docs.pages import DOCS, PAGES, ROOT
 from tests.docs.recorded_run import MIXED, SAMPLES, STEPS, recorded_run
 from tests.simulation.parts import Letters
@@ -29,7 +32,7 @@ from tests.simulation.parts import Letters
 _FILE = re.compile(r"^```python\n# ([\w.]+\.py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _TRY = re.compile(r"^```python\n((?:from [^\n]+\n)+\nassert .*?)^```", re.DOTALL | re.MULTILINE)
 SHOWN = {name: code for page in PAGES for name, code in _FILE.findall(page.read_text(encoding="utf-8"))}
-CHECKED = {"rewards.py", "mixed.py", "filters.py", "spread.py", "mine.py", "my_source.py"}
+CHECKED = {"rewards.py", "mixed.py", "filters.py", "spread.py", "mine.py", "my_source.py", "own_loss.py"}
 CALCULATOR = ROOT / "examples" / "calculator.py"
 
 
@@ -115,6 +118,29 @@ def test_a_data_source_gives_prompts(folder: Path) -> None:
     assert [(event.text, event.label) for event in prompts] == [(f"<user>{n}+{n}", str(2 * n)) for n in range(3)]
     again = UserDataSource(data, ArgsView({"n_samples_per_prompt": 2}), Letters(), 200)
     assert again.take({data.data_source_path or "": 2}, 1) == taken[2:], "after a restart it goes on"
+
+
+def test_functions_of_the_trainer_are_what_its_points_take(folder: Path) -> None:
+    for point, name in (
+        (ADVANTAGE, "advantages"),
+        (REDUCER, "by_constant"),
+        (POST_PROCESS, "post_process"),
+        (LOSS, "likelihood"),
+    ):
+        point.check(f"{folder}/own_loss.py:{name}")
+    own = partial(load_function, user_dir=folder)
+    rollout_data = {
+        "rollout_log_probs": [torch.zeros(2), torch.zeros(65)],
+        "rewards": [2.0, -2.0],
+        "response_lengths": [2, 65],
+    }
+    own("own_loss.py:advantages")(None, rollout_data)
+    assert [part.unique().tolist() for part in rollout_data["advantages"]] == [[2.0], [-1.0]]
+    masks = [torch.tensor([1, 0]), torch.ones(65)]
+    reduce = own("own_loss.py:by_constant")([3, 66], [2, 65], masks, False)
+    assert reduce(torch.ones(67)).item() == pytest.approx(66 / 1024)
+    samples = [Sample(reward=1.0), Sample(reward=0.0)]
+    assert own("own_loss.py:post_process")(ArgsView({}), samples) == ([1.0, 0.0], [0.5, -0.5])
 
 
 def test_what_a_page_asserts_holds(folder: Path) -> None:

@@ -13,8 +13,7 @@ from ray.exceptions import ActorDiedError
 from actors.trainer import ranks, ray_ranks
 from actors.trainer.ray_ranks import RayRanks
 from schemas.errors import RankLost, TrainerError
-from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.config.settings import TrainSettings
 from slime_events.core.train_batch import TrainBatch
 
 IN_VAIN_S = 60.0
@@ -69,7 +68,7 @@ async def test_peers_share_one_copy_of_a_batch(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("ray.put", put)
     monkeypatch.setattr(ray_ranks, "TrainerRank", lambda *args: SimpleNamespace(train=lambda batch, dump: batch))
     together = RayRanks(peers)
-    await together.start(TrainerSettings(hf_checkpoint=""), AlgorithmSettings(), "")
+    await together.start(TrainSettings(), "")
     given.clear()
     batch = TrainBatch(step=1, samples=(), temperature=1.0)
     assert await together.train(batch) is batch
@@ -93,7 +92,7 @@ async def test_what_a_peer_fails_with_is_told_while_rank_0_waits_for_it(
     monkeypatch.setattr(ray_ranks, "TrainerRank", lambda *args: rank_0)
     monkeypatch.setattr("ray.kill", killed.append)
     together = RayRanks(peers)
-    await together.start(TrainerSettings(hf_checkpoint=""), AlgorithmSettings(), "")
+    await together.start(TrainSettings(), "")
     with told:
         await together.optimizer_digest()
     assert killed == peers

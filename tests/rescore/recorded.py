@@ -15,6 +15,7 @@ from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.run.run_reader import OpenedRun
+from slime_events.loop.conductor.cycle import Policy
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.decide import make_group_filter
 from slime_events.plugins.rewards.dispatch import built_in
@@ -65,7 +66,9 @@ async def record(folder: Path, run: TrainSettings, grade: Any = coin, **plan: An
     filtered = run.rollout.dynamic_sampling_filter_path
     judge = make_group_filter(run.rollout, ArgsView.of(run.rollout, run.reward, run.algorithm)) if filtered else None
     pool = InstantPool(grade)
-    async with Simulation(folder, make_plan(**plan), pool=pool, judge=judge, evaluations=None) as sim:
+    policy = Policy.of(run)._replace(plan=make_plan(**plan)) if run.reward.custom_reward_post_process_path else None
+    more: dict[str, Any] = {"pool": pool, "judge": judge, "evaluations": None, "policy": policy}
+    async with Simulation(folder, make_plan(**plan), **more) as sim:
         sim.start_engine(Script(chunk=24))
         await sim.finish()
     return sim

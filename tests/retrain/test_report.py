@@ -17,7 +17,7 @@ from schemas.errors import CheckpointMismatch, ImpossibleCombination
 from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.trainers import TrainerRestored
-from slime_events.analysis.retrain.difference import Compared, Difference, Retrained, distance
+from slime_events.analysis.retrain.difference import Compared, Difference, Retrained, distance, function_differences
 from slime_events.analysis.retrain.report import likely_causes, report_text, step_text
 from slime_events.core.config.settings import TrainSettings
 from storage.weights.files import view
@@ -101,6 +101,33 @@ def test_causes(compared: Compared, then: str, begins: str) -> None:
     wrong = Retrained(3, 4, 1, 0.0, (Difference(compared, "a", "b"),))
     started = RunStarted(settings={}, code_version="", environment={"torch": then})
     assert likely_causes(wrong, started, {"torch": "2"})[0].startswith(begins)
+
+
+def test_a_user_s_function_that_was_changed_is_the_likeliest_cause() -> None:
+    committed = StepCommitted(
+        step=1,
+        batch_digest="",
+        parent_version=1,
+        version=2,
+        weights_digest="w",
+        optimizer_digest="o",
+        samples=1,
+        tokens=1,
+        functions={"custom_loss_function_path": "then", "custom_megatron_init_path": "same"},
+    )
+    (found,) = function_differences(
+        committed, {"custom_loss_function_path": "now", "custom_megatron_init_path": "same"}
+    )
+    assert (found.compared, found.recorded, found.now) == (Compared.FUNCTION, "then", "now")
+    assert "custom_loss_function_path" in found.detail
+    started = RunStarted(settings={"algorithm": {"custom_loss_function_path": "own.py:loss"}}, code_version="")
+    weights = Difference(Compared.WEIGHTS, "w", "v")
+    changed, not_deterministic = (
+        likely_causes(Retrained(1, 2, 1, 0.0, differences, None), started, {})[0]
+        for differences in ((found, weights), (weights,))
+    )
+    assert "another one now" in changed
+    assert "not deterministic (own.py:loss)" in not_deterministic
 
 
 @pytest.mark.parametrize(("version", "steps", "trained"), [(0, None, []), (3, None, [2]), (2, "0:2", [0, 1, 2])])

@@ -71,14 +71,20 @@ def make_conductor(
     judge: GroupFilter | None = None,
     texts: Texts | None = None,
     *,
+    policy: Policy | None = None,
     offload: Any = inline,
     deadline_s: float = 10.0,
     **more: Any,
 ) -> Conductor:
-    """A conductor that has read nothing yet. more: of its arguments."""
+    """A conductor that has read nothing yet. policy: what it decides by, in place of plan, judge and texts. more: of
+    its arguments.
+    """
     return Conductor(
         worker,
-        Policy(plan, judge or keep_all, lambda raw, sizes: normalize_rewards(raw, sizes, AlgorithmSettings()), texts),
+        policy
+        or Policy(
+            plan, judge or keep_all, lambda raw, sizes: normalize_rewards(raw, sizes, AlgorithmSettings()), texts
+        ),
         feed,
         offload,
         deadline_s=deadline_s,

@@ -24,6 +24,7 @@ from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunPhase, RunState
 from slime_events.loop.conductor.accept import GroupFilter
+from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
 from storage.follow import Follower
@@ -66,6 +67,7 @@ class Simulation:
         started: RunStarted | None = None,
         feed: PromptFeed | None = None,
         recorded: OpenedRun | None = None,
+        policy: Policy | None = None,
         log: MemoryLog | None = None,
     ) -> None:
         self._incarnation = incarnation
@@ -80,7 +82,8 @@ class Simulation:
         self.feed = feed or make_feed(folder, rows, evaluations or {})
         worker = self._worker("conductor")
         reader = RecordedRolloutReader(worker.id, recorded)
-        self.conductor = make_conductor(worker, self.plan, self.feed, judge, deadline_s=deadline_s, recorded=reader)
+        more: dict[str, Any] = {"deadline_s": deadline_s, "recorded": reader, "policy": policy}
+        self.conductor = make_conductor(worker, self.plan, self.feed, judge, **more)
         self.inbox = Inbox(worker, self.feed, NatsAddress(url=""))
         self.trainer = self._new_trainer()
         self._whole_groups = whole_groups

@@ -29,6 +29,7 @@ import asyncio
 async def reward(args, sample): ...
 async def reward_of_one(sample): ...
 def filter_of_three(args, samples, extra): ...
+def correction(args, pg_loss): ...
 def filter_of_two(args, samples): ...
 def buffer_of_two(args, buffer): ...
 def generate(args, sample, sampling_params): ...
@@ -109,6 +110,8 @@ def _archive(folder: Path, run: str, settings: TrainSettings) -> None:
     writer.close()
 
 
+LOSS = ("--loss-type", "custom_loss", "--custom-loss-function-path")
+TIS = ("--custom-tis-function-path",)
 REWARDS = [
     Case.train("reward: no such function", "--custom-rm-path", "own.py:nofunc"),
     Case.train("reward: no such file", "--custom-rm-path", "nowhere.py:reward"),
@@ -134,6 +137,19 @@ PLUG_POINTS = [
     Case.train("generate: no such function", "--custom-generate-function-path", "own.py:nofunc"),
     Case.train("generate: not async", "--custom-generate-function-path", "own.py:generate"),
     Case.train("generate: other arguments", "--custom-generate-function-path", "own.py:generate_of_one"),
+    Case.train("loss: none named", "--loss-type", "custom_loss", names="custom_loss_function_path"),
+    Case.train("loss: no such function", *LOSS, "own.py:nofunc", names="--custom-loss-function-path"),
+    Case.train("loss: other arguments", *LOSS, "own.py:filter_of_three", names="--custom-loss-function-path"),
+    Case.train("advantage: other arguments", "--custom-advantage-function-path", "own.py:filter_of_three"),
+    Case.train("advantage: its file raises", "--custom-advantage-function-path", "raises.py:reward"),
+    Case.train("correction: no such module", "--use-tis", *TIS, "no_such_module.f", names=TIS[0]),
+    Case.train("correction: other names", "--use-tis", *TIS, "own.py:correction", names=TIS[0]),
+    Case.train("correction: nothing calls it", *TIS, "own.py:correction", names="custom_tis_function_path"),
+    Case.train("sum: other arguments", "--custom-pg-loss-reducer-function-path", "own.py:buffer_of_two"),
+    Case.train("post-processing: other arguments", "--custom-reward-post-process-path", "own.py:filter_of_three"),
+    Case.train("init: other arguments", "--custom-megatron-init-path", "own.py:buffer_of_two"),
+    Case.train("hook: no such file", "--custom-megatron-before-log-prob-hook-path", "nowhere.py:hook"),
+    Case.train("hook: other arguments", "--custom-megatron-before-train-step-hook-path", "own.py:filter_of_three"),
     Case.train("hook: no such function", "--rollout-sample-hook-path", "own.py:nofunc"),
     Case.train(
         "hook: the second takes one argument",

@@ -285,6 +285,8 @@ def make_advantages(
     samples: Sequence[tuple[str, float, npt.NDArray[np.int8]]], settings: AlgorithmSettings
 ) -> dict[str, Advantage]:
     """By sample, of those with a trained token. samples: name, reward as sealed, loss mask."""
+    if settings.custom_advantage_function_path or not settings.compute_advantages_and_returns:
+        return {}  # made by the user's function in the trainer, or not at all
     left_out: tuple[str, ...] = ()
     if has_kl_penalty(settings):
         left_out = ("kl", *(("whitening",) if settings.normalize_advantages else ()))

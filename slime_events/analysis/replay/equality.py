@@ -18,7 +18,7 @@ from schemas.rollouts import RolloutRequested
 
 Verdict = GroupAccepted | GroupRejected
 ALWAYS = frozenset({GroupAccepted, GroupRejected, BatchSealed, RolloutRequested, EvalCompleted})
-CODE_ONLY = frozenset({"filter", "filter_digest", "functions"})
+CODE_ONLY = frozenset({"filter", "filter_digest", "functions", "post_process", "post_process_digest"})
 """Which code decided, not what: the same verdict by another filter is the same decision."""
 OUTCOMES = frozenset({"removed", "log_function"})
 """What functions decided that may do something else the next time: it is as recorded."""

@@ -76,7 +76,7 @@ class Replay:
         self._values: dict[str, dict[str, Any]] = {}
         self._policy = policy
         self._state = RunState(run=run)
-        self._texts = policy.texts if policy is not None and policy.texts is not None else Texts()
+        self._texts = policy.texts if policy is not None and policy.texts is not None else Texts(until_trained=True)
         self._cycles = Cycles()
         self._begins = True  # a conductor may have started since the last decision
         self._quiet = False  # nothing would have been decided at the last position
@@ -150,7 +150,8 @@ class Replay:
         if is_broken(state, policy.plan) or is_complete(state, policy.plan):
             return []
         try:
-            events = run_cycle(state, policy.plan, policy.group_filter, policy.normalise, self._feed)
+            decides = (policy.group_filter, policy.normalise, self._feed, policy.post_process)
+            events = run_cycle(state, policy.plan, *decides)
         except DataError as error:
             self._why = str(error)
             return []

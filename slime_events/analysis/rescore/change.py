@@ -12,6 +12,7 @@ from slime_events.core.config.fields import settings_fields
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 from slime_events.core.run.run_settings import differences, flag_of
+from slime_events.plugins.trainer_points import POST_PROCESS
 
 MAY_CHANGE = {
     "reward": frozenset(field.name for field in settings_fields() if field.component == "reward"),
@@ -57,6 +58,12 @@ def make_change(before: TrainSettings, flags: Sequence[str] = ()) -> Change:
         for given in ((), flags)
     )
     changed = differences(before, after)
+    if path := before.algorithm.custom_advantage_function_path:
+        raise InvalidValue(
+            f"the advantages of this run were made by {path} in the trainer: to try others train a branch"
+        )
+    if not before.algorithm.compute_advantages_and_returns:
+        raise InvalidValue("this run was trained without advantages, so that no reward had a part in it")
     wrong = [flag_of(field) for component, field, _, _ in changed if field not in MAY_CHANGE.get(component, ())]
     if wrong:
         allowed = ", ".join(flag_of(field) for fields in MAY_CHANGE.values() for field in sorted(fields))
@@ -64,7 +71,8 @@ def make_change(before: TrainSettings, flags: Sequence[str] = ()) -> Change:
             f"{', '.join(wrong)}: recorded rollouts cannot say what it would have changed. Rescoring takes {allowed}; "
             "for other settings train a branch: slime-events branch"
         )
-    own = {flag for f in settings_fields() if f.component == "reward" for flag in (f.flag, f.negative)}
+    graders = (f for f in settings_fields() if f.component == "reward" and f.name != POST_PROCESS.field)
+    own = {flag for f in graders for flag in (f.flag, f.negative)}
     return Change(before, after, not flags or any(flag.partition("=")[0] in own for flag in flags))
 
 

@@ -30,6 +30,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.trajectory import Fetch
 from slime_events.loop.conductor.accept import GroupFilter
+from slime_events.plugins.post_process import PostProcess
 from slime_events.plugins.rewards.outcome import RewardFailure, failure
 
 
@@ -118,16 +119,20 @@ def _state(group: Group, rewards: Sequence[float]) -> GroupState:
 
 
 class _Waiting(NamedTuple):
-    """An accepted group until its batch is sealed. rewards: as they would be; None where it would be rejected."""
+    """An accepted group until its batch is sealed. rewards: as they would be; None where it would be rejected. states:
+    the group with its rewards as they were and as they would be, where a user's function looks at them.
+    """
 
     rewards: tuple[float, ...] | None
     masks: tuple[Mask, ...]
+    states: tuple[GroupState, ...] = ()
 
 
 @dataclass(slots=True)
 class Comparison:
     """Takes everything in the log's order. judge: the filter of the change, None where every group is kept. changes:
-    where what would differ is written. most: of each kind of example. waiting: accepted groups that no batch has yet.
+    where what would differ is written. most: of each kind of example. processes: the user's own normalisation of a
+    batch's rewards, before and after. waiting: accepted groups that no batch has yet.
     before, after: rewards of training samples. mismatched: see `Report`.
     """
 
@@ -136,6 +141,7 @@ class Comparison:
     fetch: Fetch
     changes: IO[bytes] | None
     most: int = 5
+    processes: tuple[PostProcess | None, PostProcess | None] = (None, None)
     waiting: dict[str, _Waiting] = field(default_factory=dict)
     samples: Samples = field(default_factory=Samples)
     groups: Groups = field(default_factory=Groups)
@@ -161,7 +167,13 @@ class Comparison:
         if before.accepted:
             rewards = tuple(one for one in grades if not isinstance(one, RewardFailure)) if after.accepted else None
             masks = tuple(self._mask(sample) for sample in group.samples.values())
-            self.waiting[prompt.group] = _Waiting(rewards, masks)
+            self.waiting[prompt.group] = _Waiting(rewards, masks, self._states(group, rewards))
+
+    def _states(self, group: Group, rewards: tuple[float, ...] | None) -> tuple[GroupState, ...]:
+        if self.processes == (None, None):
+            return ()
+        was = [sample.value for sample in group.samples.values() if sample.value is not None]
+        return _state(group, was), _state(group, rewards if rewards is not None else was)
 
     def _compare_samples(self, group: Group, grades: Sequence[Grade]) -> None:
         for (name, sample), one in zip(group.samples.items(), grades, strict=True):
@@ -219,11 +231,13 @@ class Comparison:
             self.mismatched += 1  # not the groups that were decided
             return
         groups = _without(groups, sealed)
-        normalised, before, ess_before = _trained_on(sealed.raw_rewards, groups, self.change.before.algorithm)
+        was, now = self.processes
+        settings = self.change.before.algorithm
+        normalised, before, ess_before = _trained_on(sealed.raw_rewards, groups, settings, was, 0)
         self.mismatched += not all(map(_close, normalised, sealed.rewards))
         stay = [group for group in groups if group.rewards is not None]
         rewards = [reward for group in stay for reward in group.rewards or ()]
-        _, after, ess_after = _trained_on(rewards, stay, self.change.after.algorithm)
+        _, after, ess_after = _trained_on(rewards, stay, self.change.after.algorithm, now, 1)
         stays = np.repeat([group.rewards is not None for group in groups], sizes)
         differ = ~np.isclose(before[stays], after, rtol=1e-9, atol=1e-12)
         self.steps.append(
@@ -262,11 +276,21 @@ def _without(groups: Sequence[_Waiting], sealed: BatchSealed) -> list[_Waiting]:
 
 
 def _trained_on(
-    raw: Sequence[float], groups: Sequence[_Waiting], algorithm: AlgorithmSettings
-) -> tuple[list[float], Floats, float]:
-    """Normalised rewards and mean advantage of each sample of these groups, and their effective sample size."""
+    raw: Sequence[float],
+    groups: Sequence[_Waiting],
+    algorithm: AlgorithmSettings,
+    process: PostProcess | None,
+    place: int,
+) -> tuple[Sequence[float], Floats, float]:
+    """Normalised rewards and mean advantage of each sample of these groups, and their effective sample size. process:
+    the user's own normalisation, of the groups' states at `place`. Raises PlugPointError.
+    """
     masks = [mask for group in groups for mask in group.masks]
-    normalised = normalize_rewards(raw, [len(group.masks) for group in groups], algorithm)
+    normalised: Sequence[float]
+    if process is not None:
+        normalised = process([group.states[place] for group in groups]).rewards
+    else:
+        normalised = normalize_rewards(raw, [len(group.masks) for group in groups], algorithm)
     advantages = sample_advantages(normalised, masks, algorithm).mean
     return normalised, advantages, effective_sample_size(advantage_weights(advantages, masks, algorithm))
 

@@ -23,6 +23,7 @@ from slime_events.analysis.rescore.report import Report, distributions
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.decide import make_group_filter
+from slime_events.plugins.post_process import PostProcess
 from storage.archive.log import ArchivedLog
 from storage.archive.segment import SegmentRecord
 from storage.cancellation import end_all
@@ -44,7 +45,8 @@ async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = Non
     settings = change.after
     filtered = settings.rollout.dynamic_sampling_filter_path
     judge = make_group_filter(settings.rollout, ArgsView.of_run(settings))
-    comparison = Comparison(change, judge if filtered else None, opened.fetch, out, most)
+    was, now = (PostProcess.of(one.reward, ArgsView.of_run(one)) for one in (change.before, settings))
+    comparison = Comparison(change, judge if filtered else None, opened.fetch, out, most, (was, now))
     own = change.regrade and (settings.reward.custom_rm_path or settings.rollout.custom_generate_function_path)
     fetch = opened.fetch if own else None
     collector = Collector(opened.run, fetch)

@@ -23,6 +23,7 @@ class Compared(enum.StrEnum):
     REWARDS = "rewards"
     BATCH = "batch digest"
     COMMITTED_BATCH = "batch digest of the commit"
+    FUNCTION = "digest of a user's function"
     WEIGHTS = "weights digest"
     OPTIMIZER = "optimizer digest"
 
@@ -49,6 +50,15 @@ def training_differences(committed: StepCommitted, trained: Digests) -> tuple[Di
     return tuple(Difference(what, recorded, now) for what, recorded, now in pairs if recorded and recorded != now)
 
 
+def function_differences(committed: StepCommitted, functions: Mapping[str, str]) -> tuple[Difference, ...]:
+    """The user's functions that trained the step and have another source now."""
+    return tuple(
+        Difference(Compared.FUNCTION, recorded, functions.get(name, "missing"), f"{name} was changed since the run")
+        for name, recorded in committed.functions.items()
+        if functions.get(name) != recorded
+    )
+
+
 def commit_differences(committed: StepCommitted, sealed: BatchSealed) -> tuple[Difference, ...]:
     """Whether the step was committed with another batch than the one in the log."""
     if committed.batch_digest == sealed.digest:
@@ -58,6 +68,8 @@ def commit_differences(committed: StepCommitted, sealed: BatchSealed) -> tuple[D
 
 def reward_differences(sealed: BatchSealed, assigned: Mapping[str, float]) -> tuple[Difference, ...]:
     """Rewards in the batch that were not assigned to its samples, as one difference that names the first."""
+    if sealed.post_process:
+        return ()  # the user's function made them of those that were assigned
     pairs = zip(sealed.samples, sealed.raw_rewards, strict=True)
     wrong = [(sample, raw) for sample, raw in pairs if assigned.get(sample, raw) != raw]
     if not wrong:

@@ -6,6 +6,7 @@ import msgspec
 
 from schemas.runs import RunStarted
 from slime_events.analysis.retrain.difference import Compared, Retrained
+from slime_events.plugins.trainer_points import IN_RANKS
 
 CHANGED = frozenset({Compared.REWARDS, Compared.BATCH, Compared.COMMITTED_BATCH})
 """These follow from the log alone: training has no part in them."""
@@ -35,12 +36,23 @@ def likely_causes(
             f"the run's trainer was restored at version {restored} with an approximate optimizer: steps from there on "
             "come out as committed only from a checkpoint that was saved since"
         )
+    if Compared.FUNCTION in compared:
+        causes.append("a function of the run's user is another one now: see above which")
+    elif own := _functions(started):
+        causes.append(f"a function of the run's user is not deterministic ({', '.join(own)})")
     causes += [f"other versions of the parts ({'; '.join(others)})"] if others else []
     if compared == {Compared.OPTIMIZER}:
         causes.append("the run's ranks were laid out in another way than its settings say: the weights are equal")
     causes.append("other hardware than the run's: the same instructions on another processor may round differently")
     causes.append(f"an event of step {wrong.step} was changed after the run together with every digest that names it")
     return tuple(causes)
+
+
+def _functions(started: RunStarted | None) -> list[str]:
+    """Paths of the user's functions that had a part in the training."""
+    settings = started.settings if started is not None else {}
+    paths = (settings.get(point.component, {}).get(point.field) for point in IN_RANKS)
+    return [path for path in paths if path]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ from slime_events.core.gpus import this_machine
 from slime_events.core.run.process_environment import rank_environment
 from slime_events.plugins.loader import check_call, load_function
 from slime_events.plugins.step_functions import POINTS, StepFunction
+from slime_events.plugins.trainer_points import points_in_use
 
 KNOCK_S = 2.0
 """Seconds in which a server has to take a connection, all its addresses together."""
@@ -73,6 +74,8 @@ def check_learner(settings: TrainSettings) -> None:
     if Path(settings.trainer.hf_checkpoint, "config.json").is_file():
         _try("--hf-checkpoint", _check_model, settings)
     _check_filter(settings)
+    for point, path in points_in_use(settings):
+        _try(point.flag, point.check, path)
 
 
 def _try(flag: str, check: Callable[..., object], *arguments: Any) -> None:
@@ -113,6 +116,8 @@ def _check_plug_points(settings: TrainSettings) -> None:
     if path := data.buffer_filter_path:
         _try("--buffer-filter-path", _check_function, path, "(args, None, buffer, num_samples)", 4)
     _check_filter(settings)
+    for point, path in points_in_use(settings):
+        _try(point.flag, point.check, path)
     if settings.debug.debug_train_only:
         return
     for setting in POINTS:

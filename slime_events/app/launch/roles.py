@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from actors.debug.debug_processes import DumperActor, LoaderActor, UntrainedActor
+from actors.debug.supervised import SupervisedActor
 from actors.ray_actors import ArchivistActor, ConductorActor, GraderActor, RankActor, TrainerActor
 from schemas.errors import RankLost, SlimeEventsError
 from schemas.redaction import shown
@@ -28,10 +29,11 @@ class Roles:
     def __init__(self, cluster: Cluster, settings: TrainSettings, address: RunAddress) -> None:
         self._cluster, self._settings, self._address = cluster, settings, address
         debug = settings.debug
+        loader = SupervisedActor if settings.data.supervised else LoaderActor
         self._classes: dict[str, type] = {
             CONDUCTOR: ConductorActor,  # first, as Ray starts few processes at a time and the others' imports take long
             TRAINER: UntrainedActor if debug.debug_rollout_only else TrainerActor,
-            **({LOADER: LoaderActor} if debug.debug_train_only else {GRADER: GraderActor}),
+            **({LOADER: loader} if debug.debug_train_only else {GRADER: GraderActor}),
             ARCHIVIST: ArchivistActor,
             **({DUMPER: DumperActor} if debug.save_debug_rollout_data else {}),
         }

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.fields import settings_fields
 from slime_events.core.config.settings import TrainSettings
 
@@ -100,6 +101,8 @@ def _data(settings: TrainSettings) -> Iterator[str]:
         yield "data_source_path excludes archive_prompts and prompt_sampler: it decides itself which prompt is next."
     if data.prompt_sampler == "curriculum" and data.prompt_data is None:
         yield "prompt_sampler curriculum needs prompt_data: it selects rows of that file."
+    if data.supervised:
+        yield from _supervised(settings)
     if data.archive_reuse != "rollouts":
         return
     if data.archive_prompts is None:
@@ -111,6 +114,26 @@ def _data(settings: TrainSettings) -> Iterator[str]:
             "archive_reuse rollouts needs use_tis: recorded log-probs are those of another policy than the one that is "
             "trained, and without the weights of TIS the gradient would be biased towards it."
         )
+
+
+def _supervised(settings: TrainSettings) -> Iterator[str]:
+    data, rollout = settings.data, settings.rollout
+    if data.prompt_data is None:
+        yield "supervised needs prompt_data: its chats are what is trained on."
+    if settings.algorithm.loss_type == "policy_loss":
+        yield "supervised needs loss_type sft_loss or custom_loss: there are no rewards, which policy_loss is made of."
+    if rollout.n_samples_per_prompt != 1:
+        yield f"supervised excludes n_samples_per_prompt {rollout.n_samples_per_prompt}: a row is one sample."
+    elsewhere = {
+        "archive_prompts": data.archive_prompts,
+        "data_source_path": data.data_source_path,
+        "load_debug_rollout_data": settings.debug.load_debug_rollout_data,
+        "debug_rollout_only": settings.debug.debug_rollout_only,
+    }
+    if others := [name for name, value in elsewhere.items() if value]:
+        yield f"supervised excludes {', '.join(others)}: samples are the rows of prompt_data, and they are trained."
+    if settings.evaluation.eval_interval is not None:
+        yield "supervised excludes eval_interval: an evaluation needs engines."
 
 
 def _algorithm(settings: TrainSettings) -> Iterator[str]:
@@ -125,6 +148,7 @@ def _algorithm(settings: TrainSettings) -> Iterator[str]:
             "use_rollout_logprobs excludes use_tis: TIS corrects the engine's log-probs against the trainer's, and "
             "with the engine's as old policy there is nothing to correct."
         )
+    yield from _loss(algorithm)
     if algorithm.eps_clip_c is not None and algorithm.eps_clip_c <= 1:
         yield f"eps_clip_c is {algorithm.eps_clip_c}: the dual clip bounds ratios above 1, so it must be above 1."
     if algorithm.tis_clip_low > algorithm.tis_clip:
@@ -132,6 +156,31 @@ def _algorithm(settings: TrainSettings) -> Iterator[str]:
     for name in ("gamma", "lambd"):
         if not 0 <= getattr(algorithm, name) <= 1:
             yield f"{name} is {getattr(algorithm, name)}: a discount lies between 0 and 1."
+
+
+def _loss(algorithm: AlgorithmSettings) -> Iterator[str]:
+    kind, own = algorithm.loss_type, algorithm.custom_loss_function_path
+    if kind == "custom_loss" and own is None:
+        yield "loss_type custom_loss needs custom_loss_function_path: the function to minimise."
+    if kind != "custom_loss" and own is not None:
+        yield f"custom_loss_function_path needs loss_type custom_loss: with {kind} nothing calls it."
+    if kind == "policy_loss" and not algorithm.compute_advantages_and_returns:
+        yield "disable_compute_advantages_and_returns leaves loss_type policy_loss without what it is made of."
+    if algorithm.custom_advantage_function_path and not algorithm.compute_advantages_and_returns:
+        yield "custom_advantage_function_path excludes disable_compute_advantages_and_returns: nothing would call it."
+    if algorithm.custom_tis_function_path and not (algorithm.use_tis or algorithm.get_mismatch_metrics):
+        yield "custom_tis_function_path needs use_tis or get_mismatch_metrics: nothing calls it otherwise."
+    terms = {
+        "custom_tis_function_path": algorithm.custom_tis_function_path,
+        "custom_pg_loss_reducer_function_path": algorithm.custom_pg_loss_reducer_function_path,
+        "use_tis": algorithm.use_tis,
+        "get_mismatch_metrics": algorithm.get_mismatch_metrics,
+        "use_kl_loss": algorithm.use_kl_loss,
+        "entropy_coef": algorithm.entropy_coef,
+        "use_opsm": algorithm.use_opsm,
+    }
+    if kind == "sft_loss" and (given := [name for name, value in terms.items() if value]):
+        yield f"loss_type sft_loss has no place for {', '.join(given)}: they are terms of the policy loss."
 
 
 def _trainer(settings: TrainSettings) -> Iterator[str]:
@@ -221,8 +270,11 @@ def _debug(settings: TrainSettings) -> Iterator[str]:
     debug = settings.debug
     if debug.debug_rollout_only and debug.debug_train_only:
         yield "debug_rollout_only and debug_train_only exclude each other: nothing would be left to run."
-    if debug.debug_train_only and not debug.load_debug_rollout_data:
-        yield "debug_train_only needs load_debug_rollout_data: without engines rollouts come from dumps."
+    if debug.debug_train_only and not debug.load_debug_rollout_data and not settings.data.supervised:
+        yield (
+            "debug_train_only needs load_debug_rollout_data or supervised: without engines rollouts come from dumps or "
+            "are the rows of prompt_data."
+        )
     for name in ("save_debug_rollout_data", "save_debug_train_data"):
         if (template := getattr(debug, name)) and "{rollout_id}" not in template:
             yield f"{name} needs {{rollout_id}} in its path: each step has a file of its own."

@@ -5,9 +5,11 @@ from typing import Any
 
 from schemas.errors import InvalidValue
 
+NULL = "is null: leave it out, and read it with getattr(args, name, None)"
+
 
 def read_yaml(path: str, flag: str) -> dict[str, Any]:
-    """A YAML mapping of texts to JSON values. Raises InvalidValue, with the flag and the file in its message."""
+    """A YAML mapping of texts to JSON values, or None. Raises InvalidValue, which names flag and file."""
     import yaml  # type: ignore[import-untyped]  # only who gives such a file waits for it
 
     try:
@@ -23,7 +25,7 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
     for name, value in values.items():
         if not isinstance(name, str) or not name.isidentifier():
             raise InvalidValue(f"{flag} {path}: {name!r} cannot be a name on args: use letters, digits and _.")
-        if problem := _problem(value):
+        if value is not None and (problem := _problem(value)):
             raise InvalidValue(f"{flag} {path}: {name} {problem}.")
     return values
 
@@ -36,7 +38,7 @@ def _problem(value: Any) -> str:
     if isinstance(value, list):
         return next(filter(None, map(_problem, value)), "")
     if value is None:
-        return "is null: leave it out, and read it with getattr(args, name, None)"
+        return NULL
     if isinstance(value, str | bool | float) or (isinstance(value, int) and -(2**63) <= value < 2**63):
         return ""
     return f"is {type(value).__name__} {value}: put it in quotes, and read it as text"

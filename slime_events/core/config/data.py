@@ -19,6 +19,13 @@ class DataSettings(Settings, frozen=True, kw_only=True):
     apply_chat_template_kwargs: Annotated[dict[str, Any], doc("JSON: extra arguments of the template")] = field(
         default_factory=dict
     )
+    supervised: Annotated[
+        bool, doc("train on the chats of prompt-data themselves: no engines, no graders; sets debug-train-only")
+    ] = False
+    loss_mask_type: Annotated[
+        Literal["qwen", "qwen3", "qwen3_5", "distill_qwen"],
+        doc("of supervised: how the tokens of the assistant's turns are found"),
+    ] = "qwen"
     rollout_shuffle: Annotated[bool, doc("shuffle at each epoch (slime's rule: seed + epoch)")] = False
     prompt_sampler: Annotated[
         Literal["file", "curriculum"],

@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
+from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.engine import Device
 from slime_events.core.config.rollout import EvalSettings, RolloutSettings, staleness_bound
 from slime_events.core.config.settings import TrainSettings
@@ -65,6 +66,9 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     cannot be derived stays None, and `impossible` says why. Idempotent.
     """
     settings, notes = _debug(settings)
+    if settings.data.supervised:
+        settings, more = _supervised(settings, given)
+        notes += more
     checkpoint = settings.engine.hf_checkpoint or settings.trainer.hf_checkpoint
     algorithm, rollout = settings.algorithm, settings.rollout
     if algorithm.eps_clip_high is None:
@@ -91,6 +95,9 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
         notes.append(
             "rollout_top_p is not 1: engine and trainer take log-probs over the whole vocabulary all the same."
         )
+    notes += [
+        f"{name} has no effect: it is MIS's, which custom_tis_function_path would name." for name in _idle(algorithm)
+    ]
     if algorithm.kl_loss_coef and not algorithm.use_kl_loss:
         notes.append("kl_loss_coef has no effect: use_kl_loss is not set.")
     trainer = replace(settings.trainer, hf_checkpoint=settings.trainer.hf_checkpoint or checkpoint)
@@ -108,6 +115,36 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
         reward=replace(reward, eval_reward_key=reward.eval_reward_key or reward.reward_key),
     )
     return derived, tuple(notes)
+
+
+_DRAWN = ("dynamic_sampling_filter_path", "custom_generate_function_path", "partial_rollout")
+
+
+def _supervised(settings: TrainSettings, given: Collection[tuple[str, str]]) -> tuple[TrainSettings, list[str]]:
+    """A row is one sample, and nothing is generated or graded."""
+    notes, rollout = list[str](), settings.rollout
+    if ("rollout", "n_samples_per_prompt") not in given and rollout.n_samples_per_prompt != 1:
+        rollout = replace(rollout, n_samples_per_prompt=1)
+        notes.append("n_samples_per_prompt is 1: supervised samples are those of prompt_data.")
+    defaults = {name: getattr(RolloutSettings(), name) for name in _DRAWN}
+    idle = [name for name in _DRAWN if getattr(rollout, name) != defaults[name]]
+    idle += ["rm_type"] if settings.reward.rm_type else []
+    idle += ["custom_rm_path"] if settings.reward.custom_rm_path else []
+    if idle:
+        notes.append(f"{', '.join(idle)}: no effect; nothing is generated or graded (supervised).")
+    debug = replace(settings.debug, debug_train_only=True)
+    return replace(settings, debug=debug, rollout=replace(rollout, **defaults)), notes
+
+
+_OF_MIS = tuple(f"tis_{name}" for name in ("level", "mode", "lower_bound", "upper_bound", "batch_normalize"))
+_OF_MIS += ("use_rs", *(f"rs_{name}" for name in ("level", "lower_bound", "upper_bound", "veto_threshold")))
+
+
+def _idle(algorithm: AlgorithmSettings) -> list[str]:
+    """Settings that were given and that nothing looks at."""
+    if algorithm.custom_tis_function_path or algorithm.custom_loss_function_path:
+        return []  # a user's function may look at all of them
+    return [name for name in _OF_MIS if getattr(algorithm, name) != getattr(AlgorithmSettings(), name)]
 
 
 def on_device(settings: TrainSettings, device: Device) -> TrainSettings:

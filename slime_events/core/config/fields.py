@@ -22,6 +22,7 @@ DISABLE_NAMES = {
     "rewards_normalization": "--disable-rewards-normalization",
     "grpo_std_normalization": "--disable-grpo-std-normalization",
     "wandb_random_suffix": "--disable-wandb-random-suffix",
+    "compute_advantages_and_returns": "--disable-compute-advantages-and-returns",
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue, MissingPart, UnknownFlag
 from slime_events.core.config import tables
 from slime_events.core.config.combinations import impossible
-from slime_events.core.config.custom_config import read_yaml
+from slime_events.core.config.custom_config import NULL, read_yaml
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.fields import Registered, honoured, settings_fields
 from slime_events.core.config.installed import InstalledField, megatron_fields, sglang_fields
@@ -135,6 +135,12 @@ def _apply_custom_config(draft: _Draft) -> None:
     added = dict(table.get("custom_config", {}))
     for name, value in read_yaml(path, "--custom-config-path").items():
         owners = [one for one in settings_fields() if one.name == name and one.component != "run"]
+        if value is None:  # as where it is left out
+            if not owners or any(known.default is not None for known in owners):
+                raise InvalidValue(f"--custom-config-path {path}: {name} {NULL}.")
+            for known in owners:
+                draft.values.get(known.component, {}).pop(name, None)
+            continue
         for known in owners:
             expected = draft.registered.type_of(known)
             if not fits(value, expected):
@@ -164,6 +170,8 @@ def _apply(draft: _Draft, one: _Occurrence) -> None:
         arity, reason = tables.INERT[flag]
         one.take(arity)
         draft.inert.setdefault(reason, []).append(flag)
+    elif len(one.words) == 1 and (flag, one.words[0]) in tables.SETTING_VALUES:
+        draft.put(*tables.SETTING_VALUES[flag, one.words[0]])
     elif flag in tables.ONLY_VALUE:
         (word,) = one.take("one")
         only, reason = tables.ONLY_VALUE[flag]

@@ -23,6 +23,9 @@ class RewardSettings(Settings, frozen=True, kw_only=True):
     custom_rm_path: Annotated[
         str | None, doc("your grader, sync or async: (args, sample) or, with group-rm, (args, samples)")
     ] = None
+    custom_reward_post_process_path: Annotated[
+        str | None, doc("own normalisation of a batch's rewards: (args, samples) -> (raw_rewards, rewards)")
+    ] = None
     reward_key: Annotated[str | None, doc("entry to train on where the grader gives a dict")] = None
     eval_reward_key: Annotated[str | None, doc("the same for evaluation; default: reward-key")] = None
     group_rm: Annotated[bool, doc("grade a whole group at once")] = False

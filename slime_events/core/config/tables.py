@@ -65,7 +65,6 @@ ONLY_VALUE: dict[str, tuple[str, str]] = {
         "the trainer is Megatron-core, which loads Hugging Face checkpoints directly, so the conversion that FSDP "
         "saved is not needed: leave the flag out",
     ),
-    "--loss-type": ("policy_loss", "SFT and custom losses need their own plug point in the trainer"),
     "--update-weight-mode": ("full", "delta weight versions need a delta writer in the weight store"),
     "--rollout-data-transport": ("object-store", "rollouts reach the trainer through the log"),
     "--rollout-function-path": (
@@ -84,6 +83,11 @@ ONLY_VALUE: dict[str, tuple[str, str]] = {
     "--tokenizer-type": ("HuggingFaceTokenizer", "the tokenizer is the checkpoint's"),
 }
 """The one value that is accepted, since it applies anyway, and why no other is."""
+
+SETTING_VALUES: dict[tuple[str, str], tuple[str, str, object]] = {
+    ("--rollout-function-path", "slime.rollout.sft_rollout.generate_rollout"): ("data", "supervised", True),
+}
+"""Values of slime's flags that are a setting here: component, field and value."""
 
 USUAL_VALUES: dict[str, tuple[str, ...]] = {
     "--data-source-path": (
@@ -105,15 +109,11 @@ _NOT_YET = {
         "--critic-lr-warmup-iters --num-critic-only-steps --value-clip"
     ),
     "its plug point does not exist; graders (--custom-rm-path) and --dynamic-sampling-filter-path do": (
-        "--rollout-data-postprocess-path --custom-reward-post-process-path --custom-update-weight-post-write-path"
+        "--rollout-data-postprocess-path --custom-update-weight-post-write-path"
     ),
     "the trainer makes its batch of the log's events: change samples with --rollout-sample-hook-path, leave some out "
     "with --rollout-sample-filter-path": "--custom-convert-samples-to-train-data-path",
-    "it needs a plug point in the trainer": (
-        "--custom-loss-function-path --custom-advantage-function-path --custom-tis-function-path "
-        "--custom-pg-loss-reducer-function-path --custom-model-provider-path --custom-megatron-init-path "
-        "--custom-megatron-before-log-prob-hook-path --custom-megatron-before-train-step-hook-path"
-    ),
+    "the model is built from the checkpoint's config.json": "--custom-model-provider-path",
     "put Megatron's settings into [trainer.megatron] of a TOML file (--config)": "--megatron-config-path",
     "it needs a way to set the environment of trainer ranks alone": "--train-env-vars",
     "linear attention models are not built in the trainer": "--qwen-gdn-backend",
@@ -143,11 +143,6 @@ _NOT_YET = {
         "--use-checkpoint-opt-param-scheduler --override-opt-param-scheduler"
     ),
     "every weight version is a Hugging Face folder already: see `weights/` in the run's folder": "--save-hf",
-    "supervised losses need their own plug point in the trainer": (
-        "--disable-compute-advantages-and-returns --loss-mask-type"
-    ),
-    "entropy is measured in the training pass only": "--use-rollout-entropy",
-    "the agreement of engine and trainer log-probs is a metric of every step": "--get-mismatch-metrics",
     "it needs an optimizer that forgets between steps": "--reset-optimizer-states",
     "it needs an optimizer without moments": "--use-stateless-adam",
     "it needs the engine's expert routing in the rollout events": "--use-routing-replay --use-rollout-routing-replay",

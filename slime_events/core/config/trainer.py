@@ -72,6 +72,19 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     keep_weights_every: Annotated[
         int | None, doc("beside the newest, keep the weights of every Nth version for ever", above=0)
     ] = None
+    custom_megatron_init_path: Annotated[
+        str | None, doc("called in each rank once Megatron's groups exist, before the model is built: (args)")
+    ] = None
+    custom_megatron_before_log_prob_hook_path: Annotated[
+        str | None, doc("called in each rank before log-probs are scored: (args, model, store_prefix)")
+    ] = None
+    custom_megatron_before_train_step_hook_path: Annotated[
+        str | None,
+        doc(
+            "called in each rank before each optimizer step: (args, rollout_id, step_id, model, optimizer, "
+            "opt_param_scheduler)"
+        ),
+    ] = None
     megatron: Annotated[dict[str, Any], doc("other Megatron settings by name")] = field(default_factory=dict)
 
     @property

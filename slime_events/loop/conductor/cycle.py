@@ -25,30 +25,35 @@ from slime_events.loop.conductor.seal import Normalise
 from slime_events.loop.prompts.prompt import Prompted
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.decide import make_group_filter
+from slime_events.plugins.post_process import PostProcess
 from slime_events.plugins.texts import Texts
 from storage.log import Recorded
 
 
 class Policy(NamedTuple):
-    """What the conductor decides by beside the state: its settings, and two pure functions. texts: what the filter sees
-    of the samples beside the state; None where no filter is set.
+    """What the conductor decides by beside the state: its settings, and pure functions. texts: what the filter and the
+    post-processing see of the samples beside the state; None where neither is set.
     """
 
     plan: Plan
     group_filter: GroupFilter
     normalise: Normalise
     texts: Texts | None = None
+    post_process: PostProcess | None = None
 
     @classmethod
     def of(cls, settings: TrainSettings, texts: Texts | None = None) -> Policy:
         """The policy of these settings. texts: new ones by default. Raises PlugPointError, ValueError."""
-        texts = (texts or Texts()) if settings.rollout.dynamic_sampling_filter_path else None
+        processes = settings.reward.custom_reward_post_process_path is not None
+        looks = settings.rollout.dynamic_sampling_filter_path is not None or processes
+        texts = (texts or Texts(until_trained=processes)) if looks else None
         args = ArgsView.of_run(settings)
         return cls(
             make_plan(settings.rollout, settings.evaluation, settings.trainer),
             make_group_filter(settings.rollout, args, texts),
             functools.partial(normalize_rewards, settings=settings.algorithm),
             texts,
+            PostProcess.of(settings.reward, args, texts),
         )
 
 
@@ -68,9 +73,16 @@ class Feed(Protocol):
         """All prompts of one evaluation set, for one weight version."""
 
 
-def run_cycle(state: RunState, plan: Plan, group_filter: GroupFilter, normalise: Normalise, feed: Feed) -> list[Event]:
+def run_cycle(
+    state: RunState,
+    plan: Plan,
+    group_filter: GroupFilter,
+    normalise: Normalise,
+    feed: Feed,
+    post_process: PostProcess | None = None,
+) -> list[Event]:
     """The decisions, then the drawn prompts with their requests, then the evaluations that are due."""
-    events = decide(state, plan, group_filter, normalise)
+    events = decide(state, plan, group_filter, normalise, post_process)
     count = prompts_to_draw(state, plan)
     if count:
         events += with_requests(draw(state, count, feed), state, plan)

@@ -16,6 +16,7 @@ from slime_events.loop.conductor.accept import GroupFilter, has_ended, verdicts
 from slime_events.loop.conductor.draw import groups_needed, groups_to_request, requests_again, requests_for, requests_of
 from slime_events.loop.conductor.plan import Plan, is_suspended, may_decide
 from slime_events.loop.conductor.seal import Normalise, seal
+from slime_events.plugins.post_process import PostProcess
 
 
 def evals_due(state: RunState, plan: Plan) -> list[tuple[str, int]]:
@@ -57,12 +58,18 @@ def _result(evaluation: EvalState, groups: Sequence[GroupState]) -> EvalComplete
     )
 
 
-def decide(state: RunState, plan: Plan, group_filter: GroupFilter, normalise: Normalise) -> list[Event]:
+def decide(
+    state: RunState,
+    plan: Plan,
+    group_filter: GroupFilter,
+    normalise: Normalise,
+    post_process: PostProcess | None = None,
+) -> list[Event]:
     """Verdicts, a sealed batch, repeated requests, completed evaluations, and requests for waiting prompts."""
     if not may_decide(state, plan):
         return []
     decided = verdicts(state, plan, group_filter)
-    sealed = seal(state, plan, decided, normalise)
+    sealed = seal(state, plan, decided, normalise, post_process)
     events: list[Event] = [*decided, *sealed]
     events += requests_again(state, plan, training=not is_suspended(state.next_step + len(sealed), state, plan))
     events += evals_completed(state, plan)

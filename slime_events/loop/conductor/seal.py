@@ -13,14 +13,23 @@ from slime_events.core.state.group import GroupPhase, SamplePhase, SampleState
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.accept import Verdict
 from slime_events.loop.conductor.plan import Plan, at_boundary, in_time, is_suspended, last_step
+from slime_events.plugins.post_process import PostProcess, Processed
 
 Normalise = Callable[[Sequence[float], Sequence[int]], list[float]]
 """(raw rewards, group sizes) -> rewards normalised over their groups, the advantages' input."""
 _UNDER_WAY = frozenset({SamplePhase.REQUESTED, SamplePhase.RUNNING})
 
 
-def seal(state: RunState, plan: Plan, decided: Sequence[Verdict], normalise: Normalise) -> list[BatchSealed]:
-    """The next batch, if it is full and no group becomes too stale by sealing it. `decided`: verdicts of this cycle."""
+def seal(
+    state: RunState,
+    plan: Plan,
+    decided: Sequence[Verdict],
+    normalise: Normalise,
+    post_process: PostProcess | None = None,
+) -> list[BatchSealed]:
+    """The next batch, if it is full and no group becomes too stale by sealing it. `decided`: verdicts of this cycle.
+    post_process: in place of `normalise`. Raises PlugPointError.
+    """
     step = state.next_step
     if step >= plan.steps or at_boundary(step, state, plan):
         return []
@@ -39,7 +48,8 @@ def seal(state: RunState, plan: Plan, decided: Sequence[Verdict], normalise: Nor
     groups = candidates[: plan.groups]
     members = [(group.group, tuple(group.samples.values())) for group in groups]
     oldest = min(group.oldest for group in groups)
-    return [make_sealed(step, members, normalise, oldest=oldest, suspends=suspends)]
+    processed = post_process(groups) if post_process is not None else None
+    return [make_sealed(step, members, normalise, oldest=oldest, suspends=suspends, processed=processed)]
 
 
 def make_sealed(
@@ -49,20 +59,28 @@ def make_sealed(
     *,
     oldest: int,
     suspends: bool = False,
+    processed: Processed | None = None,
 ) -> BatchSealed:
-    """The batch of these groups, each with its graded samples, in their order. oldest: weight version in it."""
+    """The batch of these groups, each with its graded samples, in their order. oldest: weight version in it. processed:
+    the rewards, where a user's function made them.
+    """
     samples = [sample for _, members in groups for sample in members]
-    raw = [float(sample.reward) for sample in samples if sample.reward is not None]
-    rewards = normalise(raw, [len(members) for _, members in groups])
+    raw: Sequence[float] = [float(sample.reward) for sample in samples if sample.reward is not None]
+    if processed is not None:
+        raw, rewards = processed.raw, processed.rewards
+    else:
+        rewards = tuple(normalise(raw, [len(members) for _, members in groups]))
     return BatchSealed(
         step=step,
         groups=tuple(group for group, _ in groups),
         samples=tuple(sample.sample for sample in samples),
-        rewards=tuple(rewards),
+        rewards=rewards,
         raw_rewards=tuple(raw),
         digest=batch_digest(step, [(s.sample, s.digest, r) for s, r in zip(samples, rewards, strict=True)]),
         oldest_version=oldest,
         suspends=suspends,
+        post_process=processed.function if processed else "",
+        post_process_digest=processed.digest if processed else "",
     )
 
 

@@ -57,6 +57,11 @@ def learner_settings(parent: TrainSettings, requested: TrainSettings, *, steps: 
             f"{', '.join(recorded)}: went into the rollouts, which are there already. A learner decides on the "
             "algorithm, the trainer, the filter and the number of steps"
         )
+    if path := requested.reward.custom_reward_post_process_path:
+        raise InvalidValue(
+            f"the rewards of this run's batches were made by {path} (--custom-reward-post-process-path). A learner "
+            "normalises rewards by its own algorithm settings alone: train a branch (`slime-events branch`)"
+        )
     for component, flags in apart.items():
         raise InvalidValue(f"{', '.join(flags)}: {NOT_OF_A_LEARNER[component].format(run=requested.run.run)}")
     if requested.run.log_keep_steps not in (None, parent.run.log_keep_steps):

@@ -14,6 +14,7 @@ from schemas.ids import TRAIN
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
 from slime_events.plugins.sample import carried
+from slime_events.plugins.loss_masks import loss_masks_of
 
 
 class BadReason(enum.StrEnum):
@@ -90,6 +91,9 @@ class Tokenizer(Protocol):
     def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **kwargs: Any) -> Any:
         """A chat as text."""
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of some tokens."""
+
 
 class _BadFieldError(Exception):
     """Raised with the reason and the message of a `Problem`."""
@@ -110,8 +114,12 @@ def make_prompt(
         label = _label(fields, settings.label_key)
         metadata = _metadata(fields, settings.metadata_key)
         tools = _tools(fields, settings.tool_key)
-        text, messages = _text(fields, settings, tokenizer, tools)
-        tokens = None if tokenizer is None else _tokens(text, tokenizer, max_prompt_len)
+        messages: list[dict[str, Any]] | None
+        if settings.supervised:
+            text, messages, tokens = _example(fields, settings, tokenizer, max_prompt_len, tools)
+        else:
+            text, messages = _text(fields, settings, tokenizer, tools)
+            tokens = None if tokenizer is None else _tokens(text, tokenizer, max_prompt_len)
     except _BadFieldError as error:
         return Problem(*error.args)
     chat = messages is not None and not settings.apply_chat_template
@@ -139,6 +147,36 @@ def _text(
         message = f"the chat template raised {type(error).__name__}: {error}"
         raise _BadFieldError(BadReason.TEMPLATE_FAILED, message) from error
     return str(text), messages
+
+
+def _example(
+    fields: Mapping[str, Any],
+    settings: DataSettings,
+    tokenizer: Any,
+    max_prompt_len: int | None,
+    tools: list[dict[str, Any]] | None,
+) -> tuple[str, list[dict[str, Any]], npt.NDArray[np.int32] | None]:
+    """A whole chat to train on. Its prompt is what stands before the first trained token."""
+    key = settings.input_key
+    messages = _required(fields, key, "--input-key")
+    if not _is_list_of_objects(messages) or not all({"role", "content"} <= one.keys() for one in messages):
+        raise _wrong_type(key, messages, "a list of chat messages with role and content")
+    if not any(one["role"] == "assistant" for one in messages):
+        raise _BadFieldError(BadReason.EMPTY_PROMPT, f"no message of {key!r} is an assistant's: nothing to train on")
+    if tokenizer is None:
+        return "", messages, None
+    try:
+        tokens, mask = loss_masks_of(tokenizer, settings.loss_mask_type).get_loss_mask(messages, tools)
+    except Exception as error:  # a template is a program of the model's authors
+        message = f"the chat template raised {type(error).__name__}: {error}"
+        raise _BadFieldError(BadReason.TEMPLATE_FAILED, message) from error
+    length = mask.index(1) if 1 in mask else 0
+    if not length:
+        raise _BadFieldError(BadReason.EMPTY_PROMPT, "the chat has no trained token, or none before the first one")
+    if max_prompt_len is not None and length > max_prompt_len:
+        message = f"the prompt has {length} tokens, at most {max_prompt_len} are allowed"
+        raise _BadFieldError(BadReason.TOO_LONG, message)
+    return tokenizer.decode(tokens[:length]), messages, np.asarray(tokens[:length], dtype=np.int32)
 
 
 def _tokens(text: str, tokenizer: Tokenizer, max_prompt_len: int | None) -> npt.NDArray[np.int32]:

@@ -57,7 +57,7 @@ class PromptSource:
     ) -> None:
         if settings.prompt_data is None:
             raise InvalidValue("--prompt-data is missing: a .jsonl or .parquet file")
-        if settings.apply_chat_template and tokenizer is None:
+        if settings.apply_chat_template and tokenizer is None and not settings.supervised:
             raise ImpossibleCombination("--apply-chat-template needs a tokenizer: give --hf-checkpoint")
         self._settings, self._seed = settings, seed
         self._tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
@@ -169,7 +169,9 @@ def check_first_rows(settings: DataSettings) -> None:
     A run on such a file would fail. Tokens and chat templates are not checked.
     """
     in_order = msgspec.structs.replace(settings, rollout_shuffle=False)
-    PromptSource(in_order, tokenizer=_AnyText(), most=settings.max_bad_lines + 1).take(0, 1)
+    # The tokens of a chat to train on are those of its own template alone.
+    stand_in = None if settings.supervised else _AnyText()
+    PromptSource(in_order, tokenizer=stand_in, most=settings.max_bad_lines + 1).take(0, 1)
 
 
 def first_rows(settings: DataSettings, most: int) -> list[PromptRow]:
@@ -187,3 +189,6 @@ class _AnyText:
 
     def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **kwargs: Any) -> Any:
         return "chat"
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return ""

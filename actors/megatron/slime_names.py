@@ -1,0 +1,139 @@
+"""slime's functions for a user's own loss, by its names: `slime.backends.megatron_utils.{loss, cp_utils}` and
+`slime.utils.ppo_utils`. There is no context parallelism here, so what gathers over it or cuts for it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from actors.megatron.user_functions import sum_of_sample_mean
+from slime_events.algorithms.objective import policy_objective
+from slime_events.core.config.algorithm import AlgorithmSettings
+
+Reduce = Callable[[Tensor], Tensor]
+
+
+def get_responses(
+    logits: Tensor,
+    *,
+    args: Any,
+    unconcat_tokens: Sequence[Tensor],
+    total_lengths: Sequence[int],
+    response_lengths: Sequence[int],
+    apply_temperature: bool = True,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each sample (logits that predict its response [response, vocabulary], its response's tokens [response]).
+    logits: [1, tokens, vocabulary].
+    """
+    flat, end = logits.squeeze(0), 0
+    if apply_temperature and args.rollout_temperature != 1.0:
+        flat = flat / args.rollout_temperature
+    for tokens, total, response in zip(unconcat_tokens, total_lengths, response_lengths, strict=True):
+        end += total
+        yield flat[end - response - 1 : end - 1], tokens[-response:]
+
+
+def get_log_probs_and_entropy(
+    logits: Tensor,
+    *,
+    args: Any,
+    unconcat_tokens: Sequence[Tensor],
+    total_lengths: Sequence[int],
+    response_lengths: Sequence[int],
+    with_entropy: bool = False,
+    **_: Any,
+) -> tuple[Tensor, dict[str, list[Tensor]]]:
+    """(nothing, log_probs and, if asked for, entropy of each sample's response, float32 [response], with gradient)."""
+    samples: dict[str, Any] = {
+        "unconcat_tokens": unconcat_tokens,
+        "total_lengths": total_lengths,
+        "response_lengths": response_lengths,
+    }
+    parts = list(get_responses(logits, args=args, **samples))
+    log_probs, entropy = calculate_log_probs_and_entropy(
+        torch.cat([rows for rows, _ in parts]), torch.cat([tokens for _, tokens in parts]), with_entropy=with_entropy
+    )
+    lengths = list(response_lengths)
+    found = {"log_probs": list(torch.split(log_probs, lengths))}
+    if entropy is not None:
+        found["entropy"] = list(torch.split(entropy, lengths))
+    return logits.new_empty(0), found
+
+
+def calculate_log_probs_and_entropy(
+    logits: Tensor, tokens: Tensor, tp_group: Any = None, with_entropy: bool = False, **_: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probs and, if asked for, entropies [rows] of logits [rows, vocabulary], with gradient, in nats."""
+    from megatron.core import parallel_state  # seconds, which a look at a user's file need not wait for
+
+    from actors.megatron.forward import log_probs_and_entropy
+
+    group = tp_group or parallel_state.get_tensor_model_parallel_group()
+    log_probs, entropy = log_probs_and_entropy(logits, tokens, group, entropy_gradient=with_entropy)
+    return log_probs, entropy if with_entropy else None
+
+
+def policy_loss_function(
+    args: Any, batch: dict[str, Any], logits: Tensor, _: Reduce
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The policy loss that the run's settings describe, and its figures: for a loss that adds a term to it."""
+    now = get_log_probs_and_entropy(logits, args=args, with_entropy=True, **_lengths(batch))[1]
+    own = {name: getattr(args, name) for name in AlgorithmSettings.__struct_fields__ if hasattr(args, name)}
+    return policy_objective(
+        log_probs=now["log_probs"],
+        old_log_probs=batch.get("log_probs") or [part.detach() for part in now["log_probs"]],
+        rollout_log_probs=batch["rollout_log_probs"],
+        ref_log_probs=batch.get("ref_log_probs"),
+        advantages=batch["advantages"],
+        loss_masks=batch["loss_masks"],
+        rollout_denoms=batch["rollout_mask_sums"],
+        entropy=now["entropy"],
+        settings=AlgorithmSettings(**own),
+    )
+
+
+def sft_loss_function(
+    args: Any, batch: dict[str, Any], logits: Tensor, reduce: Reduce
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The negative log-likelihood of the trained tokens."""
+    now = get_log_probs_and_entropy(logits, args=args, **_lengths(batch))[1]
+    loss = -reduce(torch.cat(now["log_probs"]))
+    return loss, {"loss": loss.detach()}
+
+
+def _lengths(batch: dict[str, Any]) -> dict[str, Any]:
+    return {name: batch[name] for name in ("unconcat_tokens", "total_lengths", "response_lengths")}
+
+
+def get_sum_of_sample_mean(
+    total_lengths: Sequence[int],
+    response_lengths: Sequence[int],
+    loss_masks: Sequence[Tensor],
+    rollout_mask_sums: Sequence[float] | bool | None = None,
+    calculate_per_token_loss: bool = False,
+) -> Reduce:
+    """The sum over samples of masked means of a value per response token. rollout_mask_sums: trained tokens of each
+    sample's rollout; older files of slime's users give calculate_per_token_loss in its place.
+    """
+    if isinstance(rollout_mask_sums, bool):
+        return sum_of_sample_mean(loss_masks, None, per_token=rollout_mask_sums)
+    return sum_of_sample_mean(loss_masks, rollout_mask_sums, per_token=calculate_per_token_loss)
+
+
+def all_gather_with_cp(tensor: Tensor, total_length: int, response_length: int) -> Tensor:
+    """The tensor: a response is never cut over ranks."""
+    return tensor
+
+
+def slice_log_prob_with_cp(log_prob: Any, total_length: int, response_length: int) -> Any:
+    """The log-probs: a response is never cut over ranks."""
+    return log_prob
+
+
+def get_grpo_returns(rewards: Tensor, kl: Sequence[Tensor]) -> list[Tensor]:
+    """The reward of each sample for each of its tokens. kl: [response] each, for their shapes."""
+    return [torch.ones_like(part) * reward for part, reward in zip(kl, rewards, strict=True)]

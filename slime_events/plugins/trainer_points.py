@@ -1,0 +1,123 @@
+"""`POINTS`: where the trainer and the sealing of batches call a user's own function, with slime's signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.errors import PlugPointError, SlimeEventsError
+from slime_events.core.config.base import Settings
+from slime_events.core.config.settings import TrainSettings
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.loader import check_call, digest_of, load_function, name_of
+
+
+@dataclass(frozen=True, slots=True)
+class PlugPoint:
+    """component, field: the setting that names the function. takes: its arguments in words; `positional` of them come
+    in order, and `names` by name.
+    """
+
+    component: str
+    field: str
+    takes: str
+    positional: int
+    names: tuple[str, ...] = ()
+
+    @property
+    def flag(self) -> str:
+        """The flag that names the function."""
+        return "--" + self.field.replace("_", "-")
+
+    def check(self, path: str) -> None:
+        """Raises PlugPointError, PlugPointMissing or NameTaken where `path` names no function that can be called."""
+        check_call(load_function(path), self.takes, self.positional, self.names)
+
+
+CORRECTED = ("pg_loss", "train_log_probs", "rollout_log_probs", "loss_masks", "total_lengths", "response_lengths")
+LOSS = PlugPoint("algorithm", "custom_loss_function_path", "(args, batch, logits, sum_of_sample_mean)", 4)
+ADVANTAGE = PlugPoint("algorithm", "custom_advantage_function_path", "(args, rollout_data)", 2)
+TIS = PlugPoint("algorithm", "custom_tis_function_path", f"(args, *, {', '.join(CORRECTED)})", 1, CORRECTED)
+REDUCER = PlugPoint(
+    "algorithm",
+    "custom_pg_loss_reducer_function_path",
+    "(total_lengths, response_lengths, loss_masks, calculate_per_token_loss)",
+    4,
+)
+POST_PROCESS = PlugPoint("reward", "custom_reward_post_process_path", "(args, samples)", 2)
+INIT = PlugPoint("trainer", "custom_megatron_init_path", "(args)", 1)
+BEFORE_LOG_PROB = PlugPoint("trainer", "custom_megatron_before_log_prob_hook_path", "(args, model, store_prefix)", 3)
+BEFORE_TRAIN_STEP = PlugPoint(
+    "trainer",
+    "custom_megatron_before_train_step_hook_path",
+    "(args, rollout_id, step_id, model, optimizer, opt_param_scheduler)",
+    6,
+)
+POINTS = (LOSS, ADVANTAGE, TIS, REDUCER, POST_PROCESS, INIT, BEFORE_LOG_PROB, BEFORE_TRAIN_STEP)
+IN_RANKS = tuple(point for point in POINTS if point is not POST_PROCESS)
+"""Called by the trainer's ranks."""
+
+
+def rank_args(settings: TrainSettings) -> dict[str, Any]:
+    """What functions in the trainer's ranks see as `args`: the settings under slime's names, Megatron's among them."""
+    return settings.trainer.megatron | ArgsView.of_run(settings).as_dict()
+
+
+def points_in_use(settings: TrainSettings) -> Iterator[tuple[PlugPoint, str]]:
+    """Each point that the settings name a function for, and its path."""
+    for point in POINTS:
+        if path := getattr(getattr(settings, point.component), point.field):
+            yield point, path
+
+
+class UserFunction:
+    """A user's function at a plug point. digest: of its source."""
+
+    def __init__(self, point: PlugPoint, path: str) -> None:
+        """Raises what `load_function` raises."""
+        self._point, self._function = point, load_function(path)
+        self.name, self.digest = name_of(self._function), digest_of(self._function)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """What it returns. Raises PlugPointError where it raises."""
+        try:
+            return self._function(*arguments, **named)
+        except SlimeEventsError:
+            raise
+        except Exception as error:
+            raise PlugPointError(f"{self} raised {type(error).__name__}: {error}") from error
+
+    def refuse(self, returned: object, wanted: str) -> PlugPointError:
+        """The error for what it gave. wanted: what it has to give, in words."""
+        return PlugPointError(f"{self} gave {type(returned).__name__} {returned!r:.200}: it has to give {wanted}")
+
+    def __str__(self) -> str:
+        return f"{self._point.flag} {self.name}"
+
+
+class TrainerFunctions:
+    """Those that a rank calls; None where the settings name none. args: what they are given as `args`."""
+
+    def __init__(self, args: Any, *settings: Settings) -> None:
+        """Raises what `load_function` raises."""
+        self.args = args
+        self._by_point: dict[PlugPoint, UserFunction] = {}
+        for point in IN_RANKS:
+            for component in settings:
+                if path := getattr(component, point.field, None):
+                    self._by_point[point] = UserFunction(point, path)
+
+    def at(self, point: PlugPoint) -> UserFunction | None:
+        """The function at a point."""
+        return self._by_point.get(point)
+
+    def notify(self, point: PlugPoint, *arguments: Any) -> None:
+        """Call the hook at a point, if there is one, with `args` and these."""
+        if hook := self.at(point):
+            hook(self.args, *arguments)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Of the source of each, by the setting that names it."""
+        return {point.field: one.digest for point, one in self._by_point.items()}

@@ -1,0 +1,274 @@
+"""A user's own functions in a rank: loss, advantages, correction, sum and hooks, against the built-in step."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from schemas.errors import PlugPointError
+from tests.megatron.plain import chosen, every_log_prob
+from tests.megatron.tiny import make_batch
+
+Trainer = Callable[..., Any]
+
+OWN = """
+import torch
+from slime.backends.megatron_utils.cp_utils import get_sum_of_sample_mean
+from slime.backends.megatron_utils.loss import get_log_probs_and_entropy, policy_loss_function
+
+CALLS = []
+
+def nll(args, batch, logits, sum_of_sample_mean):
+    CALLS.append(("loss", tuple(logits.shape[:2]), len(batch["tokens"][0])))
+    _, found = get_log_probs_and_entropy(
+        logits, args=args, unconcat_tokens=batch["unconcat_tokens"], total_lengths=batch["total_lengths"],
+        response_lengths=batch["response_lengths"], with_entropy=False)
+    loss = -sum_of_sample_mean(torch.cat(found["log_probs"]))
+    return loss, {"loss": loss.clone().detach(), "half": loss.detach() / 2}
+
+def same_policy(args, batch, logits, sum_of_sample_mean):
+    loss, metrics = policy_loss_function(args, batch, logits, sum_of_sample_mean)
+    return loss, metrics
+
+def no_gradient(args, batch, logits, sum_of_sample_mean):
+    return torch.zeros(()), {}
+
+def raises(args, batch, logits, sum_of_sample_mean):
+    return 1 / 0
+
+def half_advantages(args, rollout_data):
+    CALLS.append(("advantages", sorted(rollout_data)))
+    kinds = [torch.ones_like(mask, dtype=torch.float32) for mask in rollout_data["loss_masks"]]
+    rewards = rollout_data["rewards"]
+    rollout_data["advantages"] = [kind * reward / 2 for kind, reward in zip(kinds, rewards)]
+    rollout_data["returns"] = rollout_data["advantages"]
+
+def wrong_advantages(args, rollout_data):
+    rollout_data["advantages"] = rollout_data["rewards"]
+
+def drop_first(args, *, pg_loss, train_log_probs, rollout_log_probs, loss_masks, total_lengths, response_lengths, **kw):
+    masks = [mask.clone() for mask in loss_masks]
+    for mask in masks:
+        mask[0] = 0
+    return pg_loss * 2, masks, {"dropped": torch.ones_like(pg_loss)}
+
+def one_third(total_lengths, response_lengths, loss_masks, calculate_per_token_loss):
+    usual = get_sum_of_sample_mean(total_lengths, response_lengths, loss_masks, calculate_per_token_loss)
+    return lambda pg_loss: usual(pg_loss) / 3
+
+def init(args):
+    CALLS.append(("init", args.lr))
+
+def before_log_prob(args, model, store_prefix):
+    CALLS.append(("log_prob", len(model), store_prefix))
+
+def before_step(args, rollout_id, step_id, model, optimizer, opt_param_scheduler):
+    CALLS.append(("step", rollout_id, step_id))
+    assert optimizer.param_groups and opt_param_scheduler is not None
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[str]:
+    """Path of a file with a user's functions."""
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    yield str(file)
+    for name in [name for name in sys.modules if name.startswith("user_own_")]:
+        del sys.modules[name]
+
+
+def calls() -> list[Any]:
+    (module,) = (module for name, module in sys.modules.items() if name.startswith("user_own_"))
+    found: list[Any] = module.CALLS
+    return found
+
+
+def weights(rank: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in rank.export_weights()}
+
+
+def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.allclose(tensor, other[name], atol=1e-6) for name, tensor in one.items())
+
+
+def test_an_own_loss_is_minimised_and_named_with_its_digest(own: str, tiny: Path, trainer: Trainer) -> None:
+    batch, steep = make_batch(), {"lr": 1e-2, "clip_grad": 0.0, "micro_batch_size": 3}
+    algorithm = {
+        "loss_type": "custom_loss",
+        "custom_loss_function_path": f"{own}:nll",
+        "compute_advantages_and_returns": False,
+    }
+    with trainer(tiny, algorithm, **steep) as rank:
+        result, mine = rank.train(batch), weights(rank)
+    assert {call[0] for call in calls()} == {"loss"}
+    assert all(shape == (1, tokens) for _, shape, tokens in calls())
+    supervised = {"loss_type": "sft_loss", "compute_advantages_and_returns": False}
+    with trainer(tiny, supervised, **steep) as rank:
+        theirs, ours = rank.train(batch), weights(rank)
+    assert close(mine, ours)
+    assert result.metrics["loss"] == pytest.approx(theirs.metrics["loss"], rel=1e-5)
+    assert result.metrics["half"] == pytest.approx(result.metrics["loss"] / 2, rel=1e-5)
+    digest = hashlib.sha256(Path(own).read_bytes() + b"\0nll").hexdigest()
+    assert result.functions == {"custom_loss_function_path": digest}
+    assert theirs.functions == {}
+
+
+@pytest.mark.parametrize("per_token", [False, True])
+def test_the_supervised_loss_equals_plain_torch(per_token: bool, tiny: Path, trainer: Trainer) -> None:
+    batch = make_batch()
+    algorithm = {
+        "loss_type": "sft_loss",
+        "compute_advantages_and_returns": False,
+        "calculate_per_token_loss": per_token,
+    }
+    with trainer(tiny, algorithm, clip_grad=0.0, micro_batch_size=3) as rank:
+        metrics = rank.train(batch).metrics
+        gradient = rank.trainee.model.module.embedding.word_embeddings.weight.main_grad.clone()
+    model = AutoModelForCausalLM.from_pretrained(tiny)
+    total, trained = torch.zeros(()), 0
+    for sample in batch.samples:
+        mask = torch.from_numpy(sample.loss_mask).float()
+        log_probs = chosen(every_log_prob(model, sample, 1.0), sample)
+        total = total - (log_probs * mask).sum() / (1 if per_token else mask.sum())
+        trained += int(mask.sum())
+    loss = total / (trained if per_token else len(batch.samples))
+    loss.backward()
+    assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-6)
+    torch.testing.assert_close(gradient, model.get_input_embeddings().weight.grad, atol=1e-6, rtol=1e-4)
+    assert metrics["samples_passed"] == len(batch.samples)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_the_policy_loss_of_slime_s_name_is_the_built_in_one(
+    steps: int, own: str, tiny: Path, trainer: Trainer
+) -> None:
+    batch, settings = make_batch(), {"num_steps_per_rollout": steps, "lr": 1e-2}
+    algorithm = {"loss_type": "custom_loss", "custom_loss_function_path": f"{own}:same_policy"}
+    with trainer(tiny, algorithm, **settings) as rank:
+        mine, metrics = rank.train(batch).metrics, weights(rank)
+    with trainer(tiny, {}, skip_zero_advantage=False, **settings) as rank:
+        ours, theirs = rank.train(batch).metrics, weights(rank)
+    assert close(metrics, theirs)
+    assert mine["ppo_kl"] == pytest.approx(ours["ppo_kl"], abs=1e-6)
+    assert (mine["ppo_kl"] != 0.0) == (steps == 2)
+
+
+def test_own_advantages_take_the_place_of_the_estimator_s(own: str, tiny: Path, trainer: Trainer) -> None:
+    batch = make_batch()
+    algorithm = {"custom_advantage_function_path": f"{own}:half_advantages"}
+    with trainer(tiny, algorithm, lr=1e-2) as rank:
+        mine = rank.train(batch)
+        moved = weights(rank)
+    (_, seen), *_ = calls()
+    assert {"rollout_log_probs", "log_probs", "loss_masks", "rewards", "kl", "total_lengths"} <= set(seen)
+    halved = dataclasses.replace(
+        batch, samples=tuple(dataclasses.replace(one, reward=one.reward / 2) for one in batch.samples)
+    )
+    with trainer(tiny, {}, lr=1e-2) as rank:
+        theirs = rank.train(halved)
+        assert close(moved, weights(rank))
+    assert mine.metrics["pg_loss"] == pytest.approx(theirs.metrics["pg_loss"], abs=1e-6)
+
+
+def test_own_advantages_are_whitened_like_the_estimator_s(own: str, tiny: Path, trainer: Trainer) -> None:
+    with trainer(tiny, {"normalize_advantages": True}) as rank:
+        rank.train(make_batch())
+        theirs = weights(rank)
+    half = {"custom_advantage_function_path": f"{own}:half_advantages", "normalize_advantages": True}
+    with trainer(tiny, half) as rank:
+        rank.train(make_batch())
+        assert close(weights(rank), theirs)
+
+
+@pytest.mark.parametrize("applies", [True, False])
+def test_an_own_correction_weights_and_rejects_unless_it_only_measures(
+    applies: bool, own: str, tiny: Path, trainer: Trainer
+) -> None:
+    """A rejected token keeps its place in the denominator: the loss is that of a doubled advantage without it."""
+    batch = make_batch()
+    algorithm = {
+        "custom_tis_function_path": f"{own}:drop_first",
+        "use_tis": applies,
+        "get_mismatch_metrics": not applies,
+    }
+    with trainer(tiny, algorithm, lr=0.0) as rank:
+        metrics = rank.train(batch).metrics
+    assert metrics["dropped"] == pytest.approx(1.0)
+    expected = 0.0
+    for one in batch.samples:
+        kept = one.loss_mask.sum() - (one.loss_mask[0] if applies else 0)
+        expected -= one.reward * (2 if applies else 1) * kept / one.loss_mask.sum() / len(batch.samples)
+    assert metrics["pg_loss"] == pytest.approx(expected, abs=1e-6)
+    assert ("mis_kl" in metrics) is not applies
+
+
+def test_an_own_sum_of_the_policy_loss_leaves_other_terms_alone(own: str, tiny: Path, trainer: Trainer) -> None:
+    found = {}
+    for path in (None, f"{own}:one_third"):
+        algorithm = {"custom_pg_loss_reducer_function_path": path, "entropy_coef": 0.1}
+        with trainer(tiny, algorithm, lr=0.0, skip_zero_advantage=False) as rank:
+            found[path] = rank.train(make_batch()).metrics
+    usual, third = found.values()
+    assert third["pg_loss"] == pytest.approx(usual["pg_loss"] / 3, abs=1e-6)
+    assert third["loss"] - third["pg_loss"] == pytest.approx(usual["loss"] - usual["pg_loss"], abs=1e-6)
+
+
+def test_hooks_are_called_where_slime_calls_them(own: str, tiny: Path, trainer: Trainer) -> None:
+    hooks = {
+        "custom_megatron_init_path": f"{own}:init",
+        "custom_megatron_before_log_prob_hook_path": f"{own}:before_log_prob",
+        "custom_megatron_before_train_step_hook_path": f"{own}:before_step",
+    }
+    algorithm = {"kl_coef": 0.1, "advantage_estimator": "reinforce_plus_plus", "normalize_advantages": True}
+    with trainer(tiny, algorithm, num_steps_per_rollout=2, **hooks) as rank:
+        digests = rank.train(make_batch(step=7)).functions
+    assert calls() == [
+        ("init", 1e-3),
+        ("log_prob", 1, "ref_"),
+        ("log_prob", 1, ""),
+        ("step", 7, 0),
+        ("step", 7, 1),
+    ]
+    assert len(digests) == 3
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [
+        ({"loss_type": "custom_loss", "custom_loss_function_path": "no_gradient"}, "no_gradient"),
+        ({"loss_type": "custom_loss", "custom_loss_function_path": "raises"}, "ZeroDivisionError"),
+        ({"custom_advantage_function_path": "wrong_advantages"}, "wrong_advantages"),
+        ({"custom_tis_function_path": "init", "use_tis": True}, "init"),
+        ({"custom_pg_loss_reducer_function_path": "before_log_prob"}, "before_log_prob"),
+    ],
+)
+def test_what_a_function_gives_is_checked(
+    algorithm: dict[str, Any], said: str, own: str, tiny: Path, trainer: Trainer
+) -> None:
+    paths = {name: f"{own}:{value}" if name.endswith("path") else value for name, value in algorithm.items()}
+    with trainer(tiny, paths) as rank, pytest.raises(PlugPointError, match=said):
+        rank.train(make_batch())
+
+
+def test_entropy_before_the_update_is_that_of_all_samples(tiny: Path, trainer: Trainer) -> None:
+    batch = make_batch(zero=True)  # half of the samples need no pass
+    with trainer(tiny, {"use_rollout_entropy": True}) as rank:
+        measured, moved = rank.train(batch).metrics["rollout_entropy"], weights(rank)
+    model = AutoModelForCausalLM.from_pretrained(tiny)
+    means = []
+    for sample in batch.samples:
+        every, mask = every_log_prob(model, sample, 1.0), torch.from_numpy(sample.loss_mask).float()
+        means.append(((-(every.exp() * every).sum(-1)) * mask).sum().item() / mask.sum().item())
+    assert measured == pytest.approx(sum(means) / len(means), abs=1e-5)
+    with trainer(tiny) as rank:
+        rank.train(batch)
+        assert all(torch.equal(tensor, moved[name]) for name, tensor in weights(rank).items()), "it only measures"
