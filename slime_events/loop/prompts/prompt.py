@@ -13,8 +13,8 @@ from schemas.errors import PlugPointError
 from schemas.ids import TRAIN
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
-from slime_events.plugins.sample import carried
 from slime_events.plugins.loss_masks import loss_masks_of
+from slime_events.plugins.sample import carried
 
 
 class BadReason(enum.StrEnum):
