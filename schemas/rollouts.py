@@ -10,7 +10,7 @@ from schemas.event import Event, Purpose
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """How tokens are drawn. max_new_tokens counts the whole response, resumed parts included."""
+    """How tokens are drawn. max_new_tokens, min_new_tokens count the whole response, resumed parts included."""
 
     max_new_tokens: int
     temperature: float = 1.0
@@ -19,6 +19,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     skip_special_tokens: bool = False
+    min_new_tokens: int = 0
 
 
 class WeightSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -20,8 +20,11 @@ FIXED_SAMPLING = {"no_stop_trim": True, "spaces_between_special_tokens": False}
 
 def sampling_params(sampling: Sampling) -> dict[str, Any]:
     """A sampling under SGLang's names, which are slime's too."""
+    values = msgspec.structs.asdict(sampling)
+    if not sampling.min_new_tokens:
+        del values["min_new_tokens"]
     lists = {"stop": list(sampling.stop), "stop_token_ids": list(sampling.stop_token_ids)}
-    return {**msgspec.structs.asdict(sampling), **lists, **FIXED_SAMPLING}
+    return {**values, **lists, **FIXED_SAMPLING}
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,7 @@ def completed_sample(completed: RolloutCompleted, asked: PromptSubmitted) -> Sam
         weight_versions=[str(span.version) for span in completed.spans],
         status=STATUS[completed.stop],
         metadata=asked.metadata | completed.metadata,
+        custom_rm_path=asked.custom_rm_path or None,
         session_id=completed.sample,
     )
 
@@ -116,5 +117,7 @@ def sample_to_make(request: RolloutRequested, asked: PromptSubmitted) -> Sample:
         prompt=asked.text,
         label=asked.label,
         metadata=dict(asked.metadata),
+        generate_function_path=asked.generate_function_path or None,
+        custom_rm_path=asked.custom_rm_path or None,
         session_id=request.sample,
     )

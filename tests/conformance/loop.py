@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slime_events.algorithms.pass_rate import drop_metrics
+from slime_events.algorithms.rollout_figures import drop_metrics
 from slime_events.plugins.filters.dynamic_sampling import (
     check_reward_nonzero_std,
     check_reward_nonzero_std_with_fallback,

@@ -68,6 +68,8 @@ class Regrader:
 
     def _name(self, group: Group, sample: str) -> str:
         """The built-in grader of a sample; empty for a user's own."""
+        if prompt_of(group).custom_rm_path:
+            return ""
         metadata = prompt_of(group).metadata | completed_of(group.samples[sample]).metadata
         return grader_name(self._settings, Sample(metadata=metadata)) if metadata else self._usual
 

@@ -117,6 +117,14 @@ def _check_plug_points(settings: TrainSettings) -> None:
         _try("--rm-type", _check_grader, reward)
     if rollout.custom_generate_function_path:
         _try("--custom-generate-function-path", _check_generate, rollout.custom_generate_function_path)
+    for name, one in settings.evaluation.sets().items():
+        where = settings.evaluation.where(name)
+        if one.custom_rm_path:
+            _try(f"{where}: custom_rm_path", _check_reward, one.custom_rm_path, reward.group_rm)
+        elif one.rm_type and not reward.custom_rm_path:
+            _try(f"{where}: rm_type", _check_grader, replace(reward, rm_type=one.rm_type))
+        if one.custom_generate_function_path:
+            _try(f"{where}: custom_generate_function_path", _check_generate, one.custom_generate_function_path)
 
 
 def _check_filter(settings: TrainSettings) -> None:
@@ -165,8 +173,8 @@ def _check_data(settings: TrainSettings) -> None:
     data, evaluation = settings.data, settings.evaluation
     if data.prompt_data and not data.data_source_path:
         _try("--prompt-data", check_first_rows, data)
-    for path in evaluation.eval_prompt_data[1::2]:
-        _try("--eval-prompt-data", check_first_rows, eval_data(evaluation, data, path))
+    for name, one in evaluation.sets().items():
+        _try(evaluation.where(name), check_first_rows, eval_data(one, data))
     if settings.debug.load_debug_rollout_data:
         _try("--load-debug-rollout-data", _check_dump, settings.debug.load_debug_rollout_data)
 

@@ -13,6 +13,7 @@ from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue, Mis
 from slime_events.core.config import tables
 from slime_events.core.config.combinations import impossible
 from slime_events.core.config.derivations import derive
+from slime_events.core.config.eval_config import with_eval_config
 from slime_events.core.config.fields import Registered, honoured
 from slime_events.core.config.installed import InstalledField, megatron_fields, sglang_fields
 from slime_events.core.config.nearest import did_you_mean, nearest_text
@@ -82,7 +83,8 @@ def parse_settings(
     """Settings from flags, on top of the file of `--config` where one is given; where flags stand makes no difference.
 
     Raises UnknownFlag (with the nearest names), InvalidValue, ImpossibleCombination (a sentence for each problem), or
-    ConfigError for a flag of slime's whose feature does not exist yet. read: gives the text of the `--config` file.
+    ConfigError for a flag of slime's whose feature does not exist yet. read: gives the text of the files of `--config`
+    and `--eval-config`.
     Secrets in the values become references, and variables of this process (schemas/references.py).
     """
     occurrences = _split(argv)
@@ -94,6 +96,9 @@ def parse_settings(
     for occurrence in occurrences:
         if occurrence.flag != "--config":
             _apply(draft, occurrence)
+    if "evaluation" in draft.values:
+        evaluation = with_eval_config(draft.values["evaluation"], read or _read_sets, draft.given)
+        draft.values["evaluation"] = evaluation
     settings, derived = derive(settings_from(kept(draft.values)), given=draft.given)
     if problems := [*impossible(settings), *registered.impossible(settings)]:
         raise ImpossibleCombination("\n".join(problems))
@@ -101,11 +106,15 @@ def parse_settings(
     return ParsedTrain(settings, (*draft.notes, *inert, *derived))
 
 
-def _read(path: str) -> str:
+def _read(path: str, flag: str = "--config") -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidValue(f"--config {path} cannot be read: {error}") from error
+        raise InvalidValue(f"{flag} {path} cannot be read: {error}") from error
+
+
+def _read_sets(path: str) -> str:
+    return _read(path, "--eval-config")
 
 
 def _split(argv: Sequence[str]) -> list[_Occurrence]:

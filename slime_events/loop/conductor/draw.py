@@ -68,29 +68,31 @@ def sample_seed(seed: int, sample: str) -> int:
 
 
 def requests_for(
-    group: str, prompt: Array, plan: Plan, *, purpose: Purpose = Purpose.TRAIN, version: int
+    group: str, prompt: Array, plan: Plan, *, evaluation: str | None = None, version: int
 ) -> list[RolloutRequested]:
-    """A request per sample of a group, for weights `version` or newer; an evaluation is of that version."""
-    samples = plan.samples if purpose is Purpose.TRAIN else plan.eval_samples
+    """A request per sample of a group, for weights `version` or newer; an evaluation is of that version. evaluation:
+    its data set.
+    """
+    samples = plan.samples if evaluation is None else plan.eval_of(evaluation).samples
     return [
-        _request(group, prompt, sample_id(group, index), plan, purpose, version, min_version=version)
+        _request(group, prompt, sample_id(group, index), plan, evaluation, version, min_version=version)
         for index in range(samples)
     ]
 
 
 def _request(
-    group: str, prompt: Array, sample: str, plan: Plan, purpose: Purpose, version: int, **more: Any
+    group: str, prompt: Array, sample: str, plan: Plan, evaluation: str | None, version: int, **more: Any
 ) -> RolloutRequested:
     """version: that an evaluation is of; where evaluations are exact, no newer weights may make its answers."""
-    training = purpose is Purpose.TRAIN
+    training = evaluation is None
     return RolloutRequested(
         sample=sample,
         group=group,
         index=order_in_group(sample)[0],
         prompt=prompt,
-        sampling=plan.sampling if training else (plan.eval_sampling or plan.sampling),
+        sampling=plan.sampling if evaluation is None else plan.eval_of(evaluation).sampling_for(prompt.n),
         seed=sample_seed(plan.seed, sample),
-        purpose=purpose,
+        purpose=Purpose.TRAIN if training else Purpose.EVAL,
         max_version=None if training or not plan.eval_exact else version,
         **more,
     )
@@ -132,7 +134,8 @@ def requests_again(state: RunState, plan: Plan, *, training: bool) -> list[Rollo
                 continue
             masks = plan.mask_offpolicy and sample.suspensions > 0
             more = {"min_version": min_version, "attempt": sample.attempt + 1, "mask_older": masks}
-            found.append(_request(group.group, group.prompt, sample.sample, plan, group.purpose, group.version, **more))
+            evaluation = None if group.purpose is Purpose.TRAIN else group.dataset
+            found.append(_request(group.group, group.prompt, sample.sample, plan, evaluation, group.version, **more))
     return found
 
 
