@@ -132,9 +132,10 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
 
     A rollout that a generate function made in turns starts at 0 and is stored whole, whatever its turns hold: log-probs
     are 0 where the mask is, spans cover generated tokens only. prompt: int32, where it is not the request's, and
-    prompt_text its text. metadata: what the function added to the sample's. A function that returns several samples
-    completes them in one append, the others first: their ids are `<sample>-1`, `<sample>-2`, ..., and `rollout` names
-    the sample that was asked for.
+    prompt_text its text. metadata: what the function added to the sample's. functions: the generate function and the
+    sample hooks that made it, as `module:name`, and the sha256 (hex) of their sources. A function that returns several
+    samples completes them in one append, the others first: their ids are `<sample>-1`, `<sample>-2`, ..., and `rollout`
+    names the sample that was asked for.
 
     origin: of a recorded rollout. It is stored whole too, with the digest that it had; spans have the versions that its
     weights count as in this run (`CommonVersion`), engine is the worker that read it.
@@ -159,6 +160,7 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     prompt: Array | None = None
     prompt_text: str = ""
     metadata: dict[str, Any] = {}
+    functions: dict[str, str] = {}
     origin: Origin | None = None
 
     def identity(self) -> tuple[str | int, ...]:

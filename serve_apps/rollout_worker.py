@@ -108,7 +108,7 @@ class EngineContext:
 class RolloutWorker:
     """Makes the rollouts of one engine. `run` ends with the run, or raises what went wrong.
 
-    room: samples in flight at most. take_limit: requests taken in one call. custom: the run's own generate function.
+    room: samples in flight at most. take_limit: requests taken in one call. custom: generate functions.
     rewards: computed here; without it the grader computes all. lease_s: seconds until the requests of a worker that is
     gone are delivered to others.
     """
@@ -280,7 +280,7 @@ class RolloutWorker:
         append, is_suspended = partial(self._append, rollout, delivery), partial(self._is_suspended, delivery.recorded)
         generate = partial(self._weights.generate, claim)
         context = RolloutContext(generate, self._context.rule, rid_of(delivery), append, is_suspended)
-        if self._custom is not None:
+        if self._custom is not None and await self._custom.makes(rollout.request):
             await self._custom.make(rollout, context)
             return
         last = None

@@ -21,6 +21,7 @@ from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason, Tim
 from schemas.subjects import everything_about
 from serve_apps.engine.engine import LogProbs, Tokens, sampling_params
 from serve_apps.generate.function import GenerateFunction, GenerateSetup, UserLoop
+from serve_apps.generate.hooks import SampleHook
 from serve_apps.generate.journal import Ended, Journal, TurnLog
 from serve_apps.generate.session import Session
 from serve_apps.rollout import Prompts, Rollout, RolloutContext, Suspended
@@ -40,7 +41,7 @@ _STOPS = {Status.COMPLETED: StopReason.STOP, Status.TRUNCATED: StopReason.LENGTH
 
 class Made(msgspec.Struct, frozen=True):
     """What all samples of one rollout share. prompt: int32, as requested. turns: the generations with their prompts.
-    metadata: as given to the function. tokenizer: the run's.
+    metadata: as given to the function. tokenizer: the run's. functions: that made it, and their digests.
     """
 
     request: RolloutRequested
@@ -50,6 +51,7 @@ class Made(msgspec.Struct, frozen=True):
     engine: str
     tokenizer: Any
     timings: Timings
+    functions: dict[str, str] = {}
 
 
 def completions(returned: Any, made: Made) -> list[RolloutCompleted]:
@@ -105,6 +107,7 @@ def _completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
         prompt=None if own is None else pack_tokens(own),
         prompt_text="" if own is None else _prompt_text(sample, own.tolist(), made.tokenizer),
         metadata={key: plain(value) for key, value in added.items()},
+        functions=made.functions,
     )
 
 
@@ -184,11 +187,18 @@ def _spans(versions: Versions) -> tuple[WeightSpan, ...]:
 
 
 class CustomGenerate:
-    """Runs the function for one rollout after the other, or for `room` of them at a time."""
+    """Runs the function for one rollout after the other, or for `room` of them at a time.
+
+    A prompt that names a generate function of its own (slime's `sample.generate_function_path`) gets that one.
+    """
 
     def __init__(self, setup: GenerateSetup, tokenizer: Any, log: EventLog, fetch: Fetch, room: int) -> None:
         """Raises PlugPointError and its kinds for a function that cannot be used."""
-        self._function = GenerateFunction(setup.path, setup.user_dir)
+        self._user_dir, self._path = setup.user_dir, setup.path
+        self._hooks = [SampleHook(hook, setup.user_dir) for hook in setup.hooks]
+        self._functions: dict[str, GenerateFunction] = {}
+        if setup.path:
+            self._function(setup.path)
         self._timeout_s, self._tokenizer, self._log, self._fetch = setup.timeout_s, tokenizer, log, fetch
         self._args = ArgsView(setup.args)
         self._prompts, self._loop = Prompts(log), UserLoop(room)
@@ -196,6 +206,15 @@ class CustomGenerate:
     def close(self) -> None:
         """End the functions' thread."""
         self._loop.stop()
+
+    def _function(self, path: str) -> GenerateFunction:
+        if path not in self._functions:
+            self._functions[path] = GenerateFunction(path, self._user_dir, self._hooks)
+        return self._functions[path]
+
+    async def makes(self, request: RolloutRequested) -> bool:
+        """Whether a generate function makes this rollout, and not the engine alone."""
+        return bool(self._path or (await self._prompts.of(request.group)).generate_function_path)
 
     async def make(self, rollout: Rollout, context: RolloutContext) -> None:
         """Run the function, and append its result: the samples, or that the rollout is suspended.
@@ -206,9 +225,10 @@ class CustomGenerate:
         request = rollout.request
         turn_log = await self._read(rollout)
         prompt = await self._prompts.of(request.group)
+        function = self._function(prompt.generate_function_path or self._path)
         journal = Journal(rollout, turn_log, context)
         try:
-            returned = await self._run(request, prompt, journal)
+            returned = await self._run(function, request, prompt, journal)
             turn_log.check_all_claimed()
         except Suspended:
             await context.append([msgspec.structs.replace(rollout.suspended(), length=turn_log.generated)])
@@ -216,9 +236,10 @@ class CustomGenerate:
         finally:
             journal.close()
         tokens, timings = self._fetch(request.prompt), rollout.timings()
-        made = Made(request, tokens, journal.turns, prompt.metadata, rollout.engine, self._tokenizer, timings)
+        engine, code = rollout.engine, function.code
+        made = Made(request, tokens, journal.turns, prompt.metadata, engine, self._tokenizer, timings, code)
         events = completions(returned, made)
-        await context.append([*events, *self._rewards(returned, events, request)])
+        await context.append([*events, *self._rewards(function, returned, events, request)])
 
     async def _read(self, rollout: Rollout) -> TurnLog:
         """The rollout's turns in the log; the fence moves to the last of them."""
@@ -233,13 +254,16 @@ class CustomGenerate:
             rollout.known.position = recorded.position
         return turn_log
 
-    async def _run(self, request: RolloutRequested, prompt: PromptSubmitted, journal: Journal) -> Any:
+    async def _run(
+        self, function: GenerateFunction, request: RolloutRequested, prompt: PromptSubmitted, journal: Journal
+    ) -> Any:
         """What the function returns. An error in its turns goes before what the function made of it."""
         session = Session(journal, self._tokenizer, request.sampling, self._args, prompt.tools)
-        call = self._function(
+        call = function(
             self._args,
             sample_to_make(request, prompt),
             sampling_params(request.sampling),
+            rollout_id=request.min_version,
             evaluation=request.purpose is Purpose.EVAL,
             session=session,
         )
@@ -252,21 +276,23 @@ class CustomGenerate:
                 raise journal.failure from error
             if limit.expired():
                 raise PlugPointError(
-                    f"the generate function {self._function.name} took longer than {self._timeout_s:g} s for "
+                    f"the generate function {function.name} took longer than {self._timeout_s:g} s for "
                     f"{request.sample} (--generate-timeout)"
                 ) from error
-            raise error if isinstance(error, SlimeEventsError) else self._function.error_of(error) from error
+            raise error if isinstance(error, SlimeEventsError) else function.error_of(error) from error
         if journal.failure is not None:
             raise journal.failure
         return returned
 
-    def _rewards(self, returned: Any, events: list[RolloutCompleted], request: RolloutRequested) -> list[Event]:
+    def _rewards(
+        self, function: GenerateFunction, returned: Any, events: list[RolloutCompleted], request: RolloutRequested
+    ) -> list[Event]:
         """Rewards of the samples that the function graded itself. As in slime, a group grader overrides them."""
         if self._args.group_rm:
             return []
         samples: list[Sample] = returned if isinstance(returned, list) else [returned]
         key = (self._args.eval_reward_key if request.purpose is Purpose.EVAL else None) or self._args.reward_key
-        name, digest = self._function.name, self._function.digest
+        name, digest = function.name, function.digest
         return [
             outcome_event(event.sample, event.group, signed(value_of(sample.reward, key), name, digest))
             for sample, event in zip([*samples[1:], samples[0]], events, strict=True)

@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import inspect
 import threading
-import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,22 +12,28 @@ from typing import Any
 import msgspec
 
 from schemas.errors import PlugPointError
+from serve_apps.generate.hooks import SampleHook
 from serve_apps.generate.session import CURRENT, Session
 from serve_apps.generate.slime_compat import ROUTER
 from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.loader import check_call, digest_of, load_function, name_of
+from slime_events.plugins.loader import check_call, digest_of, load_function, name_of, place_of
 from slime_events.plugins.sample import Sample
 from storage.cancellation import end_all
 
 
 class GenerateFunction:
-    """slime's signature: `async (args, sample, sampling_params[, evaluation])`, and optionally our `session`."""
+    """slime's signature: `async (args, sample, sampling_params[, evaluation])`, and optionally our `session`.
 
-    def __init__(self, path: str, user_dir: str | Path) -> None:
+    hooks: called with what it returns. code: names of it and its hooks, and the sha256 of their sources.
+    """
+
+    def __init__(self, path: str, user_dir: str | Path, hooks: Sequence[SampleHook] = ()) -> None:
         """Raises PlugPointMissing, NameTaken, PlugPointError (its import raised, or it cannot be called as it is)."""
         self._function = load_function(path, default_names=("generate",), user_dir=user_dir)
         self.name, self.digest = name_of(self._function), digest_of(self._function)
+        self._hooks = hooks
+        self.code = {self.name: self.digest} | {hook.name: hook.digest for hook in hooks}
         if not inspect.iscoroutinefunction(self._function):
             raise PlugPointError(f"{self.name} has to be `async def`: it awaits its turns")
         names = inspect.signature(self._function).parameters
@@ -36,26 +41,36 @@ class GenerateFunction:
         check_call(self._function, "(args, sample, sampling_params)", 3, set(self._optional))
 
     async def __call__(
-        self, view: ArgsView, sample: Sample, sampling_params: dict[str, Any], *, evaluation: bool, session: Session
+        self,
+        view: ArgsView,
+        sample: Sample,
+        sampling_params: dict[str, Any],
+        *,
+        rollout_id: int,
+        evaluation: bool,
+        session: Session,
     ) -> Any:
-        """What it returns. Its exceptions are passed on as they are."""
+        """What it returns, and its hooks make of that. Its exceptions are passed on as they are."""
         offered = {"evaluation": evaluation, "session": session}
         CURRENT.set(session)
         wanted = {name: offered[name] for name in self._optional}
-        return await self._function(view, sample, sampling_params, **wanted)
+        made = await self._function(view, sample, sampling_params, **wanted)
+        for hook in self._hooks:
+            made = await hook(view, made, rollout_id=rollout_id, evaluation=evaluation)
+        return made
 
     def error_of(self, error: BaseException) -> PlugPointError:
         """An exception of the function's, with the line that raised it."""
-        frames = traceback.extract_tb(error.__traceback__)
-        where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
-        return PlugPointError(f"the generate function {self.name} raised {type(error).__name__}: {error}{where}")
+        raised = f"{type(error).__name__}: {error}{place_of(error)}"
+        return PlugPointError(f"the generate function {self.name} raised {raised}")
 
 
 class GenerateSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica needs to run the function.
+    """What a replica needs to run the functions.
 
-    user_dir: the folder that `path` is looked up in. timeout_s: seconds that the function may take for one rollout.
-    args: what it sees as `args`. tokenizer: an HF folder.
+    path: of the run's generate function; empty where an engine answers a prompt in one turn, but for prompts that name
+    a function of their own. hooks: paths. user_dir: the folder that they are looked up in. timeout_s: seconds that a
+    function may take for one rollout. args: what it sees as `args`. tokenizer: an HF folder.
     """
 
     path: str
@@ -63,25 +78,34 @@ class GenerateSetup(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
     args: dict[str, Any]
     tokenizer: str
+    hooks: tuple[str, ...] = ()
+
+
+DEFAULT = "slime.rollout.sglang_rollout.generate"
+"""slime's own: one turn. It makes what hooks are called with where the run has no generate function."""
 
 
 def generate_setup(settings: TrainSettings) -> GenerateSetup | None:
-    """The setup of --custom-generate-function-path; None where engines answer each prompt in one turn.
+    """The setup of generate functions and sample hooks; None where engines answer each prompt in one turn.
 
     Raises PlugPointError and its kinds.
     """
-    path = settings.rollout.custom_generate_function_path
-    if path is None:
+    rollout = settings.rollout
+    path, hooks = rollout.custom_generate_function_path or "", tuple(rollout.rollout_sample_hook_path)
+    of_sets = any(one.custom_generate_function_path for one in settings.evaluation.sets().values())
+    if not (path or hooks or of_sets or settings.data.data_source_path):  # that may name a function for a prompt
         return None
-    GenerateFunction(path, Path.cwd())  # so that a broken function ends the run before anything heavy starts
+    if path := path or (DEFAULT if hooks else ""):  # so that a broken one ends the run before anything heavy starts
+        GenerateFunction(path, Path.cwd(), [SampleHook(hook, Path.cwd()) for hook in hooks])
     groups = (settings.data, settings.evaluation, settings.trainer, settings.engine, settings.algorithm)
     view = ArgsView.of(*groups, settings.reward, settings.rollout)
     return GenerateSetup(
         path=path,
         user_dir=str(Path.cwd()),
-        timeout_s=settings.rollout.generate_timeout,
+        timeout_s=rollout.generate_timeout,
         args=view.as_dict() | ROUTER,
         tokenizer=settings.engine.hf_checkpoint,
+        hooks=hooks,
     )
 
 

@@ -8,7 +8,7 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,6 +35,15 @@ class GenerateState:
         self.args, self.tokenizer = args, session.tokenizer
         self.sampling_params = sampling_params(session.sampling)
 
+    def dp_rank_context(self) -> AbstractContextManager[int]:
+        """Nothing to balance: a rollout has one engine."""
+        return nullcontext(0)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"GenerateState has no {name!r} here: slime's rollout loop keeps it, and a run has a loop of its own"
+        )
+
 
 def get_model_url(args: Any, model_name: str, endpoint: str = "/generate") -> str:
     """The URL that `post` takes for this rollout's engine; there is one model."""
@@ -44,13 +53,24 @@ def get_model_url(args: Any, model_name: str, endpoint: str = "/generate") -> st
 async def post(url: str, payload: dict[str, Any] | None, max_retries: int = 60, headers: Any = None) -> Any:
     """A turn where the URL is the router's, else a recorded POST of JSON. Raises PlugPointError, ToolFailed."""
     session = current_session()
-    parts = urlsplit(url)
-    if (parts.hostname, parts.port) != (ROUTER["sglang_router_ip"], ROUTER["sglang_router_port"]):
+    if not _is_router(url):
         arguments = {"url": url, "payload": payload or {}, "max_retries": max_retries}
         return await session.call(post_json, arguments, may_repeat=True)
-    if parts.path != "/generate":
-        raise PlugPointError(f"the engine answers /generate here, not {parts.path}")
+    if (path := urlsplit(url).path) != "/generate":
+        raise PlugPointError(f"the engine answers /generate here, not {path}")
     return await _generate(session, payload or {})
+
+
+async def get(url: str) -> Any:
+    """A recorded GET of JSON. Raises PlugPointError for the router, ToolFailed."""
+    if _is_router(url):
+        raise PlugPointError(f"there is no router here: the engine answers /generate of `post`, not GET {url}")
+    return await current_session().call(get_json, {"url": url}, may_repeat=True)
+
+
+def _is_router(url: str) -> bool:
+    parts = urlsplit(url)
+    return (parts.hostname, parts.port) == (ROUTER["sglang_router_ip"], ROUTER["sglang_router_port"])
 
 
 async def _generate(session: Session, payload: dict[str, Any]) -> dict[str, Any]:
@@ -80,8 +100,16 @@ async def post_json(url: str, payload: dict[str, Any], max_retries: int) -> Any:
     raise PlugPointError(f"max_retries is {max_retries}: {url} was never called")
 
 
+async def get_json(url: str) -> Any:
+    """A server's answer, as JSON or else as text."""
+    return await asyncio.to_thread(_answer, urllib.request.Request(url))
+
+
 def _post_json(url: str, payload: dict[str, Any]) -> Any:
-    request = urllib.request.Request(url, json.dumps(payload).encode(), {"Content-Type": "application/json"})
+    return _answer(urllib.request.Request(url, json.dumps(payload).encode(), {"Content-Type": "application/json"}))
+
+
+def _answer(request: urllib.request.Request) -> Any:
     with urllib.request.urlopen(request, timeout=REQUEST_S) as answer:
         body = answer.read().decode()
     try:

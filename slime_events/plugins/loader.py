@@ -20,6 +20,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -74,6 +75,16 @@ def check_call(function: Callable[..., Any], takes: str, count: int, names: Iter
         raise PlugPointError(f"{name_of(function)}{signature} is called with {takes}: {error}") from None
 
 
+def accepted(function: Callable[..., Any], names: Iterable[str]) -> list[str]:
+    """Those of the names that a function takes as keywords; all where it takes any."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return []
+    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    return [name for name in names if takes_any or name in parameters]
+
+
 def digest_of(function: Callable[..., Any]) -> str:
     """sha256 (hex) of the source file that holds `function`, and its name in it.
 
@@ -96,6 +107,12 @@ def name_of(function: Callable[..., Any]) -> str:
     function = _unpartial(function)
     target = function if hasattr(function, "__qualname__") else type(function)
     return f"{target.__module__}:{target.__qualname__}"
+
+
+def place_of(error: BaseException) -> str:
+    """` (file.py:12 in name)`: the line that raised it, for the end of a message; empty where it was not raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
 
 
 def _unpartial(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,11 +5,12 @@ and the function's decision goes back into an event.
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.errors import PlugPointError
+from slime_events.plugins.sample_info import PrefixCacheInfo, SpecInfo
 
 
 class Status(enum.StrEnum):
@@ -69,7 +70,8 @@ class Sample:
     """One response to one prompt.
 
     `tokens` is prompt + response (ids); `loss_mask` (0/1) and `rollout_log_probs` (nats, of logits / temperature)
-    are aligned with the response, the last `response_length` of them.
+    are aligned with the response, the last `response_length` of them. Those of images, expert routing, top-p replay and
+    teachers are for code that knows slime's fields: nothing here fills them in.
     """
 
     group_index: int | None = None
@@ -77,6 +79,10 @@ class Sample:
     rollout_id: int | None = None
     prompt: str | list[dict[str, Any]] = ""
     tokens: list[int] = field(default_factory=list)
+    multimodal_inputs: dict[str, Any] | None = None
+    multimodal_train_inputs: dict[str, Any] | None = None
+    multimodal_train_input_id: str | None = None
+    apply_chat_template_kwargs: dict[str, Any] | None = None
     response: str = ""
     response_length: int = 0
     label: str | None = None
@@ -84,16 +90,40 @@ class Sample:
     loss_mask: list[int] | None = None
     weight_versions: list[str] = field(default_factory=list)
     rollout_log_probs: list[float] | None = None
+    rollout_top_p_token_ids: list[int] | None = None
+    rollout_top_p_token_offsets: list[int] | None = None
+    rollout_routed_experts: Any = None
     remove_sample: bool = False
+    teacher_log_probs: list[float] | None = None
     status: Status = Status.PENDING
     metadata: dict[str, Any] = field(default_factory=dict)
     generate_function_path: str | None = None
     custom_rm_path: str | None = None
     train_metadata: dict[str, Any] | None = None
     session_id: str | None = None
-    prefix_cache_info: dict[str, int] = field(default_factory=dict)
+    non_generation_time: float = 0.0
+    spec_info: SpecInfo = field(default_factory=SpecInfo)
+    prefix_cache_info: PrefixCacheInfo = field(default_factory=PrefixCacheInfo)
+    trace: dict[str, Any] | None = None
 
-    Status = Status
+    Status, SpecInfo, PrefixCacheInfo = Status, SpecInfo, PrefixCacheInfo
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, and what else was set on it, as slime's dumps hold them."""
+        counts = {"spec_info": self.spec_info.to_dict(), "prefix_cache_info": self.prefix_cache_info.to_dict()}
+        return vars(self) | {"status": self.status.value} | counts
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> "Sample":
+        """The sample of `to_dict`. Keys that are no fields become attributes."""
+        read = {
+            "status": Status(data.get("status", Status.PENDING)),
+            "spec_info": SpecInfo.from_dict(data.get("spec_info") or {}),
+            "prefix_cache_info": PrefixCacheInfo.from_dict(data.get("prefix_cache_info") or {}),
+        }
+        sample = Sample()
+        vars(sample).update(data, **read)
+        return sample
 
     def get_reward_value(self, args: Any) -> Any:
         """The reward, or its `args.reward_key` entry where the grader gave a dict."""
@@ -167,9 +197,9 @@ class Sample:
         """Keep weight version, prefix cache counts and finish reason of one generation call."""
         if "weight_version" in meta_info:
             self.weight_versions = [*self.weight_versions, str(meta_info["weight_version"])]
-        for ours, theirs in (("cached_tokens", "cached_tokens"), ("total_prompt_tokens", "prompt_tokens")):
-            if theirs in meta_info:
-                self.prefix_cache_info[ours] = self.prefix_cache_info.get(ours, 0) + int(meta_info[theirs])
+        self.prefix_cache_info.add(meta_info)
+        if meta_info.get("spec_verify_ct"):
+            self.spec_info.add(meta_info)
         reason = (meta_info.get("finish_reason") or {}).get("type")
         if update_terminal_info and reason is not None:
             if reason not in FINISH:

@@ -11,16 +11,55 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from slime_events.plugins.rm_hub_names import RM_HUB
+
 SLIME_MODULES: dict[str, dict[str, str]] = {
     "slime": {},
+    "slime.observability": {},
+    "slime.observability.trace_utils": {
+        name: f"slime_events.plugins.traces:{name}"
+        for name in ("bind_trace", "build_sglang_meta_trace_attrs", "trace_event", "trace_function", "trace_span")
+    },
     "slime.utils": {},
-    "slime.utils.types": {"Sample": "slime_events.plugins.sample:Sample"},
-    "slime.utils.http_utils": {"post": "serve_apps.generate.slime_compat:post"},
-    "slime.utils.misc": {"load_function": "slime_events.plugins.loader:load_function"},
+    "slime.utils.async_utils": {
+        "get_async_loop": "slime_events.plugins.slime_utils:get_async_loop",
+        "run": "slime_events.plugins.slime_utils:run",
+    },
+    "slime.utils.data": {"Dataset": "slime_events.loop.prompts.dataset:Dataset"},
+    "slime.utils.types": {
+        "RolloutBatch": "slime_events.plugins.rollout_types:RolloutBatch",
+        "Sample": "slime_events.plugins.sample:Sample",
+    },
+    "slime.utils.http_utils": {
+        "get": "serve_apps.generate.slime_compat:get",
+        "post": "serve_apps.generate.slime_compat:post",
+    },
+    "slime.utils.misc": {
+        "load_function": "slime_events.plugins.loader:load_function",
+        "SingletonMeta": "slime_events.plugins.slime_utils:SingletonMeta",
+    },
+    "slime.utils.processing_utils": {
+        name: f"slime_events.plugins.slime_utils:{name}"
+        for name in (
+            "build_processor_kwargs",
+            "encode_image_for_rollout_engine",
+            "load_processor",
+            "load_tokenizer",
+            "process_vision_info",
+        )
+    },
     "slime.rollout": {},
+    "slime.rollout.base_types": {
+        name: f"slime_events.plugins.rollout_types:{name}"
+        for name in ("RolloutFnEvalOutput", "RolloutFnTrainOutput", "call_rollout_fn")
+    },
     "slime.rollout.sglang_rollout": {
         "GenerateState": "serve_apps.generate.slime_compat:GenerateState",
         "get_model_url": "serve_apps.generate.slime_compat:get_model_url",
+        **{
+            name: f"serve_apps.generate.slime_rollout:{name}"
+            for name in ("abort", "generate", "generate_and_rm", "generate_and_rm_group", "generate_rollout")
+        },
     },
     "slime.rollout.data_source": {
         "DataSource": "slime_events.loop.prompts.data_source:DataSource",
@@ -30,6 +69,8 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
     "slime.rollout.filter_hub": {},
     "slime.rollout.filter_hub.base_types": {
         "DynamicFilterOutput": "slime_events.plugins.filters.base_types:DynamicFilterOutput",
+        "MetricGatherer": "slime_events.plugins.filters.gathering:MetricGatherer",
+        "call_dynamic_filter": "slime_events.plugins.filters.gathering:call_dynamic_filter",
     },
     "slime.rollout.filter_hub.dynamic_sampling_filters": {
         "check_reward_nonzero_std": "slime_events.plugins.filters.dynamic_sampling:check_reward_nonzero_std",
@@ -37,19 +78,7 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
             "slime_events.plugins.filters.dynamic_sampling:check_reward_nonzero_std_with_fallback"
         ),
     },
-    "slime.rollout.rm_hub": {},
-    "slime.rollout.rm_hub.deepscaler": {
-        "get_deepscaler_rule_based_reward": "slime_events.plugins.rewards.deepscaler:get_deepscaler_rule_based_reward",
-    },
-    "slime.rollout.rm_hub.math_utils": {
-        "extract_answer": "slime_events.plugins.rewards.boxed:last_boxed",
-        "grade_answer_verl": "slime_events.plugins.rewards.math:grade_answer",
-        "grade_answer_mathd": "slime_events.plugins.rewards.mathd:grade_answer_mathd",
-        "grade_answer_sympy": "slime_events.plugins.rewards.math:grade_answer_sympy",
-    },
-    "slime.rollout.rm_hub.math_dapo_utils": {"compute_score": "slime_events.plugins.rewards.dapo:compute_score"},
-    "slime.rollout.rm_hub.f1": {"f1_score": "slime_events.plugins.rewards.f1:f1_score"},
-    "slime.rollout.rm_hub.gpqa": {"compute_gpqa_reward": "slime_events.plugins.rewards.gpqa:compute_gpqa_reward"},
+    **RM_HUB,
 }
 """What a plug-in written for slime may import: module, name, and its target here.
 
@@ -86,7 +115,8 @@ class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         root = sys.modules.get("slime")
         if root is not None and getattr(root.__spec__, "loader", None) is not self:
             return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=not SLIME_MODULES[fullname])
+        is_package = any(module.startswith(f"{fullname}.") for module in SLIME_MODULES)
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)
 
     def exec_module(self, module: ModuleType) -> None:
         if current := _current_name(module.__name__):

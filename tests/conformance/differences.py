@@ -61,4 +61,8 @@ DIFFERENCES: dict[str, Difference] = {
         ours={"raw": [1.0, 3.0, 5.0], "rewards": [-0.7071063, 0.7071063, 0.0]},
         reason="a smaller group stays a group; slime normalises the whole batch as one group (#1414, #2230)",
     ),
+    "rm_dispatch-08": Difference(
+        ours=1,
+        reason="boxed_ before a grader that opens the box itself; slime has it look for a box in the box: always 0",
+    ),
 }

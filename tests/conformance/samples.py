@@ -125,7 +125,7 @@ def sample_append(case: Input) -> Any:
     last = {"finish_reason": {"type": "stop"}, "weight_version": 4, "cached_tokens": 4, "prompt_tokens": 5}
     sample.append_response_tokens(tokens=[7], log_probs=[-0.3], text="c", meta_info=last)
     names = ["tokens", "response", "response_length", "loss_mask", "rollout_log_probs", "weight_versions", "status"]
-    return {**{name: getattr(sample, name) for name in names}, "prefix_cache": sample.prefix_cache_info}
+    return {**{name: getattr(sample, name) for name in names}, "prefix_cache": sample.prefix_cache_info.to_dict()}
 
 
 def passrate(case: Input) -> Any:

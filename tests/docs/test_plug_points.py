@@ -20,6 +20,8 @@ from slime_events.loop.conductor.user_data_source import UserDataSource
 from slime_events.loop.prompts.archived_prompts import read_rows
 from slime_events.loop.prompts.buffer_filter import BufferFilter
 from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.loader import load_function
+from slime_events.plugins.sample import Sample
 from tests.docs.pages import DOCS, PAGES, ROOT
 from tests.docs.recorded_run import MIXED, SAMPLES, STEPS, recorded_run
 from tests.simulation.parts import Letters
@@ -27,7 +29,7 @@ from tests.simulation.parts import Letters
 _FILE = re.compile(r"^```python\n# ([\w.]+\.py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _TRY = re.compile(r"^```python\n((?:from [^\n]+\n)+\nassert .*?)^```", re.DOTALL | re.MULTILINE)
 SHOWN = {name: code for page in PAGES for name, code in _FILE.findall(page.read_text(encoding="utf-8"))}
-CHECKED = {"rewards.py", "filters.py", "spread.py", "mine.py", "my_source.py"}
+CHECKED = {"rewards.py", "mixed.py", "filters.py", "spread.py", "mine.py", "my_source.py"}
 CALCULATOR = ROOT / "examples" / "calculator.py"
 
 
@@ -49,6 +51,16 @@ async def changes(*flags: str) -> list[dict]:
 
 def test_every_file_that_a_page_shows_is_checked_here() -> None:
     assert set(SHOWN) == CHECKED
+
+
+@pytest.mark.parametrize(
+    ("response", "domain", "reward"),
+    [(r"so \boxed{4}", "math", 1.0), ("<think>4</think>a fox<|im_end|>", "words", 1.0), ("fox", "math", 0.0)],
+)
+def test_a_reward_with_graders_of_slime(folder: Path, response: str, domain: str, reward: float) -> None:
+    label = "4" if "4}" in response else "fox"
+    grade = load_function("mixed.py:reward_func", user_dir=folder)
+    assert grade(None, Sample(response=response, label=label, metadata={"domain": domain})) == reward
 
 
 async def test_a_reward_tells_right_answers_from_wrong_ones(folder: Path) -> None:

@@ -59,7 +59,8 @@ def rewards(samples: list[Sample], purpose: Purpose = Purpose.TRAIN, **args: Any
         sample="g-s0", group="g", index=0, prompt=REQUEST.prompt, sampling=REQUEST.sampling, seed=7, purpose=purpose
     )
     try:
-        given: list[Event] = making._rewards(samples if len(samples) > 1 else samples[0], events, request)
+        function, returned = making._function(setup("graded").path), samples if len(samples) > 1 else samples[0]
+        given: list[Event] = making._rewards(function, returned, events, request)
     finally:
         making.close()
     return {event.sample: event.value for event in given if isinstance(event, RewardAssigned)}

@@ -38,13 +38,9 @@ ONCE = {"retries": {"max_attempts": 0}, "read_timeout": 1, "connect_timeout": 1}
 
 @pytest.fixture(scope="module")
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
-    server = Seaweed(tmp_path_factory.mktemp("seaweed"))
-    try:
-        server.start()
+    with Seaweed(tmp_path_factory.mktemp("seaweed")) as server:
         yield server
-    finally:
-        S3FileSystem.clear_instance_cache()
-        server.kill()
+    S3FileSystem.clear_instance_cache()
 
 
 async def _produce(log: EventLog, stop: asyncio.Event) -> int:

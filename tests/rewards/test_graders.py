@@ -160,6 +160,38 @@ def test_dispatch_order_and_boxed_prefix() -> None:
     assert grader.digest != resolve(settings, Sample()).digest
 
 
+@pytest.mark.parametrize(
+    ("name", "response", "label", "value"),
+    [
+        ("math", r"so \boxed{5}", "5", 1),
+        ("math", r"so \boxed{5}", "6", 0),
+        ("math", r"\boxed{6} no, \boxed{5}", "5", 1),
+        ("math", "just 5", "5", 0),
+        ("deepscaler", r"hm</think>\boxed{5}", "5", 1),
+        ("deepscaler", r"hm</think>\boxed{5}", "6", 0),
+        ("deepscaler", "hm</think>5", "5", 0),
+        ("dapo", r"so \boxed{5}", "5", 1.0),
+        ("dapo", "so \\boxed{\n5}", "5", 1.0),
+        ("dapo", r"Answer: 5 is wrong, \boxed{6}", "5", -1.0),
+        ("dapo", "Answer: 5", "5", -1.0),
+        ("dapo", r"\boxed{}", "5", -1.0),
+        ("exact", r"so \boxed{ 5 }", "5", 1.0),
+        ("exact", "5", "5", 0.0),
+        ("f1", r"a lot of words \boxed{brown fox}", "brown fox", 1.0),
+        ("gpqa", r"The answer is A, or \boxed{C}", "C", 1.0),
+    ],
+)
+def test_boxed_grades_what_the_last_box_holds(name: str, response: str, label: str, value: float) -> None:
+    grader, sample = built_in(f"boxed_{name}"), Sample(response=response, label=label)
+    returned = grader.function(None, sample)
+    assert (returned[grader.reward_key] if grader.reward_key else returned) == value
+
+
+@pytest.mark.parametrize("name", sorted(GRADERS))
+def test_a_rule_for_the_box_that_was_another_once_is_in_the_digest(name: str) -> None:
+    assert (built_in(f"boxed_{name}").digest == built_in(name).digest) is (name not in {"dapo", "deepscaler", "math"})
+
+
 @pytest.mark.parametrize("name", [None, "", "  ", "nope", "boxed_", "boxed_nope"])
 def test_an_unknown_grader_is_named(name: str | None) -> None:
     with pytest.raises(UnknownGrader, match="deepscaler"):

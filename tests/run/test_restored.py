@@ -33,16 +33,11 @@ BUCKET = "s3://slime/archive"
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What fsspec opens as `s3://`, here and in every process of a run, is this server."""
-    server = Seaweed(tmp_path_factory.mktemp("seaweed"))
-    with pytest.MonkeyPatch.context() as patch:
+    with Seaweed(tmp_path_factory.mktemp("seaweed")) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", f"http://{HOST}:{server.port}")
         patch.setenv("AWS_ACCESS_KEY_ID", "k")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "s")
-        try:
-            server.start()
-            yield
-        finally:
-            server.kill()
+        yield
 
 
 def settings_of(folder: Path, **run: Any) -> TrainSettings:

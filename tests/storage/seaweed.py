@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import fsspec
 
@@ -34,13 +34,24 @@ PORTS = (
 
 
 class Seaweed:
-    """One process. `kill` and `start` again on the same folder and ports. key, secret: the only ones that it takes, in
-    place of any."""
+    """One process, while inside. `kill` and `start` again on the same folder and ports. key, secret: the only ones that
+    it takes, in place of any."""
 
     def __init__(self, folder: Path, *, key: str = "", secret: str = "") -> None:
         self._folder, self._key, self._secret = folder, key, secret
         self._ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
         self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     @property
     def port(self) -> int:

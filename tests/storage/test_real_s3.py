@@ -30,12 +30,8 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
-    server = Seaweed(tmp_path_factory.mktemp("seaweed"))
-    try:
-        server.start()
+    with Seaweed(tmp_path_factory.mktemp("seaweed")) as server:
         yield server
-    finally:
-        server.kill()
 
 
 def url() -> str:

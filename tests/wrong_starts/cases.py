@@ -29,6 +29,7 @@ import asyncio
 async def reward(args, sample): ...
 async def reward_of_one(sample): ...
 def filter_of_three(args, samples, extra): ...
+def filter_of_two(args, samples): ...
 def buffer_of_two(args, buffer): ...
 def generate(args, sample, sampling_params): ...
 async def generate_of_one(sample): ...
@@ -138,6 +139,15 @@ PLUG_POINTS = [
     Case.train("generate: no such function", "--custom-generate-function-path", "own.py:nofunc"),
     Case.train("generate: not async", "--custom-generate-function-path", "own.py:generate"),
     Case.train("generate: other arguments", "--custom-generate-function-path", "own.py:generate_of_one"),
+    Case.train("hook: no such function", "--rollout-sample-hook-path", "own.py:nofunc"),
+    Case.train(
+        "hook: the second takes one argument",
+        "--rollout-sample-hook-path",
+        "own.py:filter_of_two",
+        "--rollout-sample-hook-path",
+        "own.py:generate_of_one",
+        names="generate_of_one",
+    ),
     Case.train("data source: no such class", "--data-source-path", "own.py:Nothing"),
     Case.train("data source: no get_samples", "--data-source-path", "own.py:Source"),
     Case.train("data source: other arguments", "--data-source-path", "own.py:SourceOfTwo"),

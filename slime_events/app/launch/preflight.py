@@ -125,6 +125,8 @@ def _check_plug_points(settings: TrainSettings) -> None:
             _try(f"{where}: rm_type", _check_grader, replace(reward, rm_type=one.rm_type))
         if one.custom_generate_function_path:
             _try(f"{where}: custom_generate_function_path", _check_generate, one.custom_generate_function_path)
+    for path in rollout.rollout_sample_hook_path:
+        _try("--rollout-sample-hook-path", _check_hook, path)
 
 
 def _check_filter(settings: TrainSettings) -> None:
@@ -165,6 +167,12 @@ def _check_generate(path: str) -> None:
     from serve_apps.generate.function import GenerateFunction
 
     GenerateFunction(path, Path.cwd())
+
+
+def _check_hook(path: str) -> None:
+    from serve_apps.generate.hooks import SampleHook
+
+    SampleHook(path, Path.cwd())
 
 
 def _check_data(settings: TrainSettings) -> None:

@@ -24,6 +24,13 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
     custom_generate_function_path: Annotated[
         str | None, doc("own generate function, for several turns and tools: module:func or file.py:func")
     ] = None
+    rollout_sample_hook_path: Annotated[
+        list[str],
+        doc(
+            "called with each generated sample before it is graded, in this order; the flag may be repeated: "
+            "(args, sample, *, rollout_id=None, evaluation=False) -> Sample or None"
+        ),
+    ] = field(default_factory=list)
     generate_timeout: Annotated[float, doc("seconds that the generate function may take for a rollout", above=0)] = (
         1800.0
     )

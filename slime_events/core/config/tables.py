@@ -97,7 +97,7 @@ _NOT_YET = {
         "--critic-lr-warmup-iters --num-critic-only-steps --value-clip"
     ),
     "its plug point does not exist; graders (--custom-rm-path) and --dynamic-sampling-filter-path do": (
-        "--rollout-sample-hook-path --custom-rollout-log-function-path --custom-eval-rollout-log-function-path "
+        "--custom-rollout-log-function-path --custom-eval-rollout-log-function-path "
         "--rollout-data-postprocess-path --rollout-sample-filter-path --rollout-all-samples-process-path "
         "--custom-reward-post-process-path --custom-convert-samples-to-train-data-path "
         "--custom-update-weight-post-write-path"

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from schemas.errors import PlugPointError
 from schemas.prompts import PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
@@ -43,6 +45,8 @@ class UserDataSource:
             source = Source(path=self.path, row=offset, offset=offset, seen=max(1, self.position))
             fields = {"input": sample.prompt, "label": sample.label, "metadata": sample.metadata}
             prompted = draw_prompt(fields, self._data, self._tokenizer, self._max_prompt_len, source)
+            if sample.generate_function_path and isinstance(prompted, PromptSubmitted):
+                prompted = replace(prompted, generate_function_path=sample.generate_function_path)
             taken.append(prompted)
             count -= isinstance(prompted, PromptSubmitted)
             offset += 1

@@ -1,6 +1,7 @@
 """The graders, and which one a sample gets in slime's order: the sample's own, the run's own, a built-in by name."""
 
 import functools
+import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from schemas.errors import UnknownGrader
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.loader import digest_of, load_function, name_of
 from slime_events.plugins.rewards import dapo, deepscaler, exact, f1, gpqa, math, random_reward, reasoning_gym
-from slime_events.plugins.rewards.boxed import last_boxed
+from slime_events.plugins.rewards.unboxed import RULES, unboxed
 from slime_events.plugins.sample import Sample
 
 BuiltIn = Callable[[str, Sample], Any]
@@ -113,10 +114,7 @@ def load_own(path: str, key: str | None, user_dir: Path | None) -> Grader:
 
 @functools.lru_cache(maxsize=64)
 def built_in(rm_type: str | None, key: str | None = None) -> Grader:
-    r"""The grader called `rm_type`; `boxed_X` gives X what the last `\boxed{}` holds (nothing: an empty text).
-
-    So `boxed_math` and `boxed_deepscaler`, which look for a box themselves, are always 0, as in slime.
-    """
+    """The grader called `rm_type`; `boxed_X` is X for what the last box holds (`unboxed.py`)."""
     name = (rm_type or "").strip()
     base = name.removeprefix(BOXED)
     if base not in GRADERS:
@@ -130,9 +128,17 @@ def built_in(rm_type: str | None, key: str | None = None) -> Grader:
     def function(_: Any, sample: Sample) -> Any:
         return grade(response_for(name, sample.response), sample)
 
-    return Grader(name, digest_of(grade), function, own=False, reward_key=key or REWARD_KEYS.get(base))
+    return Grader(name, _digest(name, grade), function, own=False, reward_key=key or REWARD_KEYS.get(base))
 
 
 def response_for(rm_type: str, response: str) -> str:
     """The part of a response that a grader called `rm_type` reads."""
-    return (last_boxed(response) or "") if rm_type.startswith(BOXED) else response
+    return unboxed(rm_type.removeprefix(BOXED), response) if rm_type.startswith(BOXED) else response
+
+
+def _digest(name: str, grade: BuiltIn) -> str:
+    """Of the grader's source, and of the rule for its box where it has one of its own: it was another once."""
+    digest = digest_of(grade)
+    if name.startswith(BOXED) and name.removeprefix(BOXED) in RULES:
+        return hashlib.sha256((digest + digest_of(unboxed)).encode()).hexdigest()
+    return digest

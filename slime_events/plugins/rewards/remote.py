@@ -37,11 +37,15 @@ class _Refused(Exception):
     """An answer that a retry would not change."""
 
 
+def _question(name: str, sample: Sample) -> dict[str, Any]:
+    return {"prompt": sample.prompt, "response": response_for(name, sample.response), "label": sample.label}
+
+
 class RemoteJudge:
     """One judge's address. Use it as `async with`. timeout_s: of one sample, all tries and pauses included."""
 
-    def __init__(self, url: str, timeout_s: float) -> None:
-        self._url, self._timeout_s = url, timeout_s
+    def __init__(self, url: str, timeout_s: float, *, tries: int = TRIES) -> None:
+        self._url, self._timeout_s, self._tries = url, timeout_s, tries
         self._digest = hashlib.sha256(url.encode()).hexdigest()
         self._room = asyncio.Semaphore(CONNECTIONS)
         self._session: aiohttp.ClientSession | None = None
@@ -57,11 +61,17 @@ class RemoteJudge:
 
     async def grade(self, name: str, sample: Sample, reward_key: str | None) -> Outcome:
         """The reward of one sample, or why there is none. name: with `boxed_`, only what the last box holds is sent."""
-        question = {"prompt": sample.prompt, "response": response_for(name, sample.response), "label": sample.label}
         async with self._room:
             begun = time.perf_counter()
-            outcome = await self._answer(question, reward_key)
+            outcome = await self._answer(_question(name, sample), reward_key)
         return signed(outcome, name, self._digest, time.perf_counter() - begun)
+
+    async def ask(self, name: str, sample: Sample) -> Any:
+        """Its answer as it is, for `async_rm`; without a time limit. Raises RuntimeError where it gives none."""
+        try:
+            return await self._ask(_question(name, sample), [])
+        except _Refused as error:
+            raise RuntimeError(f"{self._url} {error}") from error
 
     async def _answer(self, question: dict[str, Any], reward_key: str | None) -> Outcome:
         endings: list[str] = []
@@ -80,14 +90,14 @@ class RemoteJudge:
 
     async def _ask(self, question: dict[str, Any], endings: list[str]) -> Any:
         """endings: gets how each request ended."""
-        for number in range(TRIES):
+        for number in range(self._tries):
             endings.append("it has not answered")
             try:
                 return await self._try(question)
             except _Again as ending:
                 endings[-1] = str(ending)
             await asyncio.sleep(min(FIRST_PAUSE_S * 2**number, LONGEST_PAUSE_S) * (0.5 + random.random()))
-        raise _Refused(f"gave no reward in {TRIES} tries; the last: {endings[-1]}")
+        raise _Refused(f"gave no reward in {self._tries} tries; the last: {endings[-1]}")
 
     async def _try(self, question: dict[str, Any]) -> Any:
         """Its answer. Raises _Again, _Refused."""

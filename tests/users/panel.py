@@ -1,0 +1,17 @@
+"""--custom-generate-function-path: a panel of two answers with their rewards, by slime's group call."""
+
+from __future__ import annotations
+
+import copy
+
+from slime.rollout.sglang_rollout import generate_and_rm_group
+from slime.utils.types import Sample
+
+
+async def generate(args, sample: Sample, sampling_params) -> list[Sample]:
+    panel = [copy.deepcopy(sample) for _ in range(2)]
+    panel = await generate_and_rm_group(args, panel, {**sampling_params, "max_new_tokens": 4})
+    best = max(panel, key=lambda one: one.reward)
+    for one in panel:
+        one.metadata["best"] = one is best
+    return panel
