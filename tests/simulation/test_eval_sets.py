@@ -18,6 +18,7 @@ from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling
 from schemas.runs import RunStarted
+from serve_apps.generate.function import generate_setup
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.state.run import RunPhase
@@ -51,6 +52,7 @@ datasets:
     top_k: 3
     stop: ["#"]
     custom_rm_path: graders.py:own
+    custom_generate_function_path: answers.py:answer
     metadata_overrides: {level: 2}
 """
 GRADERS = """
@@ -63,6 +65,15 @@ def own(args, sample):
 
 def group(args, samples):
     return [len(samples) + sample.index / 10 for sample in samples]
+"""
+ANSWERS = """
+from slime.rollout.sglang_rollout import generate
+
+async def answer(args, sample, sampling_params, evaluation=False):
+    assert evaluation and sample.metadata["level"] == 2
+    sample = await generate(args, sample, sampling_params)
+    sample.metadata["made"] = "by its own"
+    return sample
 """
 LINE = (
     "--hf-checkpoint model --num-rollout 3 --rollout-batch-size 2 --n-samples-per-prompt 2 --prompt-data train.jsonl "
@@ -85,6 +96,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     Path("sets.yaml").write_text(SETS)
     Path("graders.py").write_text(GRADERS)
+    Path("answers.py").write_text(ANSWERS)
     return tmp_path
 
 
@@ -107,7 +119,7 @@ async def simulate(folder: Path, line: str) -> Simulation:
             folder, plan, feed=feed_of(settings), pool=pool, started=started, whole_groups=whole, deadline_s=60.0
         ) as sim,
     ):
-        sim.start_engine(Script(chunk=8), reward=settings.reward)
+        sim.start_engine(Script(chunk=8), reward=settings.reward, generate=generate_setup(settings))
         assert await sim.finish() is RunPhase.FINISHED
     return sim
 
@@ -134,6 +146,9 @@ async def test_each_set_has_its_own_way_and_the_run_says_so(folder: Path, capfd:
     metadata = [one.metadata for one in prompts if one.dataset == "exact" and one.version == 0]
     assert metadata == [{"own": n, "level": 1, "rm_type": "exact"} for n in range(3)]
     assert {one.custom_rm_path for one in prompts if one.dataset == "own"} == {"graders.py:own"}
+
+    made = {event.group.split("-")[1]: event.metadata for event in sim.events(RolloutCompleted)}
+    assert made == {"own": {"made": "by its own"}, "exact": {}, "0": {}}
 
     rewards: dict[str, list[float]] = {}
     for event in sim.events(RewardAssigned):
