@@ -9,8 +9,10 @@ import asyncio
 import logging
 
 from schemas.errors import Conflict
+from schemas.rollouts import RolloutCompleted
 from schemas.subjects import about
 from slime_events.core.run.participant import Participant, run_events_before, subjects_of
+from slime_events.core.trajectory import Fetch, Trajectory, read_trajectory
 from slime_events.loop.training.pending_rewards import PendingRewards
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.rewards.outcome import outcome_event
@@ -23,12 +25,22 @@ log = logging.getLogger(__name__)
 
 
 class Grader:
-    """The shell around the pool. start: position before which all samples are graded."""
+    """The shell around the pool. start: position before which all samples are graded. fetch: for graders of the user's
+    own, which see tokens, log-probs and loss mask.
+    """
 
     def __init__(
-        self, worker: Participant, pool: Graders, commit: GroupCommit, *, whole_groups: bool, start: int = 1
+        self,
+        worker: Participant,
+        pool: Graders,
+        commit: GroupCommit,
+        *,
+        whole_groups: bool,
+        start: int = 1,
+        fetch: Fetch | None = None,
     ) -> None:
         self._worker, self._pool, self._commit, self._start_at = worker, pool, commit, start
+        self._fetch = fetch
         self._whole_groups = whole_groups
         self._pending = PendingRewards(whole_groups=whole_groups)
 
@@ -53,8 +65,16 @@ class Grader:
         finally:
             await end_all(*tasks)
 
+    async def _chunked(self, completed: dict[str, Recorded]) -> dict[str, Trajectory]:
+        """Of samples with tokens in chunks, where the graders see tokens."""
+        if self._fetch is None:
+            return {}
+        events = [recorded.envelope.event for recorded in completed.values()]
+        chunked = [event.sample for event in events if isinstance(event, RolloutCompleted) and event.start]
+        return {name: await read_trajectory(self._worker.log, name, self._fetch) for name in chunked}
+
     async def _grade(self, group: str, completed: dict[str, Recorded]) -> None:
-        samples = self._pending.samples(group, completed)
+        samples = self._pending.samples(group, completed, self._fetch, await self._chunked(completed))
         grade = self._pool.grade_group if self._whole_groups or len(completed) > 1 else self._pool.grade
         outcomes = await grade(samples, evaluation=self._pending.is_evaluation(group))
         appends = []

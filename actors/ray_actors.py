@@ -33,7 +33,7 @@ from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
 from storage.jetstream.log import JetStreamLog
-from storage.payloads import offload_async
+from storage.payloads import fetch, offload_async
 
 
 class ConductorActor:
@@ -56,7 +56,7 @@ class ConductorActor:
             recorded = (
                 await stack.enter_async_context(open_run(archive.path)) if archive and data.reuses_rollouts else None
             )
-            shown = ArgsView.of(data, settings.rollout, settings.reward, settings.algorithm)
+            shown = ArgsView.of_run(settings)
             checkpoint = settings.engine.hf_checkpoint
             feed = PromptFeed.open(data, settings.evaluation, settings.rollout, checkpoint, archive, shown)
             offload = partial(offload_async, blobs=BlobStore(address.blob_url))
@@ -87,13 +87,19 @@ class GraderActor:
         """Grade to the end of the run."""
         begun = time.perf_counter()
         async with join_run(address, "grader") as worker:
-            shown = ArgsView.of(settings.rollout, settings.algorithm, settings.reward).as_dict()
+            shown = ArgsView.of_run(settings).as_dict()
+            rollout = settings.rollout
+            own = rollout.custom_generate_function_path or rollout.rollout_sample_hook_path
+            named = own or settings.evaluation.has_functions  # these may name a grader for a sample
+            sees_tokens = settings.reward.custom_rm_path or named
+            reading = partial(fetch, blobs=BlobStore(address.blob_url)) if sees_tokens else None
             output = Path(address.folder) / "logs" / "graders.log"
             async with Graders(settings.reward, args=shown, log=output) as pool, GroupCommit(worker.log) as commit:
                 snapshot = await _snapshots(address).newest(worker.log)
                 start = low_water(snapshot.state) if snapshot else 1
                 await worker.join({"ready": time.perf_counter() - begun})
-                await Grader(worker, pool, commit, whole_groups=settings.reward.group_rm, start=start).run()
+                whole_groups = settings.reward.group_rm
+                await Grader(worker, pool, commit, whole_groups=whole_groups, start=start, fetch=reading).run()
 
 
 class ArchivistActor:

@@ -90,4 +90,5 @@ class RecordedRolloutReader:
             rollout=sample if event.rollout else "",
             prompt=inline(event.prompt),
             origin=Origin(opened.run, event.sample, end.position, event.spans),
+            place=due.place,
         )

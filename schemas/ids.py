@@ -47,6 +47,12 @@ def is_of_evaluation(group: str, dataset: str, version: int) -> bool:
     return group.rpartition("-")[0] == f"eval-{evaluation_id(dataset, version)}"
 
 
+def evaluation_row(group: str) -> int | None:
+    """The row of its data set that a group of an evaluation is of; None for any other group."""
+    row = group.rpartition("-")[2]
+    return int(row) if group.startswith("eval-") and row.isdigit() else None
+
+
 def sample_id(group: str, index: int) -> str:
     """The sample that is requested as the group's `index`-th."""
     return f"{group}-s{index}"

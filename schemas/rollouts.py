@@ -30,6 +30,15 @@ class WeightSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     version: int
 
 
+class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """slime's numbers of a sample: `index` among all samples of the run (or of the evaluation) and, in training,
+    `group_index` among its groups, in the order they were requested.
+    """
+
+    index: int
+    group_index: int | None = None
+
+
 class Origin(msgspec.Struct, frozen=True, gc=False):
     """The recorded rollout that a sample is. run, sample: there. position: of its rollout.completed in that log. spans:
     over the response, with that run's own weight versions.
@@ -79,6 +88,7 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     sample: `<group>-s<index>`. prompt: int32 [prompt]. seed: with it and the weights the tokens are determined, where
     the engine is deterministic. min_version: the engine must run at least these weights before it starts. max_version:
     no newer weights may make any token of it; for an evaluation of that version.
+    index: within the group. place: within the run; absent in older logs.
     attempt: 0, one more after each failure or suspension; earlier chunks are kept and continued.
     mask_older: tokens of older versions than the one that the rollout ends on get loss mask 0.
     recalls: the recorded sample that answers it, of the run in the prompt's `recalled`; no engine takes such a
@@ -97,6 +107,7 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     mask_older: bool = False
     recalls: str = ""
     max_version: int | None = None
+    place: Place | None = None
 
     IDENTITY = ("sample", "attempt")
 
@@ -132,13 +143,16 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
 
     A rollout that a generate function made in turns starts at 0 and is stored whole, whatever its turns hold: log-probs
     are 0 where the mask is, spans cover generated tokens only. prompt: int32, where it is not the request's, and
-    prompt_text its text. metadata: what the function added to the sample's. functions: the generate function and the
-    sample hooks that made it, as `module:name`, and the sha256 (hex) of their sources. A function that returns several
-    samples completes them in one append, the others first: their ids are `<sample>-1`, `<sample>-2`, ..., and `rollout`
-    names the sample that was asked for.
+    prompt_text its text. metadata: what the function added to the sample's. attributes: what else it left on the sample
+    that this event and the prompt do not say, JSON values by attribute; graders see it. functions: the generate
+    function and the sample hooks that made it, as `module:name`, and the sha256 (hex) of their sources. A function that
+    returns several samples completes them in one append, the others first: their ids are `<sample>-1`, `<sample>-2`,
+    ..., and `rollout` names the sample that was asked for.
 
     origin: of a recorded rollout. It is stored whole too, with the digest that it had; spans have the versions that its
     weights count as in this run (`CommonVersion`), engine is the worker that read it.
+
+    place: as requested.
     """
 
     sample: str
@@ -162,6 +176,8 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     metadata: dict[str, Any] = {}
     functions: dict[str, str] = {}
     origin: Origin | None = None
+    attributes: dict[str, Any] = {}
+    place: Place | None = None
 
     def identity(self) -> tuple[str | int, ...]:
         return (self.sample, "completed")

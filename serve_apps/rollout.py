@@ -107,6 +107,7 @@ class Rollout:
             log_probs=pack_log_probs(log_probs),
             loss_mask=None if mask is None else pack(mask, "int8"),
             timings=self.timings(),
+            place=self.request.place,
         )
 
     def timings(self) -> Timings:

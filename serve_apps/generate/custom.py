@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from schemas.arrays import pack, pack_log_probs, pack_tokens
+from schemas.arrays import pack, pack_log_probs, pack_tokens, unpack
 from schemas.errors import Conflict, EngineError, PlugPointError, SlimeEventsError
 from schemas.event import Event, Purpose
 from schemas.ids import sibling_id
@@ -26,28 +26,34 @@ from serve_apps.generate.journal import Ended, Journal, TurnLog
 from serve_apps.generate.session import Session
 from serve_apps.rollout import Prompts, Rollout, RolloutContext, Suspended
 from slime_events.core.trajectory import Fetch, content_digest, mask_older_versions
-from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.rewards.outcome import outcome_event, plain, signed, value_of
-from slime_events.plugins.sample import Sample, Status
-from slime_events.plugins.sample_view import sample_to_make
+from slime_events.plugins.args_view import ArgsView, for_one_call
+from slime_events.plugins.rewards.outcome import outcome_event, signed, value_of
+from slime_events.plugins.sample import Sample, Status, carried
+from slime_events.plugins.sample_view import completed_sample, given_metadata, sample_to_make
 from storage.cancellation import check_cancelled
 from storage.log import EventLog
 
 Versions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.int8]
 NO_VERSION = -1
+ATTRIBUTES_BYTES = 1024 * 1024
+"""Of what a function leaves on a sample, encoded: an event has four times as much room."""
+_IN_EVENT = frozenset({"tokens", "response", "response_length", "rollout_log_probs", "status"})
+"""Attributes that are in the event as they are."""
+_FOUND = frozenset({"index", "group_index", "loss_mask", "weight_versions"})
+"""Attributes that are found where a function leaves them open."""
 _STOPS = {Status.COMPLETED: StopReason.STOP, Status.TRUNCATED: StopReason.LENGTH}
 
 
 class Made(msgspec.Struct, frozen=True):
-    """What all samples of one rollout share. prompt: int32, as requested. turns: the generations with their prompts.
-    metadata: as given to the function. tokenizer: the run's. functions: that made it, and their digests.
+    """What all samples of one rollout share. asked: its group's prompt. prompt: int32, as requested. turns: the
+    generations with their prompts. tokenizer: the run's. functions: that made it, and their digests.
     """
 
     request: RolloutRequested
+    asked: PromptSubmitted
     prompt: Any
     turns: list[tuple[Tokens, Ended]]
-    metadata: dict[str, Any]
     engine: str
     tokenizer: Any
     timings: Timings
@@ -85,9 +91,7 @@ def _completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
     newer = mask_older_versions(spans, len(mask)) if made.request.mask_older else None
     mask = mask if newer is None else mask & newer
     own = None if np.array_equal(tokens[:cut], made.prompt) else tokens[:cut]
-    given = made.metadata
-    added = {key: value for key, value in sample.metadata.items() if key not in given or given[key] != value}
-    return RolloutCompleted(
+    completed = RolloutCompleted(
         sample=name,
         group=made.request.group,
         attempt=made.request.attempt,
@@ -106,9 +110,43 @@ def _completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
         rollout="" if name == made.request.sample else made.request.sample,
         prompt=None if own is None else pack_tokens(own),
         prompt_text="" if own is None else _prompt_text(sample, own.tolist(), made.tokenizer),
-        metadata={key: plain(value) for key, value in added.items()},
+        metadata=_added(sample, made.asked),
+        place=made.request.place,
         functions=made.functions,
     )
+    return msgspec.structs.replace(completed, attributes=_attributes(sample, completed, made))
+
+
+def _added(sample: Sample, asked: PromptSubmitted) -> dict[str, Any]:
+    """What the function added to the metadata, or changed in it."""
+    if not isinstance(sample.metadata, dict):
+        return {}
+    given, left = given_metadata(asked), carried(sample.metadata, "sample.metadata")
+    return {key: value for key, value in left.items() if key not in given or given[key] != value}
+
+
+def _attributes(sample: Sample, completed: RolloutCompleted, made: Made) -> dict[str, Any]:
+    """What a grader would not see on the sample without them. Raises PlugPointError for what is no JSON value."""
+    mask = completed.loss_mask
+    found = {"loss_mask": [1] * completed.length if mask is None else unpack(mask).tolist()}
+    shown = completed_sample(completed, made.asked).to_dict() | found
+    left = {name: value for name, value in sample.to_dict().items() if name not in _IN_EVENT}
+    own_id = (None, made.request.sample)
+    attributes = {
+        name: value
+        for name, value in ((name, carried(value, f"sample.{name}")) for name, value in left.items())
+        if (name not in shown or value != shown[name])
+        and not (name in _FOUND and value in (None, []))
+        and not (name == "session_id" and value in own_id)
+    }
+    sizes = {name: len(msgspec.msgpack.encode(value)) for name, value in attributes.items()}
+    if sum(sizes.values()) > ATTRIBUTES_BYTES:
+        most = max(sizes, key=sizes.__getitem__)
+        raise PlugPointError(
+            f"sample {completed.sample} has {sum(sizes.values())} bytes of attributes, most of them in sample.{most}; "
+            f"{ATTRIBUTES_BYTES} go through the log to its grader: keep what is large in a file, and its path here"
+        )
+    return attributes
 
 
 def _prompt_text(sample: Sample, tokens: list[int], tokenizer: Any) -> str:
@@ -120,9 +158,9 @@ def _prompt_text(sample: Sample, tokens: list[int], tokenizer: Any) -> str:
 
 
 def _stop(sample: Sample, name: str, made: Made) -> StopReason:
-    if sample.status is Status.ABORTED:
+    if sample.status == Status.ABORTED:  # a text does too, as in slime
         raise EngineError(f"the generate function returned sample {name} as aborted")
-    if sample.status is Status.FAILED:
+    if sample.status == Status.FAILED:
         raise PlugPointError(f"the generate function returned sample {name} as failed")
     last = made.turns[-1][1].event.stop if made.turns else None
     return _STOPS.get(sample.status) or last or StopReason.STOP
@@ -237,7 +275,7 @@ class CustomGenerate:
             journal.close()
         tokens, timings = self._fetch(request.prompt), rollout.timings()
         engine, code = rollout.engine, function.code
-        made = Made(request, tokens, journal.turns, prompt.metadata, engine, self._tokenizer, timings, code)
+        made = Made(request, prompt, tokens, journal.turns, engine, self._tokenizer, timings, code)
         events = completions(returned, made)
         await context.append([*events, *self._rewards(function, returned, events, request)])
 
@@ -258,9 +296,10 @@ class CustomGenerate:
         self, function: GenerateFunction, request: RolloutRequested, prompt: PromptSubmitted, journal: Journal
     ) -> Any:
         """What the function returns. An error in its turns goes before what the function made of it."""
-        session = Session(journal, self._tokenizer, request.sampling, self._args, prompt.tools)
+        args = for_one_call(self._args)
+        session = Session(journal, self._tokenizer, request.sampling, args, prompt.tools)
         call = function(
-            self._args,
+            args,
             sample_to_make(request, prompt),
             sampling_params(request.sampling),
             rollout_id=request.min_version,

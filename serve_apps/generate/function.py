@@ -14,7 +14,6 @@ import msgspec
 from schemas.errors import PlugPointError
 from serve_apps.generate.hooks import SampleHook
 from serve_apps.generate.session import CURRENT, Session
-from serve_apps.generate.slime_compat import ROUTER
 from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import check_call, digest_of, load_function, name_of, place_of
@@ -92,18 +91,16 @@ def generate_setup(settings: TrainSettings) -> GenerateSetup | None:
     """
     rollout = settings.rollout
     path, hooks = rollout.custom_generate_function_path or "", tuple(rollout.rollout_sample_hook_path)
-    of_sets = any(one.custom_generate_function_path for one in settings.evaluation.sets().values())
-    if not (path or hooks or of_sets or settings.data.data_source_path):  # that may name a function for a prompt
+    may_name_one = settings.data.data_source_path or settings.evaluation.has_functions  # for a prompt
+    if not (path or hooks or may_name_one):
         return None
     if path := path or (DEFAULT if hooks else ""):  # so that a broken one ends the run before anything heavy starts
         GenerateFunction(path, Path.cwd(), [SampleHook(hook, Path.cwd()) for hook in hooks])
-    groups = (settings.data, settings.evaluation, settings.trainer, settings.engine, settings.algorithm)
-    view = ArgsView.of(*groups, settings.reward, settings.rollout)
     return GenerateSetup(
         path=path,
         user_dir=str(Path.cwd()),
         timeout_s=rollout.generate_timeout,
-        args=view.as_dict() | ROUTER,
+        args=ArgsView.of_run(settings).as_dict(),
         tokenizer=settings.engine.hf_checkpoint,
         hooks=hooks,
     )

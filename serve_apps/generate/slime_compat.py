@@ -15,9 +15,8 @@ from urllib.parse import urlsplit
 from schemas.errors import PlugPointError
 from serve_apps.engine.engine import sampling_params
 from serve_apps.generate.session import Session, current_session
+from slime_events.plugins.args_view import ROUTER
 
-ROUTER = {"sglang_router_ip": "127.0.0.1", "sglang_router_port": 0}
-"""The address on `args`. Nothing listens at port 0: a request without `post` is refused at once."""
 REQUEST_S = 60.0
 _KEYS = {"input_ids", "text", "sampling_params", "return_logprob", "stream", "rid"}
 

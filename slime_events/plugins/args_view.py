@@ -1,14 +1,14 @@
-"""`ArgsView`: the `args` of a user's function, with slime's names, read only.
+"""`ArgsView`: the `args` of a user's function, with slime's names.
 
-slime passes its whole mutable namespace to plug points. Here a plug point sees the settings it may know, flattened
-under the same names (`args.reward_key`, `args.rm_type`, ...), and cannot change them.
+slime passes one mutable namespace to all plug points. Here each call has a copy of its own: a function may set what it
+likes on `args`, and no other call sees it. One list, `ArgsView.of_run`, is for all plug points.
 """
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -16,23 +16,27 @@ import msgspec
 from schemas.errors import InvalidValue
 from schemas.references import expand
 from slime_events.core.config.base import Settings
+from slime_events.core.config.settings import TrainSettings
+
+ROUTER = {"sglang_router_ip": "127.0.0.1", "sglang_router_port": 0}
+"""The address on `args`. Nothing listens at port 0: a request without `post` is refused at once."""
 
 
 def _usable(value: Any) -> Any:
     """With its secrets, for the function that makes a connection of it; where they are not set, as it is recorded."""
     try:
-        return expand(value) if isinstance(value, str) and "://" in value else value
+        return expand(value) if isinstance(value, str) and ("://" in value or "${" in value) else value
     except InvalidValue:
         return value
 
 
 class ArgsView:
-    """Attribute access to a fixed mapping. `getattr(args, name, default)` and `hasattr` work as on any object."""
-
-    __slots__ = ("_values",)
+    """Settings as attributes. `getattr(args, name, default)`, `hasattr`, `vars`, `copy.deepcopy` and setting work as on
+    any object.
+    """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        object.__setattr__(self, "_values", MappingProxyType(dict(values)))
+        vars(self).update(values)
 
     @classmethod
     def of(cls, *settings: Settings) -> ArgsView:
@@ -40,26 +44,35 @@ class ArgsView:
         fields = {name: value for group in settings for name, value in msgspec.to_builtins(group).items()}
         return cls({name: _usable(value) for name, value in fields.items()})
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self._values[name]
-        except KeyError:
-            near = difflib.get_close_matches(name, self._values, n=3)
-            hint = f"; nearest: {', '.join(near)}" if near else ""
-            raise AttributeError(f"args has no {name!r} here{hint}", name=name, obj=self) from None
+    @classmethod
+    def of_run(cls, settings: TrainSettings) -> ArgsView:
+        """What every plug point of a run sees: the settings of all components but those of the run's own places and
+        servers, then what `--custom-config-path` adds.
+        """
+        groups = (settings.data, settings.evaluation, settings.trainer, settings.engine, settings.algorithm)
+        shown = vars(cls.of(*groups, settings.reward, settings.rollout))
+        added = {name: _usable(value) for name, value in settings.rollout.custom_config.items()}
+        return cls({**ROUTER, **shown, **added})
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"args is read only: {name!r} cannot be set (keep state in your own module)")
+    def __getattr__(self, name: str) -> Any:
+        near = difflib.get_close_matches(name, vars(self), n=3)
+        hint = f"; nearest: {', '.join(near)}" if near else ""
+        raise AttributeError(f"args has no {name!r} here{hint}", name=name, obj=self)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return iter(vars(self))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._values
+        return name in vars(self)
 
     def __repr__(self) -> str:
-        return f"ArgsView({dict(self._values)!r})"
+        return f"ArgsView({vars(self)!r})"
 
     def as_dict(self) -> dict[str, Any]:
         """A copy of everything in view."""
-        return dict(self._values)
+        return dict(vars(self))
+
+
+def for_one_call(args: ArgsView) -> ArgsView:
+    """A copy that a function may change: nobody else sees it."""
+    return ArgsView(copy.deepcopy(vars(args)))

@@ -1,5 +1,7 @@
 """`Sample`: one rollout as a user's function sees it (slime's type, field by field).
 
+A function may set further attributes, which go with the sample wherever it goes, if they are JSON values (`carried`).
+
 Only plug points use it. Inside, a rollout is its events; a `Sample` is made from them for a user's filter or reward,
 and the function's decision goes back into an event.
 """
@@ -65,6 +67,40 @@ def _shorter(text: str, end: int) -> int:
     return end
 
 
+def _grown(values: Any, more: list[Any]) -> list[Any]:
+    """The same list with more in it; of an array or a tuple, a list."""
+    grown: list[Any] = values if isinstance(values, list) else list(values)
+    grown += more
+    return grown
+
+
+def carried(value: Any, where: str, depth: int = 64) -> Any:
+    """`value` as the log carries it: None, numbers, texts, lists, and dicts with text keys, `depth` deep.
+
+    A tuple becomes a list, a scalar or array of numpy or torch a number or a list. where: what holds it, for the
+    message. Raises PlugPointError for anything else.
+    """
+    if value is None or isinstance(value, bool | float):
+        return value if value is None or isinstance(value, bool) else float(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return int(value)
+    if depth and isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {str.__str__(key): carried(item, f"{where}[{key!r}]", depth - 1) for key, item in value.items()}
+    if depth and isinstance(value, list | tuple):
+        return [carried(item, f"{where}[{number}]", depth - 1) for number, item in enumerate(value)]
+    if depth and callable(getattr(value, "tolist", None)):
+        return carried(value.tolist(), where, depth - 1)
+    what = f"{type(value).__name__} {value!r:.80}" if depth else "nested too deep"
+    if depth and isinstance(value, dict):
+        what = "a dict with keys that are no texts"
+    raise PlugPointError(
+        f"{where} is {what}: what a sample carries to its grader goes through the log, so it has to be made of None, "
+        "numbers, texts, lists and dicts with text keys; convert it, or delete it before the function returns"
+    )
+
+
 @dataclass
 class Sample:
     """One response to one prompt.
@@ -85,7 +121,7 @@ class Sample:
     apply_chat_template_kwargs: dict[str, Any] | None = None
     response: str = ""
     response_length: int = 0
-    label: str | None = None
+    label: Any = None
     reward: float | dict[str, Any] | None = None
     loss_mask: list[int] | None = None
     weight_versions: list[str] = field(default_factory=list)
@@ -96,7 +132,7 @@ class Sample:
     remove_sample: bool = False
     teacher_log_probs: list[float] | None = None
     status: Status = Status.PENDING
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: Any = field(default_factory=dict)
     generate_function_path: str | None = None
     custom_rm_path: str | None = None
     train_metadata: dict[str, Any] | None = None
@@ -111,7 +147,7 @@ class Sample:
     def to_dict(self) -> dict[str, Any]:
         """All fields, and what else was set on it, as slime's dumps hold them."""
         counts = {"spec_info": self.spec_info.to_dict(), "prefix_cache_info": self.prefix_cache_info.to_dict()}
-        return vars(self) | {"status": self.status.value} | counts
+        return vars(self) | {"status": str(self.status)} | counts
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "Sample":
@@ -158,6 +194,8 @@ class Sample:
     ) -> None:
         """Append the tokens of a generation or a tool; mask and log-probs stay aligned with the response.
 
+        The sample's lists grow in place, as in slime: who holds `sample.loss_mask` sees what is appended.
+
         Trainable tokens come with their log-probs (nats); the others (a tool's, the environment's) come without and
         get mask 0 and log-prob 0.0. `meta_info` is the engine's: each call adds one weight version and its prefix
         cache counts, and its finish reason becomes the status unless `update_terminal_info` is off. `args` is
@@ -170,14 +208,12 @@ class Sample:
         if text is not None:
             self.response += text
         if new:
-            self.tokens = [*self.tokens, *new]
             self.response_length += len(new)
-            self.loss_mask = [
-                *([1] * before if self.loss_mask is None else self.loss_mask),
-                *[int(trainable)] * len(new),
-            ]
+            mask = [1] * before if self.loss_mask is None else self.loss_mask
             known = [0.0] * before if self.rollout_log_probs is None else self.rollout_log_probs
-            self.rollout_log_probs = [*known, *(given or [0.0] * len(new))]
+            self.tokens = _grown(self.tokens, new)
+            self.loss_mask = _grown(mask, [int(trainable)] * len(new))
+            self.rollout_log_probs = _grown(known, given or [0.0] * len(new))
         if meta_info is not None:
             self._add_meta_info(meta_info, update_terminal_info)
 
@@ -196,7 +232,7 @@ class Sample:
     def _add_meta_info(self, meta_info: dict[str, Any], update_terminal_info: bool) -> None:
         """Keep weight version, prefix cache counts and finish reason of one generation call."""
         if "weight_version" in meta_info:
-            self.weight_versions = [*self.weight_versions, str(meta_info["weight_version"])]
+            self.weight_versions = _grown(self.weight_versions, [str(meta_info["weight_version"])])
         self.prefix_cache_info.add(meta_info)
         if meta_info.get("spec_verify_ct"):
             self.spec_info.add(meta_info)

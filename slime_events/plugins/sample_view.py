@@ -1,8 +1,11 @@
 """Rollouts as slime's `Sample`s, for a user's generate function, grader or filter; and the text of their prompts.
 
 As in slime `sample.prompt` is a text for all of them: what the model reads, after the chat template where there is one.
+A grader's sample is the one that the generate function left: what the events do not say by themselves is in
+`RolloutCompleted.attributes`.
 """
 
+import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,9 +16,9 @@ import msgspec
 from schemas.arrays import Array
 from schemas.ids import order_in_group
 from schemas.prompts import PromptSubmitted
-from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason
+from schemas.rollouts import Place, RolloutCompleted, RolloutRequested, StopReason
 from slime_events.core.state.group import GroupState, SampleState
-from slime_events.core.trajectory import Trajectory
+from slime_events.core.trajectory import Fetch, Trajectory
 from slime_events.plugins.sample import FINISH, Sample, Status
 
 STATUS = {reason: FINISH[reason.value] for reason in StopReason}
@@ -68,9 +71,10 @@ def group_samples(
     A rollout that became several samples is a list of them, as in slime.
     """
     rollouts: dict[int, list[Sample]] = {}
+    requested = len({order_in_group(name)[0] for name in group.samples})
     for state in group.samples.values():
         index, _ = order_in_group(state.sample)
-        sample = _from_state(group, state, index)
+        sample = _from_state(group, state, group.order * requested + index)
         if trajectory := (trajectories or {}).get(state.sample):
             sample.tokens = trajectory.tokens.tolist()
             sample.rollout_log_probs = trajectory.log_probs.tolist()
@@ -90,33 +94,57 @@ def _from_state(group: GroupState, state: SampleState, index: int) -> Sample:
         reward=state.reward,
         weight_versions=[str(v) for v in sorted({state.oldest, state.newest} - {None}, key=int)],  # type: ignore[arg-type]
         status=STATUS.get(state.stop, Status.PENDING) if state.stop else Status.PENDING,
-        metadata=dict(group.metadata),
+        metadata=copy.deepcopy(group.metadata),
     )
 
 
-def completed_sample(completed: RolloutCompleted, asked: PromptSubmitted) -> Sample:
-    """A completed rollout as its grader sees it, live and in a rescore."""
-    return Sample(
-        index=order_in_group(completed.sample)[0],
+def completed_sample(
+    completed: RolloutCompleted, asked: PromptSubmitted, fetch: Fetch | None = None, whole: Trajectory | None = None
+) -> Sample:
+    """A completed rollout as its grader sees it, live and in a rescore: as its generate function left it.
+
+    fetch: without it there are no tokens, log-probs and loss mask, which no built-in grader reads. whole: of a rollout
+    that has chunks.
+    """
+    place = completed.place or Place(order_in_group(completed.sample)[0])
+    sample = Sample(
+        group_index=place.group_index,
+        index=place.index,
         prompt=prompt_text(asked, completed),
         response=completed.text,
         response_length=completed.length,
         label=asked.label,
         weight_versions=[str(span.version) for span in completed.spans],
         status=STATUS[completed.stop],
-        metadata=asked.metadata | completed.metadata,
+        metadata=given_metadata(asked) | copy.deepcopy(completed.metadata),
+        generate_function_path=asked.generate_function_path or None,
         custom_rm_path=asked.custom_rm_path or None,
         session_id=completed.sample,
     )
+    if fetch is not None:
+        if whole is None:
+            whole = Trajectory(completed.sample, asked.tokens)
+            whole.complete(completed, fetch)
+        sample.tokens = [*fetch(whole.prompt).tolist(), *whole.tokens.tolist()]
+        sample.rollout_log_probs = whole.log_probs.tolist()
+        sample.loss_mask = [1] * whole.length if whole.loss_mask is None else whole.loss_mask.tolist()
+    return Sample.from_dict(sample.to_dict() | copy.deepcopy(completed.attributes)) if completed.attributes else sample
+
+
+def given_metadata(asked: PromptSubmitted) -> dict[str, Any]:
+    """The metadata that a rollout begins with; a copy, which a function may change. As in slime it has the tools."""
+    return copy.deepcopy(asked.metadata | ({"tools": asked.tools} if asked.tools else {}))
 
 
 def sample_to_make(request: RolloutRequested, asked: PromptSubmitted) -> Sample:
     """A requested rollout, as a generate function is given it."""
+    place = request.place or Place(request.index)
     return Sample(
-        index=request.index,
+        group_index=place.group_index,
+        index=place.index,
         prompt=asked.text,
-        label=asked.label,
-        metadata=dict(asked.metadata),
+        label=copy.deepcopy(asked.label),
+        metadata=given_metadata(asked),
         generate_function_path=asked.generate_function_path or None,
         custom_rm_path=asked.custom_rm_path or None,
         session_id=request.sample,

@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,6 +82,23 @@ def test_append_refuses_what_would_lose_alignment():
     assert sample.tokens == [1, 2]
     sample.append_response_tokens(tokens=[3], trainable=False)
     assert (sample.loss_mask, sample.rollout_log_probs, sample.response_length) == ([1, 0], [0.0, 0.0], 2)
+
+
+def test_append_grows_the_lists_that_a_function_holds():
+    sample = Sample(tokens=[1, 2], loss_mask=[], rollout_log_probs=[])
+    held = (sample.tokens, sample.loss_mask, sample.rollout_log_probs, sample.weight_versions)
+    new = [3, 4]
+    sample.append_response_tokens(tokens=new, log_probs=[-0.5, -1.0], meta_info={"weight_version": 7})
+    sample.append_response_tokens(tokens=(9,), trainable=False)
+    assert held == ([1, 2, 3, 4, 9], [1, 1, 0], [-0.5, -1.0, 0.0], ["7"])
+    assert all(mine is its for mine, its in zip(held, (sample.tokens, sample.loss_mask), strict=False))
+    assert new == [3, 4]
+
+
+def test_append_takes_what_is_no_list():
+    sample = Sample(tokens=np.array([1, 2]), loss_mask=(), rollout_log_probs=())
+    sample.append_response_tokens(tokens=np.array([3]), log_probs=np.array([-1.0]))
+    assert (sample.tokens, sample.loss_mask, sample.rollout_log_probs) == ([1, 2, 3], [1], [-1.0])
 
 
 def test_light_modules_do_not_import_torch():

@@ -11,11 +11,12 @@ import pytest
 
 from schemas.errors import ConfigError, InvalidValue, UnknownFlag
 from slime_events.algorithms.train_arguments import parse_train
+from slime_events.app.cli.commands.resume import with_flags
 from slime_events.core.config.eval_config import read_eval_config
 from slime_events.core.config.evaluation import EvalSet
 from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.paths import missing_paths
-from slime_events.core.config.toml import settings_from, to_toml
+from slime_events.core.config.toml import settings_from
 
 LEAST = "--hf-checkpoint m --num-rollout 2 --rm-type math --eval-interval 1"
 FILE = """
@@ -40,8 +41,14 @@ eval:
 """
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 def parse(text: str, line: str = "") -> ParsedTrain:
-    return parse_train(shlex.split(f"{LEAST} --eval-config sets.yaml {line}"), read=lambda path: text)
+    Path("sets.yaml").write_text(text)
+    return parse_train(shlex.split(f"{LEAST} --eval-config sets.yaml {line}"))
 
 
 def test_a_set_s_own_goes_before_defaults_and_they_before_flags() -> None:
@@ -73,18 +80,14 @@ def test_ways_to_write_a_set(text: str) -> None:
 
 
 def test_what_is_recorded_needs_no_file() -> None:
-    def gone(path: str) -> str:
-        raise AssertionError(path)
-
     settings = parse(FILE).settings
-    recorded = msgspec.to_builtins(settings)
-    assert settings_from(recorded).evaluation == settings.evaluation
-    files = {"run.toml": to_toml(settings)}
-    again = parse_train(["--config", "run.toml"], read=lambda path: files.get(path) or gone(path)).settings
+    Path("sets.yaml").unlink()
+    assert settings_from(msgspec.to_builtins(settings)).evaluation == settings.evaluation
+    again = with_flags(settings, ["--lr", "1e-4"]).settings
     assert again.evaluation == settings.evaluation
-    files["other.yaml"] = "datasets: {b: {path: y}}"
-    line = ["--config", "run.toml", "--eval-config", "other.yaml"]
-    assert list(parse_train(line, read=files.__getitem__).settings.evaluation.eval_sets) == ["b"], "a flag goes first"
+    Path("other.yaml").write_text("datasets: {b: {path: y}}")
+    other = with_flags(settings, ["--eval-config", "other.yaml"]).settings
+    assert list(other.evaluation.eval_sets) == ["b"], "a flag goes first"
 
 
 def test_a_secret_in_a_path_is_recorded_by_its_name() -> None:

@@ -7,19 +7,27 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.arrays import pack_tokens, unpack
 from schemas.errors import EngineError, PlugPointError
+from schemas.prompts import PromptSubmitted, Source
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason, Timings, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
-from serve_apps.generate.custom import Made, completions
+from serve_apps.generate.custom import ATTRIBUTES_BYTES, Made, completions
 from serve_apps.generate.journal import Ended
 from slime_events.plugins.sample import Sample, Status
+from slime_events.plugins.sample_view import completed_sample, sample_to_make
 from tests.simulation.parts import Letters
 
 PROMPT = [1, 2]
 REQUEST = RolloutRequested(
     sample="g-s0", group="g", index=0, prompt=pack_tokens(PROMPT), sampling=Sampling(max_new_tokens=9), seed=1
+)
+
+ASKED = PromptSubmitted(
+    group="g", text="\x01\x02", tokens=REQUEST.prompt, source=Source(path="p"), metadata={"given": [1]}, label="l"
 )
 
 
@@ -38,16 +46,16 @@ WHOLE = [1, 2, 3, 4, 9, 7]
 
 def made(turns: list[Any] | None = None, **request: Any) -> Made:
     asked = msgspec.structs.replace(REQUEST, **request)
-    given = TURNS if turns is None else turns
-    return Made(asked, np.array(PROMPT, np.int32), given, {"given": [1]}, "e", Letters(), Timings())
+    known = TURNS if turns is None else turns
+    return Made(asked, ASKED, np.array(PROMPT, np.int32), known, "e", Letters(), Timings())
 
 
 def sample_of(**fields: Any) -> Sample:
     return Sample(**({"tokens": WHOLE, "response_length": 4, "status": Status.COMPLETED} | fields))
 
 
-def completed(sample: Sample, given: Made | None = None) -> RolloutCompleted:
-    (event,) = completions(sample, given or made())
+def completed(sample: Sample, shared: Made | None = None) -> RolloutCompleted:
+    (event,) = completions(sample, shared or made())
     return event
 
 
@@ -86,14 +94,14 @@ def test_a_sample_that_is_to_be_removed_is_not_trained() -> None:
 
 def test_log_probs_of_a_function_s_own() -> None:
     """They count where something is trained or was generated; their weights are the oldest that it may have had."""
-    given = [-1.0, -2.0, -3.0, -4.0]
-    event = completed(sample_of(rollout_log_probs=given))
+    theirs = [-1.0, -2.0, -3.0, -4.0]
+    event = completed(sample_of(rollout_log_probs=theirs))
     assert unpack(event.log_probs).tolist() == [-1.0, -2.0, 0.0, -4.0]
-    own = completed(sample_of(rollout_log_probs=given, loss_mask=[1, 0, 1, 1]))
-    assert unpack(own.log_probs).tolist() == given
+    own = completed(sample_of(rollout_log_probs=theirs, loss_mask=[1, 0, 1, 1]))
+    assert unpack(own.log_probs).tolist() == theirs
     assert mask_of(own) == [1, 0, 1, 1]
     assert own.spans[-2:] == (WeightSpan(2, 3, 5), WeightSpan(3, 4, 6))
-    alone = completed(sample_of(rollout_log_probs=given, loss_mask=[1] * 4), made([], min_version=8))
+    alone = completed(sample_of(rollout_log_probs=theirs, loss_mask=[1] * 4), made([], min_version=8))
     assert alone.spans == (WeightSpan(0, 4, 8),)
 
 
@@ -110,6 +118,91 @@ def test_a_sample_says_what_it_adds() -> None:
     event = completed(sample_of(metadata={"given": [1], "more": 2}))
     assert event.metadata == {"more": 2}
     assert completed(sample_of(metadata={"given": [3]})).metadata == {"given": [3]}
+
+
+def left(**attributes: Any) -> Sample:
+    """As the function is given it, with tokens, and then these attributes."""
+    sample = sample_to_make(REQUEST, ASKED)
+    vars(sample).update({"tokens": WHOLE, "response_length": 4} | attributes)
+    return sample
+
+
+def shown(sample: Sample) -> Sample:
+    """What its grader sees; through the log."""
+    event = msgspec.msgpack.decode(msgspec.msgpack.encode(completed(sample)), type=RolloutCompleted)
+    return completed_sample(event, ASKED, unpack)
+
+
+def test_a_grader_sees_every_attribute_that_the_function_left() -> None:
+    deep: dict[str, Any] = {"list": [1, [2.5, None]], "dict": {"a": {"b": True}}}
+    added = {"tool_call_count": 3, "payload_text": "x", "deep": deep, "nothing": None, "remove_sample": True}
+    own = {"label": {"answer": 7}, "custom_rm_path": "m:f", "train_metadata": {"w": 1}, "index": 5, "group_index": 0}
+    sample = left(**added, **own, prompt=[{"role": "user", "content": "hi"}], loss_mask=[1, 0, 0, 1])
+    del sample.metadata["given"]
+    seen = shown(sample)
+    for name, value in vars(sample).items():
+        assert name in ("status", "rollout_log_probs", "weight_versions") or getattr(seen, name) == value, name
+    assert seen.metadata == {}
+    assert seen.rollout_log_probs == pytest.approx([-0.3, -0.4, 0.0, -0.7])
+    assert seen.weight_versions == ["5", "6", "6"]
+
+
+def test_what_a_function_left_as_it_was_is_not_said_again() -> None:
+    assert completed(left()).attributes == {}
+    assert completed(left(prompt="other")).attributes == {"prompt": "other"}
+
+
+def test_a_sample_made_anew_has_its_rollout_s_numbers() -> None:
+    seen = shown(Sample(tokens=WHOLE, response_length=4))
+    assert (seen.index, seen.session_id, seen.loss_mask) == (0, "g-s0", [1, 1, 0, 1])
+    assert (seen.label, seen.metadata, seen.prompt) == (None, {}, ""), "as in slime, where a grader sees that very one"
+
+
+@pytest.mark.parametrize(
+    "value", [object(), {1: 2}, b"x", {1, 2}, 2**70, [{"deep": lambda: 0}]], ids=lambda value: type(value).__name__
+)
+def test_what_cannot_be_carried_is_refused_with_its_name(value: Any) -> None:
+    with pytest.raises(PlugPointError, match=r"sample\.tool_call_count.* has to be made of"):
+        completed(left(tool_call_count=value))
+    with pytest.raises(PlugPointError, match=r"sample\.metadata\['more'\]"):
+        completed(left(metadata={"more": value}))
+
+
+def test_what_holds_itself_or_too_much_is_refused() -> None:
+    itself: list[Any] = []
+    itself.append(itself)
+    for value in (itself, "x" * ATTRIBUTES_BYTES):
+        with pytest.raises(PlugPointError, match=r"sample\.state"):
+            completed(left(state=value))
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_json_values_come_through_as_they_are(value: Any) -> None:
+    assert shown(left(state=value)).state == value  # type: ignore[attr-defined]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    seen = shown(left(score=np.float32(0.5), many=np.arange(3), pair=(1, 2), status="completed"))
+    assert [getattr(seen, name) for name in ("score", "many", "pair")] == [0.5, [0, 1, 2], [1, 2]]
+    assert seen.status is Status.COMPLETED
+
+
+def test_what_a_function_changes_deep_in_the_metadata_is_its_own() -> None:
+    sample = left()
+    sample.metadata["given"].append(2)
+    assert completed(sample).metadata == {"given": [1, 2]}
+    assert ASKED.metadata == {"given": [1]}
+
+
+def test_a_status_may_be_a_text() -> None:
+    with pytest.raises(EngineError):
+        completed(left(status="aborted"))
+    assert completed(left(status="truncated")).stop is StopReason.LENGTH
 
 
 def test_further_samples_go_before_the_one_that_was_asked_for() -> None:

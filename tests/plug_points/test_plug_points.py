@@ -1,7 +1,9 @@
 """How a user's function is found, and what is said when it is not."""
 
+import copy
 import functools
 import importlib
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +13,9 @@ import pytest
 
 from schemas.errors import NameTaken, PlugPointError, PlugPointMissing
 from slime_events.core.config.reward import RewardSettings
-from slime_events.plugins.args_view import ArgsView
+from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.config.settings import TrainSettings
+from slime_events.plugins.args_view import ArgsView, for_one_call
 from slime_events.plugins.filters.dynamic_sampling import check_reward_nonzero_std
 from slime_events.plugins.loader import OUR_PACKAGES, digest_of, load_function, name_of
 from slime_events.plugins.slime_compat import SLIME_MODULES, SLIME_PATHS
@@ -192,14 +196,37 @@ def test_digest_follows_the_source(folder: Path) -> None:
     assert len(digest_of(len)) == 64
 
 
-def test_args_view_is_read_only_and_helps() -> None:
+def test_args_view_helps_and_is_each_call_s_own() -> None:
     args = ArgsView.of(RewardSettings(rm_type="math", reward_key="score"))
     assert args.reward_key == "score"
     assert getattr(args, "nope", 3) == 3
     with pytest.raises(AttributeError, match="nearest: rm_type"):
         _ = args.rm_tipe
-    with pytest.raises(AttributeError, match="read only"):
-        args.rm_type = "dapo"
+    mine = for_one_call(ArgsView({**vars(args), "stop": ["a"]}))
+    mine.rm_type, mine.sampling_params = "dapo", {"n": 1}
+    mine.stop.append("b")
+    assert (args.rm_type, hasattr(args, "sampling_params")) == ("math", False)
+    for copied in (copy.copy(mine), copy.deepcopy(mine), pickle.loads(pickle.dumps(mine))):
+        assert vars(copied) == vars(mine)
+
+
+def test_what_one_call_leaves_on_args_no_other_sees() -> None:
+    base = ArgsView({"results": {"solver": []}})
+    one, other = for_one_call(base), for_one_call(base)
+    one.results["solver"].append(1)
+    assert (other.results, base.results) == ({"solver": []}, {"solver": []})
+
+
+def test_all_plug_points_have_one_list_of_names() -> None:
+    """Every setting but where the run lies, then those of a file of one's own."""
+    groups = [
+        getattr(TrainSettings(), name) for name in TrainSettings.__struct_fields__ if name not in ("run", "debug")
+    ]
+    added = {"tool_url": "http://t", "rm_type": "mine"}
+    args = ArgsView.of_run(TrainSettings(rollout=RolloutSettings(custom_config=added)))
+    assert {name for group in groups for name in group.__struct_fields__} <= set(args)
+    assert (args.tool_url, args.rm_type, args.sglang_router_port) == ("http://t", "mine", 0)
+    assert "nats_creds" not in args
 
 
 def test_light_processes_stay_light() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from schemas.errors import PlugPointError
@@ -52,10 +53,12 @@ def test_a_sample_there_and_back_with_what_was_set_on_it() -> None:
 
 
 def test_a_sample_with_all_its_fields_reaches_a_grader() -> None:
-    import msgspec
-
-    job = messages.Job([SlimeSample(index=1, multimodal_inputs={"images": None}, trace={"events": []})])
-    assert msgspec.msgpack.decode(messages.encode(job), type=messages.Job) == job
+    sample = SlimeSample(index=1, multimodal_inputs={"images": None}, trace={"events": []})
+    sample.tool_calls = 2
+    job = messages.Job([sample])
+    (sent,) = messages.decode_jobs(messages.encode([msgspec.Raw(messages.encode_job(job))]))
+    assert sent == job
+    assert vars(sent.samples[0]) == vars(sample)
 
 
 @pytest.mark.parametrize("evaluation", [True, False])

@@ -81,7 +81,7 @@ def grade(args, sample):
     number = int(sample.prompt.rpartition(" ")[2])
     if number == 1:
         raise ValueError("no")
-    return 2.0 if sample.index == 0 else 1.0
+    return 2.0 if sample.index == 3 * sample.group_index else 1.0
 """
 
 

@@ -27,7 +27,7 @@ from slime_events.plugins.rewards.outcome import RewardFailure
 
 
 def task(response: str, grader: str = "exact", **metadata: Any) -> Task:
-    return Task(grader, None, 0, "2+2=", response, "4", metadata)
+    return Task(grader, None, (None, 0, None), "2+2=", response, "4", metadata)
 
 
 @pytest.fixture

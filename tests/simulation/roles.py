@@ -107,7 +107,7 @@ def make_trainer(
 async def run_grader(worker: Participant, pool: Any, *, whole_groups: bool = False, start: int = 1) -> None:
     """A grader to the end of the run."""
     async with GroupCommit(worker.log) as commit:
-        await Grader(worker, pool, commit, whole_groups=whole_groups, start=start).run()
+        await Grader(worker, pool, commit, whole_groups=whole_groups, start=start, fetch=unpack).run()
 
 
 async def run_archivist(worker: Participant, folder: Path, policy: SealPolicy, let_go: LetGo | None = None) -> None:

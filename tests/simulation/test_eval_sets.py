@@ -64,7 +64,7 @@ def own(args, sample):
     return float(len(set(sample.response)) % 2)
 
 def group(args, samples):
-    return [len(samples) + sample.index / 10 for sample in samples]
+    return [len(samples) + place / 10 for place, _ in enumerate(samples)]
 """
 ANSWERS = """
 from slime.rollout.sglang_rollout import generate

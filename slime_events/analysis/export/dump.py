@@ -16,7 +16,7 @@ from typing import Any
 from schemas.errors import DataError, InvalidValue
 from slime_events.analysis.export.files import read_file, write_file
 from slime_events.analysis.export.sample import ExportedSample, as_slime
-from slime_events.plugins.sample import Sample, Status
+from slime_events.plugins.sample import Sample
 
 
 def dump_path(template: str, rollout_id: int, *, evaluation: bool = False) -> str:
@@ -38,7 +38,7 @@ def save_dump(path: str, rollout_id: int, samples: Sequence[ExportedSample]) -> 
     """Write one file, whole or not at all."""
     import torch
 
-    plain = [vars(sample) | {"status": sample.status.value} for sample in as_slime(samples)]
+    plain = [sample.to_dict() for sample in as_slime(samples)]
     buffer = io.BytesIO()
     torch.save({"rollout_id": rollout_id, "samples": plain}, buffer)
     write_file(path, buffer.getvalue())
@@ -77,8 +77,7 @@ def _from_slime(path: str, place: int, plain: Any) -> Sample:
     values = {name: value for name, value in plain.items() if name in known and value is not None}
     values |= {name: value.tolist() for name, value in values.items() if hasattr(value, "tolist")}  # foreign tensors
     try:
-        values["status"] = Status(values.get("status", "pending"))
-        sample = Sample(**values)
+        sample = Sample.from_dict(values)
         tokens, length = list(map(int, sample.tokens)), int(sample.response_length)
     except (TypeError, ValueError) as error:
         raise DataError(f"{where}: {error}") from error

@@ -20,10 +20,10 @@ Verdict = GroupAccepted | GroupRejected
 ALWAYS = frozenset({GroupAccepted, GroupRejected, BatchSealed, RolloutRequested, EvalCompleted})
 CODE_ONLY = frozenset({"filter", "filter_digest"})
 """Which code decided, not what: the same verdict by another filter is the same decision."""
+LATER = frozenset({"place", "pass_rates"})
+"""Fields that older logs do not have: nothing is decided by them, and none of them differs from what is missing."""
 ROUNDED = frozenset({"figures"})
 """Computed by numpy, whose sums may differ in the last digit from one machine to another."""
-LATER = frozenset({"pass_rates"})
-"""Fields that earlier releases did not record: empty there, where this one has figures."""
 
 
 def is_decision(event: Event) -> bool:
@@ -61,7 +61,7 @@ def is_same(one: Event, other: Event) -> bool:
 def _same(name: str, one: Any, other: Any) -> bool:
     if one == other:
         return True
-    if name in LATER and not (one and other):
+    if name in LATER and (one in (None, {}) or other in (None, {})):
         return True
     if isinstance(one, Array) and isinstance(other, Array):
         return (one.dtype, one.n, one.digest()) == (other.dtype, other.n, other.digest())

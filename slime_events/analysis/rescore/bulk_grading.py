@@ -34,15 +34,17 @@ START_S = 60.0
 
 
 class Task(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a rule reads of one sample. grader: `--rm-type` or the sample's own; key: --reward-key."""
+    """What a rule reads of one sample. grader: `--rm-type` or the sample's own; key: --reward-key. numbers: its
+    group_index, index and rollout_id.
+    """
 
     grader: str
     key: str | None
-    index: int
+    numbers: tuple[int | None, int | None, int | None]
     prompt: str
     response: str
-    label: str | None
-    metadata: dict[str, Any]
+    label: Any
+    metadata: Any
 
 
 Grade = float | RewardFailure
@@ -101,9 +103,7 @@ def grade_tasks(tasks: Sequence[Task], limit_s: float) -> list[Grade]:
 
 
 def _grade(task: Task, limit_s: float) -> Grade:
-    sample = Sample(
-        index=task.index, prompt=task.prompt, response=task.response, label=task.label, metadata=task.metadata
-    )
+    sample = Sample(*task.numbers, prompt=task.prompt, response=task.response, label=task.label, metadata=task.metadata)
     try:
         grader = built_in(task.grader, task.key)
         signal.setitimer(signal.ITIMER_REAL, limit_s)

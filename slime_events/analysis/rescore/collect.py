@@ -16,8 +16,9 @@ from schemas.groups import GroupAccepted, GroupRejected
 from schemas.ids import group_of
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
-from schemas.rollouts import RolloutCompleted, RolloutRequested
+from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested
 from slime_events.analysis.model.records import Entry, Group, Run, Sample
+from slime_events.core.trajectory import FOLDED, Fetch, Trajectories
 
 Item = Group | BatchSealed | EvalCompleted
 NEEDED: dict[str, type[Event]] = {
@@ -31,20 +32,27 @@ NEEDED: dict[str, type[Event]] = {
 
 
 class Collector:
-    """Groups have their completed samples alone, in order. graders: name and source digest of the recorded graders."""
+    """Groups have their completed samples alone, in order. graders: name and source digest of the recorded graders.
 
-    def __init__(self, run: str) -> None:
+    fetch: for graders that see tokens. trajectories: then those of the groups so far, until they are forgotten.
+    """
+
+    def __init__(self, run: str, fetch: Fetch | None = None) -> None:
         self.graders: Counter[tuple[str, str]] = Counter()
+        self.trajectories = None if fetch is None else Trajectories(fetch)
+        self._needed = NEEDED if fetch is None else NEEDED | {type_of(RolloutProgressed): RolloutProgressed}
         self._run = Run(run)
         self._evaluations: dict[tuple[str, int], list[str]] = {}
 
     def apply(self, subject: str, data: bytes) -> Iterator[Item]:
         """Take one stored event in; the items that are complete by it."""
         _, _, noun, verb, entity = subject.split(".")
-        kind = NEEDED.get(f"{noun}.{verb}")
+        kind = self._needed.get(f"{noun}.{verb}")
+        if self.trajectories is not None and kind in FOLDED:
+            self.trajectories.apply(decode(data).event, 0)
         if kind is RolloutRequested:  # the subject has all that is needed: whose group it is
             self._requested(group_of(entity))
-        elif kind is not None:
+        elif kind is not None and kind is not RolloutProgressed:
             yield from self._applied(decode(data))
 
     def _applied(self, envelope: Envelope) -> Iterator[Item]:

@@ -15,6 +15,7 @@ from slime_events.analysis.model.records import Group
 from slime_events.analysis.rescore.bulk_grading import Grade, RuleProcess, Task
 from slime_events.analysis.rescore.collect import completed_of, is_evaluation, prompt_of
 from slime_events.core.config.reward import RewardSettings
+from slime_events.core.trajectory import Fetch, Trajectories
 from slime_events.plugins.rewards.dispatch import BOXED, GRADERS, REMOTE, built_in, grader_name, reward_key
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.rewards.outcome import Graded, failure
@@ -26,12 +27,22 @@ PROCESSES = 2
 
 class Regrader:
     """Use it as `async with`. shown: what a user's function sees beside the reward settings, under slime's names.
-    graders: name and source digest of the graders so far, with their count of samples.
+    fetch, trajectories: for the tokens that it sees; those of graded groups are forgotten. graders: name and source
+    digest of the graders so far, with their count of samples.
 
     Raises on entry what is wrong with the grader: UnknownGrader, PlugPointMissing, PlugPointError.
     """
 
-    def __init__(self, settings: RewardSettings, shown: Mapping[str, Any], processes: int = PROCESSES) -> None:
+    def __init__(
+        self,
+        settings: RewardSettings,
+        shown: Mapping[str, Any],
+        processes: int = PROCESSES,
+        *,
+        fetch: Fetch | None = None,
+        trajectories: Trajectories | None = None,
+    ) -> None:
+        self._fetch, self._trajectories = fetch, trajectories
         self._settings = msgspec.structs.replace(settings, rm_workers=max(processes, settings.rm_workers))
         self._usual = grader_name(settings, Sample())
         self._shown = shown
@@ -68,16 +79,16 @@ class Regrader:
 
     def _name(self, group: Group, sample: str) -> str:
         """The built-in grader of a sample; empty for a user's own."""
-        if prompt_of(group).custom_rm_path:
-            return ""
-        metadata = prompt_of(group).metadata | completed_of(group.samples[sample]).metadata
-        return grader_name(self._settings, Sample(metadata=metadata)) if metadata else self._usual
+        prompt, completed = prompt_of(group), completed_of(group.samples[sample])
+        if not (prompt.metadata or prompt.custom_rm_path or completed.metadata or completed.attributes):
+            return self._usual
+        return grader_name(self._settings, completed_sample(completed, prompt))
 
     def _tasks(self, group: Group, names: Sequence[str]) -> list[Task]:
         key = reward_key(self._settings, evaluation=is_evaluation(group))
         return [
-            Task(name, key, shown.index or 0, str(shown.prompt), shown.response, shown.label, shown.metadata)
-            for shown, name in zip(_shown(group), names, strict=True)
+            Task(name, key, numbers_of(seen), str(seen.prompt), seen.response, seen.label, seen.metadata)
+            for seen, name in zip(self._seen(group), names, strict=True)
         ]
 
     async def _by_rules(self, tasks: Sequence[Task]) -> list[Grade] | None:
@@ -99,9 +110,20 @@ class Regrader:
 
     async def _by_pool(self, group: Group) -> list[Grade]:
         pool = await self._graders()
-        outcomes = await pool.grade_group(_shown(group), evaluation=is_evaluation(group))
+        outcomes = await pool.grade_group(self._seen(group, self._fetch), evaluation=is_evaluation(group))
         self.graders.update((outcome.grader, outcome.grader_digest) for outcome in outcomes)
         return [one.value if isinstance(one, Graded) else failure(one.kind, one.message) for one in outcomes]
+
+    def _seen(self, group: Group, fetch: Fetch | None = None) -> list[Sample]:
+        """Its samples as graders see them; with tokens where these can be fetched."""
+        prompt, known = prompt_of(group), self._trajectories.by_sample if self._trajectories else {}
+        seen = [
+            completed_sample(completed_of(sample), prompt, fetch, known.get(name))
+            for name, sample in group.samples.items()
+        ]
+        if self._trajectories:
+            self._trajectories.forget(tuple(group.samples))
+        return seen
 
     async def _graders(self) -> Graders:
         async with self._pool_starts:
@@ -110,9 +132,9 @@ class Regrader:
         return self._pool
 
 
-def _shown(group: Group) -> list[Sample]:
-    prompt = prompt_of(group)
-    return [completed_sample(completed_of(sample), prompt) for sample in group.samples.values()]
+def numbers_of(sample: Sample) -> tuple[int | None, int | None, int | None]:
+    """Those that `random` is seeded with."""
+    return sample.group_index, sample.index, sample.rollout_id
 
 
 def _is_rule(name: str) -> bool:

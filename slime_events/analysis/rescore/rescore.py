@@ -43,11 +43,15 @@ async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = Non
     """
     settings = change.after
     filtered = settings.rollout.dynamic_sampling_filter_path
-    judge = make_group_filter(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
+    judge = make_group_filter(settings.rollout, ArgsView.of_run(settings))
     comparison = Comparison(change, judge if filtered else None, opened.fetch, out, most)
-    collector = Collector(opened.run)
-    shown = ArgsView.of(settings.rollout, settings.algorithm, settings.reward).as_dict()
-    async with Regrader(settings.reward, shown) if change.regrade else contextlib.nullcontext() as regrader:
+    own = settings.reward.custom_rm_path or settings.rollout.custom_generate_function_path
+    fetch = opened.fetch if change.regrade and (own or settings.evaluation.has_functions) else None
+    collector = Collector(opened.run, fetch)
+    regrading = Regrader(
+        settings.reward, ArgsView.of_run(settings).as_dict(), fetch=fetch, trajectories=collector.trajectories
+    )
+    async with regrading if change.regrade else contextlib.nullcontext() as regrader:
         async for items, grades in _graded(opened.log, collector, regrader):
             for item in items:
                 match item:

@@ -46,9 +46,9 @@ def with_eval_config(
 
 def read_eval_config(text: str, source: str) -> Sets:
     """The sets of a file, each with the file's defaults. source: names the file in errors."""
-    from slime_events.core.config.yaml_text import read_yaml
+    from slime_events.core.config.yaml_text import parse_yaml
 
-    parsed = read_yaml(text, source)
+    parsed = parse_yaml(text, source)
     root = parsed.get("eval", parsed) if isinstance(parsed, dict) else parsed
     if not isinstance(root, dict) or (root is not parsed and len(parsed) > 1):
         raise InvalidValue(f"{source}: it is a mapping with datasets and defaults, or with these two under eval.")

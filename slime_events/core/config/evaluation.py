@@ -121,6 +121,11 @@ class EvalSettings(Settings, frozen=True, kw_only=True):
             origin = f"--eval-config {self.eval_config}" if self.eval_config else "eval_sets"
         return f"{origin}: set {name!r}"
 
+    @property
+    def has_functions(self) -> bool:
+        """Whether a data set names a grader or a generate function of its own."""
+        return any(one.custom_rm_path or one.custom_generate_function_path for one in self.eval_sets.values())
+
     def sets(self) -> dict[str, EvalSet]:
         """Every data set by name, with the flags' values for what it does not say itself."""
         pairs = zip(self.eval_prompt_data[::2], self.eval_prompt_data[1::2], strict=False)

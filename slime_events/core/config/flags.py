@@ -12,15 +12,16 @@ from typing import Any
 from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue, MissingPart, UnknownFlag
 from slime_events.core.config import tables
 from slime_events.core.config.combinations import impossible
+from slime_events.core.config.custom_config import read_yaml
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.eval_config import with_eval_config
-from slime_events.core.config.fields import Registered, honoured
+from slime_events.core.config.fields import Registered, honoured, settings_fields
 from slime_events.core.config.installed import InstalledField, megatron_fields, sglang_fields
 from slime_events.core.config.nearest import did_you_mean, nearest_text
 from slime_events.core.config.secrets import kept
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import Values, read_toml, settings_from
-from slime_events.core.config.values import ValueType, parse_words
+from slime_events.core.config.values import ValueType, fits, parse_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,7 @@ def parse_settings(
     """Settings from flags, on top of the file of `--config` where one is given; where flags stand makes no difference.
 
     Raises UnknownFlag (with the nearest names), InvalidValue, ImpossibleCombination (a sentence for each problem), or
-    ConfigError for a flag of slime's whose feature does not exist yet. read: gives the text of the files of `--config`
-    and `--eval-config`.
+    ConfigError for a flag of slime's whose feature does not exist yet. read: gives the text of the `--config` file.
     Secrets in the values become references, and variables of this process (schemas/references.py).
     """
     occurrences = _split(argv)
@@ -96,8 +96,9 @@ def parse_settings(
     for occurrence in occurrences:
         if occurrence.flag != "--config":
             _apply(draft, occurrence)
+    _apply_custom_config(draft)
     if "evaluation" in draft.values:
-        evaluation = with_eval_config(draft.values["evaluation"], read or _read_sets, draft.given)
+        evaluation = with_eval_config(draft.values["evaluation"], _read_sets, draft.given)
         draft.values["evaluation"] = evaluation
     settings, derived = derive(settings_from(kept(draft.values)), given=draft.given)
     if problems := [*impossible(settings), *registered.impossible(settings)]:
@@ -129,6 +130,28 @@ def _split(argv: Sequence[str]) -> list[_Occurrence]:
         else:
             raise InvalidValue(f"{word!r} stands before the first flag; every setting is --name value.")
     return occurrences
+
+
+def _apply_custom_config(draft: _Draft) -> None:
+    """As in slime a key of the file that is the name of a setting sets it, and wins. The contents are recorded: a TOML
+    file that has them is not asked for the YAML file again.
+    """
+    table = draft.values.get("rollout", {})
+    path = table.get("custom_config_path")
+    if path is None or ("custom_config" in table and ("rollout", "custom_config_path") not in draft.given):
+        return
+    added = dict(table.get("custom_config", {}))
+    for name, value in read_yaml(path, "--custom-config-path").items():
+        owners = [one for one in settings_fields() if one.name == name and one.component != "run"]
+        for known in owners:
+            expected = draft.registered.type_of(known)
+            if not fits(value, expected):
+                raise InvalidValue(f"--custom-config-path {path}: {name} is {value!r}, and should be {expected}.")
+            draft.values.setdefault(known.component, {})[name] = value
+            draft.given.add((known.component, name))
+        if not owners:
+            added[name] = value
+    table["custom_config"] = added
 
 
 OLDER_FLAGS = {

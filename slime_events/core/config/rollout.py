@@ -1,7 +1,7 @@
 """The rollouts of a step: how many groups, how they are sampled, filtered and accepted."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import field
 
@@ -35,6 +35,13 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
         1800.0
     )
     max_turns: Annotated[int | None, doc("turns of a rollout, for generate functions that ask", above=0)] = None
+    custom_config_path: Annotated[
+        str | None, doc("YAML file: each key is a setting, or else one more name on the args of your functions")
+    ] = None
+    custom_config: Annotated[
+        dict[str, Any],
+        doc("JSON: more names on the args of your functions; here the contents of that file are recorded"),
+    ] = field(default_factory=dict)
     max_staleness: Annotated[
         int,
         doc(

@@ -107,7 +107,6 @@ _NOT_YET = {
         "--custom-pg-loss-reducer-function-path --custom-model-provider-path --custom-megatron-init-path "
         "--custom-megatron-before-log-prob-hook-path --custom-megatron-before-train-step-hook-path"
     ),
-    "settings have types here; put them into a TOML file and give it with --config": "--custom-config-path",
     "put Megatron's settings into [trainer.megatron] of a TOML file (--config)": "--megatron-config-path",
     "it needs a way to set the environment of trainer ranks alone": "--train-env-vars",
     "linear attention models are not built in the trainer": "--qwen-gdn-backend",

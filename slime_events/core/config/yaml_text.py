@@ -1,4 +1,4 @@
-"""`read_yaml`: plain values of a YAML text. Imported only where a file is read."""
+"""`parse_yaml`: plain values of a YAML text. Imported only where a file is read."""
 
 import re
 from typing import Any
@@ -33,7 +33,7 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_yaml(text: str, source: str) -> Any:
+def parse_yaml(text: str, source: str) -> Any:
     """Dicts, lists and scalars. source: names the file. Raises InvalidValue with the line and the problem."""
     try:
         return yaml.load(text, _Loader)
@@ -41,4 +41,4 @@ def read_yaml(text: str, source: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}," if mark else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise InvalidValue(f"{source}{line} is no YAML that can be read: {problem}") from error
+        raise InvalidValue(f"{source}{line} is not YAML: {problem}") from error

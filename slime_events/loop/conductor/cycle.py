@@ -43,7 +43,7 @@ class Policy(NamedTuple):
     def of(cls, settings: TrainSettings, texts: Texts | None = None) -> Policy:
         """The policy of these settings. texts: new ones by default. Raises PlugPointError, ValueError."""
         texts = (texts or Texts()) if settings.rollout.dynamic_sampling_filter_path else None
-        args = ArgsView.of(settings.rollout, settings.reward, settings.algorithm)
+        args = ArgsView.of_run(settings)
         return cls(
             make_plan(settings.rollout, settings.evaluation, settings.trainer),
             make_group_filter(settings.rollout, args, texts),

@@ -69,8 +69,10 @@ def decide(state: RunState, plan: Plan, group_filter: GroupFilter, normalise: No
     events: list[Event] = [*decided, *sealed]
     events += requests_again(state, plan, training=not is_suspended(state.next_step + len(sealed), state, plan))
     events += evals_completed(state, plan)
+    order = state.counts.groups_requested
     for group in state.waiting[: groups_to_request(state, plan)]:
-        events += requests_of(state.groups[group], state, plan)
+        events += requests_of(state.groups[group], state, plan, order)
+        order += 1
     return events
 
 
@@ -92,12 +94,14 @@ def with_requests(drawn: Sequence[PromptSubmitted | PromptRejected], state: RunS
     A prompt that a sampler drew is requested only once it is in the log: another conductor may draw another one.
     """
     room = groups_to_request(state, plan) - len(state.waiting)
+    order = state.counts.groups_requested + len(state.waiting)  # where there is room, those are requested before
     events: list[Event] = []
     for prompt in drawn:
         events.append(prompt)
         if isinstance(prompt, PromptSubmitted) and room > 0 and not prompt.source.seen:
-            events += requests_for(prompt.group, prompt.tokens, plan, version=state.published)
+            events += requests_for(prompt.group, prompt.tokens, plan, version=state.published, order=order)
             room -= 1
+            order += 1
     return events
 
 

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from schemas.arrays import Array
 from schemas.event import Purpose
-from schemas.ids import order_in_group, sample_id
+from schemas.ids import evaluation_row, order_in_group, sample_id
 from schemas.recorded import Recalled
-from schemas.rollouts import FailureKind, RolloutRequested
+from schemas.rollouts import FailureKind, Place, RolloutRequested
 from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.plan import Plan, is_suspended
@@ -24,6 +24,12 @@ class ReusedRollout(NamedTuple):
     sample: SampleState
     recalled: Recalled
     recorded: str
+
+    @property
+    def place(self) -> Place:
+        """The sample's, as it is requested."""
+        order, index = self.group.order, order_in_group(self.sample.sample)[0]
+        return Place(order * len(self.recalled.samples) + index, order)
 
 
 def reused_rollouts_due(state: RunState) -> list[ReusedRollout]:
@@ -68,27 +74,29 @@ def sample_seed(seed: int, sample: str) -> int:
 
 
 def requests_for(
-    group: str, prompt: Array, plan: Plan, *, evaluation: str | None = None, version: int
+    group: str, prompt: Array, plan: Plan, *, evaluation: str | None = None, version: int, order: int = -1
 ) -> list[RolloutRequested]:
-    """A request per sample of a group, for weights `version` or newer; an evaluation is of that version. evaluation:
-    its data set.
+    """A request per sample of a group, for weights `version` or newer; an evaluation is of that version.
+
+    evaluation: its data set. order: of the group among the run's training groups.
     """
     samples = plan.samples if evaluation is None else plan.eval_of(evaluation).samples
     return [
-        _request(group, prompt, sample_id(group, index), plan, evaluation, version, min_version=version)
+        _request(group, prompt, sample_id(group, index), plan, evaluation, version, order, min_version=version)
         for index in range(samples)
     ]
 
 
 def _request(
-    group: str, prompt: Array, sample: str, plan: Plan, evaluation: str | None, version: int, **more: Any
+    group: str, prompt: Array, sample: str, plan: Plan, evaluation: str | None, version: int, order: int, **more: Any
 ) -> RolloutRequested:
     """version: that an evaluation is of; where evaluations are exact, no newer weights may make its answers."""
-    training = evaluation is None
+    training, (index, _) = evaluation is None, order_in_group(sample)
     return RolloutRequested(
         sample=sample,
         group=group,
-        index=order_in_group(sample)[0],
+        index=index,
+        place=_place(group, index, order, plan, evaluation),
         prompt=prompt,
         sampling=plan.sampling if evaluation is None else plan.eval_of(evaluation).sampling_for(prompt.n),
         seed=sample_seed(plan.seed, sample),
@@ -98,9 +106,16 @@ def _request(
     )
 
 
-def requests_of(group: GroupState, state: RunState, plan: Plan) -> list[RolloutRequested]:
+def _place(group: str, index: int, order: int, plan: Plan, evaluation: str | None) -> Place | None:
+    if evaluation is None:
+        return Place(order * plan.samples + index, order) if order >= 0 else None
+    row = evaluation_row(group)
+    return None if row is None else Place(row * plan.eval_of(evaluation).samples + index)
+
+
+def requests_of(group: GroupState, state: RunState, plan: Plan, order: int) -> list[RolloutRequested]:
     """The requests of a submitted training group: to engines, or each for the recorded sample that answers it."""
-    requests = requests_for(group.group, group.prompt, plan, version=state.published)
+    requests = requests_for(group.group, group.prompt, plan, version=state.published, order=order)
     if group.recalled is UNSET:
         return requests
     pairs = zip(requests, group.recalled.samples, strict=False)
@@ -112,7 +127,7 @@ def requests_missing(state: RunState, plan: Plan) -> list[RolloutRequested]:
     return [
         replace(request, min_version=group.version)
         for group in state.in_phase(GroupPhase.REQUESTED)
-        for request in requests_of(group, state, plan)
+        for request in requests_of(group, state, plan, group.order)
         if request.sample not in group.samples
     ]
 
@@ -133,9 +148,10 @@ def requests_again(state: RunState, plan: Plan, *, training: bool) -> list[Rollo
             else:
                 continue
             masks = plan.mask_offpolicy and sample.suspensions > 0
-            more = {"min_version": min_version, "attempt": sample.attempt + 1, "mask_older": masks}
+            more: dict[str, Any] = {"min_version": min_version, "attempt": sample.attempt + 1, "mask_older": masks}
             evaluation = None if group.purpose is Purpose.TRAIN else group.dataset
-            found.append(_request(group.group, group.prompt, sample.sample, plan, evaluation, group.version, **more))
+            about = (group.group, group.prompt, sample.sample, plan, evaluation, group.version, group.order)
+            found.append(_request(*about, **more))
     return found
 
 

@@ -79,7 +79,7 @@ def make_batches(parent: OpenedRun, own: TrainSettings, branched: Branched, chan
     path, trainer = own.rollout.dynamic_sampling_filter_path, own.trainer
     group_filter = None
     if path != parent.settings.rollout.dynamic_sampling_filter_path:
-        group_filter = make_group_filter(own.rollout, ArgsView.of(own.rollout, own.reward, own.algorithm))
+        group_filter = make_group_filter(own.rollout, ArgsView.of_run(own))
     copy = trainer.tensor_model_parallel_size * trainer.pipeline_model_parallel_size * trainer.context_parallel_size
     return Batches(
         parent.run,

@@ -10,7 +10,7 @@ from typing import Any
 
 from schemas.errors import PlugPointError
 from slime_events.loop.prompts.archived_prompts import ArchivedPrompt
-from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.args_view import ArgsView, for_one_call
 from slime_events.plugins.loader import load_function, name_of
 from slime_events.plugins.sample import Sample, Status
 
@@ -37,7 +37,9 @@ class BufferFilter:
         """The row to draw next; None where the filter returns none. Raises PlugPointError where it is broken."""
         name = name_of(self._function)
         try:
-            chosen = list(self._function(self._view, None, [_group(row, prompt) for row, prompt in rows], 1))
+            chosen = list(
+                self._function(for_one_call(self._view), None, [_group(row, prompt) for row, prompt in rows], 1)
+            )
         except Exception as error:
             raise PlugPointError(f"the buffer filter {name} raised {type(error).__name__}: {error}") from error
         if not chosen:

@@ -1,14 +1,15 @@
 """`PendingRewards`: completed samples without a reward. The grader's whole state, folded from the log."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.ids import is_of_evaluation
+from schemas.ids import is_of_evaluation, order_in_group
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutRequested
+from slime_events.core.trajectory import Fetch, Trajectory
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import completed_sample
 from storage.log import Recorded
@@ -67,7 +68,7 @@ class PendingRewards:
             part.pop(group, None)
 
     def take(self) -> Iterator[tuple[str, dict[str, Recorded]]]:
-        """(group, its completions by sample) that are due, each once."""
+        """(group, its completions by sample, in index order) that are due, each once."""
         groups, self._fresh = self._fresh, {}
         for group in groups:
             completed = self._completed[group]
@@ -75,14 +76,24 @@ class PendingRewards:
             if not fresh or (self._whole_groups and not self._requested.get(group, set()) <= completed.keys()):
                 continue
             self._taken |= fresh.keys()
-            yield group, fresh
+            yield group, dict(sorted(fresh.items(), key=lambda item: order_in_group(item[0])))
 
     def is_evaluation(self, group: str) -> bool:
         """Whether a group belongs to an evaluation."""
         return self._prompts[group].purpose is Purpose.EVAL
 
-    def samples(self, group: str, completed: dict[str, Recorded]) -> list[Sample]:
-        """The samples as the grader sees them."""
+    def samples(
+        self,
+        group: str,
+        completed: dict[str, Recorded],
+        fetch: Fetch | None = None,
+        chunked: Mapping[str, Trajectory] | None = None,
+    ) -> list[Sample]:
+        """The samples as the grader sees them. fetch, chunked: for their tokens; see `completed_sample`."""
         events = [recorded.envelope.event for recorded in completed.values()]
-        prompt = self._prompts[group]
-        return [completed_sample(event, prompt) for event in events if isinstance(event, RolloutCompleted)]
+        prompt, chunked = self._prompts[group], chunked or {}
+        return [
+            completed_sample(event, prompt, fetch, chunked.get(event.sample))
+            for event in events
+            if isinstance(event, RolloutCompleted)
+        ]

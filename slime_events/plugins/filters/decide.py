@@ -9,7 +9,7 @@ import numpy as np
 from schemas.errors import PlugPointError
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.state.group import GroupState
-from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.args_view import ArgsView, for_one_call
 from slime_events.plugins.filters.base_types import DynamicFilterOutput
 from slime_events.plugins.loader import digest_of, load_function, name_of
 from slime_events.plugins.sample import Sample
@@ -108,7 +108,11 @@ def make_group_filter(rollout: RolloutSettings, shown: ArgsView, texts: Texts | 
     if not path:
         return keep
     function = load_function(path)
-    return lambda group: run_filter(function, shown, group_samples(texts.told(group) if texts else group))
+
+    def judge(group: GroupState) -> FilterDecision:
+        return run_filter(function, for_one_call(shown), group_samples(texts.told(group) if texts else group))
+
+    return judge
 
 
 def keep(group: GroupState) -> FilterDecision:

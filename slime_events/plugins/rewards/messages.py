@@ -26,12 +26,12 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One call of a grader: a single sample, or a group that is graded as a whole.
+    """One call of a grader: a single sample, or a group that is graded as a whole. samples: `Sample`s, sent as dicts.
 
     A batch is a list of them, each encoded apart, so that it can be sent again without its neighbours.
     """
 
-    samples: list[Sample]
+    samples: list[Any]
     group: bool = False
     evaluation: bool = False
 
@@ -61,11 +61,23 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 Answer = Ready | SetupFailed | Done
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=plain)
+_jobs = msgspec.msgpack.Decoder(list[Job])
 
 
 def encode(message: Any) -> bytes:
     """MessagePack; numpy and torch scalars and arrays become numbers and lists."""
     return _encoder.encode(message)
+
+
+def encode_job(job: Job) -> bytes:
+    """A job with every attribute of its samples, also those that a user's function added."""
+    return encode(msgspec.structs.replace(job, samples=[sample.to_dict() for sample in job.samples]))
+
+
+def decode_jobs(payload: bytes) -> list[Job]:
+    """A batch of encoded jobs."""
+    jobs = _jobs.decode(payload)
+    return [msgspec.structs.replace(job, samples=[Sample.from_dict(one) for one in job.samples]) for job in jobs]
 
 
 def frame(payload: bytes) -> bytes:

@@ -170,7 +170,7 @@ class GraderPool:
     def _enqueue(self, samples: list[Sample], group: bool, evaluation: bool) -> PendingJob:
         try:
             sent = [slim(sample, self._settings) for sample in samples]
-            job = PendingJob(messages.encode(messages.Job(sent, group, evaluation)), len(samples))
+            job = PendingJob(messages.encode_job(messages.Job(sent, group, evaluation)), len(samples))
         except (OverflowError, msgspec.EncodeError, RecursionError) as error:
             job = PendingJob(b"", len(samples))
             job.fail(RewardFailureKind.RAISED, f"the sample cannot be sent to a grader: {error}", self.ready)

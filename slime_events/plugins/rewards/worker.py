@@ -6,6 +6,7 @@ also works inside C code and with signals blocked.
 """
 
 import asyncio
+import copy
 import ctypes
 import faulthandler
 import functools
@@ -26,13 +27,12 @@ import msgspec
 from schemas.errors import MissingPart, SlimeEventsError
 from schemas.rewards import RewardFailureKind
 from slime_events.core.config.reward import RewardSettings
-from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.args_view import ArgsView, for_one_call
 from slime_events.plugins.rewards import dispatch, limits, messages
 from slime_events.plugins.rewards.outcome import Graded, Outcome, failure, plain, signed, value_of
 from slime_events.plugins.sample import Sample
 
 _PR_SET_PDEATHSIG = 1
-_batch_decoder = msgspec.msgpack.Decoder(list[messages.Job])
 
 
 class OverLimit(Exception):
@@ -146,6 +146,8 @@ class Worker:
 
     def _call(self, job: messages.Job, grader: dispatch.Grader) -> Any:
         args = self._args[job.evaluation]
+        if grader.own:
+            args = for_one_call(args)
         return grader.function(args, job.samples if job.group else job.samples[0])
 
 
@@ -188,7 +190,7 @@ class _Grading:
 
     def __init__(self, job: messages.Job, grader: dispatch.Grader) -> None:
         self._job, self._grader = job, grader
-        self._metadata = [dict(sample.metadata) for sample in job.samples] if grader.own else []
+        self._metadata = [copy.copy(sample.metadata) for sample in job.samples] if grader.own else []
         self._began = time.perf_counter()
 
     def returned(self, returned: Any) -> list[Outcome]:
@@ -222,8 +224,8 @@ class _Grading:
         return [signed(outcome, name, digest, seconds) for outcome in outcomes]
 
 
-def _changed(before: dict[str, Any], after: Any) -> dict[str, Any]:
-    if not isinstance(after, dict):
+def _changed(before: Any, after: Any) -> dict[str, Any]:
+    if not (isinstance(before, dict) and isinstance(after, dict)):
         return {}
     return {str(key): plain(value) for key, value in after.items() if key not in before or before[key] is not value}
 
@@ -266,4 +268,4 @@ def serve(connection: socket.socket, mark: Callable[[int], None]) -> None:
         answer(messages.SetupFailed(type(error).__name__, str(error)))
         return
     while (payload := messages.receive_frame(connection)) is not None:
-        worker.grade(_batch_decoder.decode(payload), answer)
+        worker.grade(messages.decode_jobs(payload), answer)

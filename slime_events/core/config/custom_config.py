@@ -1,0 +1,40 @@
+"""The YAML file of `--custom-config-path`: names that a user's functions find on `args`."""
+
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import InvalidValue
+
+
+def read_yaml(path: str, flag: str) -> dict[str, Any]:
+    """A YAML mapping of texts to JSON values. Raises InvalidValue, with the flag and the file in its message."""
+    from slime_events.core.config.yaml_text import parse_yaml  # only who gives such a file waits for it
+
+    try:
+        values = parse_yaml(Path(path).read_text(encoding="utf-8"), f"{flag} {path}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValue(f"{flag} {path} cannot be read: {error}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise InvalidValue(f"{flag} {path} holds {type(values).__name__}, and should be `name: value` lines.")
+    for name, value in values.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise InvalidValue(f"{flag} {path}: {name!r} cannot be a name on args: use letters, digits and _.")
+        if problem := _problem(value):
+            raise InvalidValue(f"{flag} {path}: {name} {problem}.")
+    return values
+
+
+def _problem(value: Any) -> str:
+    """Why a value cannot be recorded as it is; empty where it can."""
+    if isinstance(value, dict):
+        keys = next((f"has the key {key!r}, which is no text" for key in value if not isinstance(key, str)), "")
+        return keys or next(filter(None, map(_problem, value.values())), "")
+    if isinstance(value, list):
+        return next(filter(None, map(_problem, value)), "")
+    if value is None:
+        return "is null: leave it out, and read it with getattr(args, name, None)"
+    if isinstance(value, str | bool | float) or (isinstance(value, int) and -(2**63) <= value < 2**63):
+        return ""
+    return f"is {type(value).__name__} {value}, and should be a JSON value"
