@@ -38,14 +38,14 @@ def check_samples(samples: Sequence[TrainSample], vocab_size: int) -> None:
 def packing_rule(settings: TrainerSettings, architecture: Architecture, ranks: int, *, cpu: bool) -> PackingRule:
     """How micro batches are packed for `ranks` data parallel ranks.
 
-    With `use_dynamic_batch_size`: first fit under `max_tokens_per_gpu`. Without it `micro_batch_size` samples each,
-    except that on the CPU the default of 1 stands for first fit under `default_tokens`: a packed micro batch has no
-    padding, so that one sample at a time only costs speed.
+    With `use_dynamic_batch_size`: first fit under `max_tokens_per_gpu` of each context parallel rank. Without it
+    `micro_batch_size` samples each, except that on the CPU the default of 1 stands for first fit under
+    `default_tokens`: a packed micro batch has no padding, so that one sample at a time only costs speed.
     """
     tokens = None
     if settings.use_dynamic_batch_size or (cpu and settings.micro_batch_size == 1):
         limit = settings.max_tokens_per_gpu if settings.use_dynamic_batch_size else None
-        tokens = limit or default_tokens(architecture)
+        tokens = (limit or default_tokens(architecture)) * settings.context_parallel_size
     return PackingRule(tokens, settings.micro_batch_size, ranks, settings.balance_data)
 
 

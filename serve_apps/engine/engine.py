@@ -42,6 +42,11 @@ class GenerateRequest:
     seed: int
     resume: Tokens = field(default_factory=lambda: np.empty(0, np.int32))
 
+    @property
+    def left(self) -> int:
+        """Tokens that may still be generated."""
+        return self.sampling.max_new_tokens - len(self.resume)
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:

@@ -145,7 +145,7 @@ class Host:
             nothing = Delta(request.resume[:0], np.zeros(0, np.float32), (), ended, self._text(request, response))
             self.sender.send(messages.Piece(id, nothing))
             return
-        rest = {"max_new_tokens": request.sampling.max_new_tokens - len(response), "sampling_seed": request.seed}
+        rest = {"max_new_tokens": request.left, "sampling_seed": request.seed}
         if request.sampling.min_new_tokens:
             rest["min_new_tokens"] = max(0, request.sampling.min_new_tokens - len(response))
         asked = GenerateReqInput(

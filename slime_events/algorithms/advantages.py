@@ -55,11 +55,13 @@ def token_kl(
     return approx_kl(policy, segments.join(ref_log_probs, "ref_log_probs"), settings.kl_loss_type)
 
 
-def masked_whiten(values: Tensor, mask: Tensor, all_reduce: AllReduce | None = None) -> Tensor:
+def masked_whiten(
+    values: Tensor, mask: Tensor, all_reduce: AllReduce | None = None, *, shift_mean: bool = True
+) -> Tensor:
     """(values - mean) * rsqrt(var + 1e-8) with mean and unbiased variance over the masked elements of all ranks.
 
     `values` and `mask` are [tokens]; elements outside the mask are transformed as well. With fewer than two trained
-    tokens there is no variance: the values are centred only.
+    tokens there is no variance: the values are centred only. `shift_mean` off adds the mean again, as slime does.
     """
     trained = values.double() * mask
     moments = torch.stack([mask.double().sum(), trained.sum(), trained.square().sum()])
@@ -69,5 +71,5 @@ def masked_whiten(values: Tensor, mask: Tensor, all_reduce: AllReduce | None = N
     mean = total / count.clamp_min(1)
     variance = ((squares - count * mean.square()) / (count - 1).clamp_min(1)).clamp_min(0)
     scale = torch.where(count < 2, 1.0, torch.rsqrt(variance + EPS))
-    whitened: Tensor = (values - mean) * scale
+    whitened: Tensor = (values - mean) * scale + (0.0 if shift_mean else mean)
     return whitened.to(values.dtype)

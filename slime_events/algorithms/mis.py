@@ -66,7 +66,9 @@ def mis_weights(train: Tensor, rollout: Tensor, segments: Segments, rule: MisRul
         weights = weights.clamp(rule.lower if rule.mode is Mode.CLIP else None, rule.upper)
     weights = weights * segments.mask
     if rule.batch_normalize:
-        mean = weights.sum() / segments.mask_sums.sum().clamp_min(1)
+        # Every sample counts once where it has one weight, as in slime.
+        by_token = weights.sum() / segments.mask_sums.sum().clamp_min(1)
+        mean = by_token if rule.level is Level.TOKEN else segments.masked_mean(weights).mean()
         weights = weights / torch.where(mean > 0, mean, 1.0)
     return weights, mask
 

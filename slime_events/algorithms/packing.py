@@ -4,6 +4,8 @@ Pack first, distribute second: the samples of an optimizer step are packed once,
 to a multiple of the ranks where there are samples enough, and only then is each given to a rank.
 """
 
+from __future__ import annotations
+
 import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -47,13 +49,15 @@ def optimizer_steps(
 @dataclass(frozen=True, slots=True)
 class PackingRule:
     """max_tokens: tokens of one micro batch; None packs `micro_batch_size` samples each instead. ranks: data parallel
-    ones. balance: even out tokens over ranks, else deal in turn.
+    ones. balance: even out tokens over ranks, else deal in turn. multiple: micro batches of a rank come in multiples
+    of it, which interleaved pipeline stages need.
     """
 
     max_tokens: int | None = None
     micro_batch_size: int = 1
     ranks: int = 1
     balance: bool = False
+    multiple: int = 1
 
 
 def micro_batches(lengths: Sequence[int], rule: PackingRule) -> list[list[list[int]]]:
@@ -63,7 +67,8 @@ def micro_batches(lengths: Sequence[int], rule: PackingRule) -> list[list[list[i
     """
     if rule.max_tokens is not None:
         bins = first_fit(lengths, rule.max_tokens)
-        bins = split_largest(bins, -(-len(bins) // rule.ranks) * rule.ranks, lengths)
+        unit = rule.ranks * rule.multiple
+        bins = split_largest(bins, -(-len(bins) // unit) * unit, lengths)
     else:
         size = rule.micro_batch_size
         bins = [list(range(start, min(start + size, len(lengths)))) for start in range(0, len(lengths), size)]
@@ -90,19 +95,23 @@ def first_fit(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
 
 
 def split_largest(bins: Sequence[Sequence[int]], count: int, lengths: Sequence[int]) -> list[list[int]]:
-    """As many bins as `count`, or as there are samples: the heaviest with two samples or more is halved in place until
-    there are. The lighter half goes to the end.
+    """As many bins as `count`, or as there are samples: the heaviest with two samples or more is halved until there
+    are. Half of it takes its place, the other goes to the end. Ties and order are slime's (`expand_bins_by_splitting`).
     """
     result = [list(samples) for samples in bins]
     while len(result) < count:
-        splittable = [place for place, samples in enumerate(result) if len(samples) > 1]
-        if not splittable:
+        weights = [(sum(lengths[index] for index in bin_), place) for place, bin_ in enumerate(result) if len(bin_) > 1]
+        if not weights:
             break
-        place = max(splittable, key=lambda place: (sum(lengths[index] for index in result[place]), -place))
-        samples = result[place]
-        heavier, lighter = karmarkar_karp([lengths[index] for index in samples], 2)
-        result[place] = [samples[index] for index in heavier]
-        result.append([samples[index] for index in lighter])
+        _, place = max(weights)
+        halves: tuple[list[int], list[int]] = ([], [])
+        sums = [0, 0]
+        for index in sorted(result[place], key=lambda index: -lengths[index]):
+            lighter = int(sums[0] > sums[1])
+            halves[lighter].append(index)
+            sums[lighter] += lengths[index]
+        result[place] = halves[0]
+        result.append(halves[1])
     return result
 
 
@@ -111,7 +120,7 @@ Part = tuple[float, int, tuple[int, ...]]
 
 
 def karmarkar_karp(weights: Sequence[float], k: int, *, equal_size: bool = False) -> list[list[int]]:
-    """Split numbers into k parts with nearly equal sums (Karmarkar and Karp, 1982).
+    """Split numbers into k parts with nearly equal sums (Karmarkar and Karp, 1982); ties fall as in slime.
 
     `k` lists of indices, the heaviest first, each ascending; with `equal_size` all of one length.
     Raises TrainerError where that cannot be: fewer items than parts, or a number that k does not divide.
@@ -128,19 +137,23 @@ def karmarkar_karp(weights: Sequence[float], k: int, *, equal_size: bool = False
     else:
         # One per item: it alone against k - 1 empty parts.
         solutions = [[(weight, 1, (index,)), *[(0.0, 0, ())] * (k - 1)] for index, weight in enumerate(weights)]
-    heap = [_entry(parts) for parts in solutions]
+    heap = [_Partial(parts) for parts in solutions]
     heapq.heapify(heap)
     while len(heap) > 1:
-        _, _, first = heapq.heappop(heap)
-        _, _, second = heapq.heappop(heap)
-        heapq.heappush(
-            heap,
-            _entry([(a[0] + b[0], a[1] + b[1], a[2] + b[2]) for a, b in zip(first, reversed(second), strict=True)]),
-        )
-    return [sorted(items) for _, _, items in heap[0][2]]
+        first, second = heapq.heappop(heap).parts, heapq.heappop(heap).parts
+        joined = [(a[0] + b[0], a[1] + b[1], a[2] + b[2]) for a, b in zip(first, reversed(second), strict=True)]
+        heapq.heappush(heap, _Partial(joined))
+    return [sorted(items) for _, _, items in heap[0].parts]
 
 
-def _entry(parts: list[Part]) -> tuple[float, tuple[float, ...], list[Part]]:
-    """Heap entry of a partial solution: the largest spread comes first, heavier parts first among equals."""
-    parts = sorted(parts, reverse=True)
-    return parts[-1][0] - parts[0][0], tuple(-part[0] for part in parts), parts
+class _Partial:
+    """Heap entry of a partial solution: the largest spread comes first, the largest first part among equals."""
+
+    __slots__ = ("order", "parts")
+
+    def __init__(self, parts: list[Part]) -> None:
+        self.parts = sorted(parts, reverse=True)
+        self.order = (self.parts[0][0] - self.parts[-1][0], self.parts[0])
+
+    def __lt__(self, other: _Partial) -> bool:
+        return self.order > other.order

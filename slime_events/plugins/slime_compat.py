@@ -64,6 +64,7 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
     "slime.rollout.data_source": {
         "DataSource": "slime_events.loop.prompts.data_source:DataSource",
         "RolloutDataSource": "slime_events.loop.prompts.data_source:RolloutDataSource",
+        "RolloutDataSourceWithBuffer": "slime_events.loop.prompts.data_source:RolloutDataSourceWithBuffer",
         "pop_first": "slime_events.loop.prompts.buffer_filter:pop_first",
     },
     "slime.rollout.filter_hub": {},

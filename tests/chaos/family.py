@@ -63,8 +63,9 @@ class Family:
             return found
         match kind:
             case Kind.SCHEDULER:
+                # Hosts' template is a child of the first one, and has its command line.
                 hosts = {process.pid for process in members if _HOST in _line(process)}
-                return next((process for process in members if _parent(process) in hosts), None)
+                return next((p for p in members if _parent(p) in hosts and p.pid not in hosts), None)
             case Kind.GRADER_CHILD:
                 return next((process for process in members if _GRADER in _line(process)), None)
             case _:

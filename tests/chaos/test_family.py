@@ -56,3 +56,26 @@ def test_orphans_stay_in_the_family_and_strangers_are_not_touched(tmp_path: Path
         "left": ["something"],
         "none": True,
     }
+
+
+TEMPLATED = """
+import json, subprocess, sys
+from tests.chaos.family import Family
+from tests.chaos.schedule import Kind
+
+# A host that forks its template first, which shares its command line, and then starts its scheduler.
+host = subprocess.Popen([sys.executable, "-c",
+    "import os, subprocess, sys, time\\n"
+    "if os.fork() == 0: time.sleep(600)\\n"
+    "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\\n"
+    "print(child.pid, flush=True); time.sleep(600)", "serve_apps.engine.host"], stdout=subprocess.PIPE)
+scheduler = int(host.stdout.readline())
+family = Family()
+print(json.dumps(family.find(Kind.SCHEDULER).pid == scheduler))
+family.end()
+"""
+
+
+def test_the_template_of_hosts_is_no_scheduler() -> None:
+    done = subprocess.run([sys.executable, "-c", TEMPLATED], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout)

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.conformance.case import load
+from tests.conformance.differences import RULES
 from tests.conformance.judge import Outcome, Verdict, judge
 
 CASES = Path(__file__).with_name("slime_cases.json")
@@ -21,8 +22,9 @@ def main(arguments: list[str]) -> int:
     better = [verdict for verdict in verdicts if verdict.outcome is Outcome.BETTER]
     if better:
         print(f"{len(better)} differ from slime on purpose (counted apart):")
-        for verdict in better:
-            print(f"  {verdict.case.id}: {verdict.detail}")
+        for number, rule in enumerate(RULES, 1):
+            if names := [verdict.case.id for verdict in better if verdict.rule == number]:
+                print(f"  {number}. {rule.reason}: {', '.join(names)}")
     missing = Counter(_what(verdict) for verdict in verdicts if verdict.outcome is Outcome.MISSING)
     if missing:
         print(f"{missing.total()} cases of families that do not exist yet:")

@@ -4,61 +4,114 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from slime_events.core.config.data import DataSettings
 from slime_events.loop.prompts.reader import parse_path
 from slime_events.loop.prompts.source import PromptSource
-from tests.conformance.miniature import Miniature
+from slime_events.plugins.loader import load_function
+from slime_events.plugins.sample import Sample
+from tests.conformance import described
+from tests.conformance.case import Case, UnknownShape
 
-Input = dict[str, Any]
+HOME = "slime.rollout.data_source"
 
 
-def _source(folder: str, rows: int, **settings: Any) -> PromptSource:
-    """Prompts p0, p1, ... and one line that is no JSON, which is no row."""
+def _prompts(folder: str, rows: int) -> str:
+    """A file of the prompts p0, p1, ... and one line that is no JSON, which is no row."""
     path = Path(folder) / "prompts.jsonl"
     lines = [json.dumps({"input": f"p{row}"}) for row in range(rows)]
     path.write_text("\n".join([*lines[:2], "{broken", *lines[2:]]) + "\n")
-    seed = settings.pop("seed", 42)
-    return PromptSource(DataSettings(prompt_data=str(path), **settings), seed)
+    return str(path)
 
 
-def path_slice(case: Input) -> Any:
-    path, rows = parse_path(case["path"])
+def path_slice(case: Case) -> Any:
+    path, rows = parse_path(case.input["path"])
     return [path, None if rows is None else [rows.start, rows.stop]]
 
 
-def shuffle(case: Input) -> Any:
+def shuffle(case: Case) -> Any:
+    given = case.input
     with tempfile.TemporaryDirectory() as folder:
-        source = _source(folder, case["n"], rollout_shuffle=True, seed=case["rollout_seed"])
-        rows = source.take(case["epoch_id"] * case["n"], case["n"])
+        data = DataSettings(prompt_data=_prompts(folder, given["n"]), rollout_shuffle=True)
+        rows = PromptSource(data, given["rollout_seed"]).take(given["epoch_id"] * given["n"], given["n"])
     return [row.text for row in rows]
 
 
-def data_source(case: Input) -> Any:
+def data_source(case: Case) -> Any:
+    """Calls on slime's class that the symbol names, each with what is there before and after it."""
+    given = case.input
+    name = "RolloutDataSourceWithBuffer" if "Buffer" in case.symbol else "RolloutDataSource"
     with tempfile.TemporaryDirectory() as folder:
-        if "ask" in case:
-            rows = _source(folder, case["dataset_len"]).take(0, case["ask"])
-            return {"n_returned": len(rows)}
-        return _restart(_source(folder, 5), case["steps"])
+        args = SimpleNamespace(
+            prompt_data=_prompts(folder, given.get("dataset_len", 5)),
+            n_samples_per_prompt=given.get("n_samples_per_prompt", 2),
+            rollout_seed=given.get("rollout_seed", 42),
+            rollout_shuffle=given.get("rollout_shuffle", given.get("shuffle", False)),
+            buffer_filter_path=given.get("buffer_filter_path"),
+            save=folder,
+            load=folder,
+        )
+        return _Played(load_function(f"{HOME}.{name}"), args).play(_calls(given))
 
 
-def _restart(source: PromptSource, steps: list[str]) -> Any:
-    """Six groups are drawn and four trained; the two that are left are what slime puts into its buffer."""
-    assert steps == ["get(3)", "get(3)", "add_samples(2 groups)", "save(7)", "new instance", "load(7)"]
-    mini = Miniature(groups=4, samples=2, draw=3, rewards=[[0.0, 1.0]] * 6, keep=lambda args, samples: True)
-    for group in range(4):
-        mini.end(group)
-    mini.settle()
-    before = len(mini.carried_over())
-    mini.state = mini.folded()
-    epoch, offset = divmod(mini.state.cursors["mini"], len(source))
-    return {
-        "buffer_before": before,
-        "buffer_after_load": len(mini.carried_over()),
-        "sample_offset": offset,
-        "epoch_id": epoch,
-        "sample_index": mini.state.counts.groups_requested * mini.plan.samples,
-        "sample_group_index": mini.state.counts.groups_requested,
-    }
+def _calls(given: dict[str, Any]) -> Iterable[described.Call]:
+    """`steps` in words, or how many groups to `ask` for, once or several times, behind `buffer` groups."""
+    if "steps" in given:
+        return described.calls(given["steps"])
+    asked = next((given[name] for name in ("ask", "asks", "calls", "num_samples", "get") if name in given), None)
+    if asked is None:
+        raise UnknownShape(f"no calls in {sorted(given)}")
+    there = next((value for name, value in given.items() if name.startswith("buffer") and isinstance(value, int)), 0)
+    gets = [described.Call("get", number) for number in (asked if isinstance(asked, list) else [asked])]
+    return [described.Call("add", there), *gets] if there else gets
+
+
+class _Played:
+    """A data source, and what came of the calls on it."""
+
+    def __init__(self, make: Any, args: SimpleNamespace) -> None:
+        self.make, self.args = make, args
+        self.source = make(args)
+        self.last: list[list[Sample]] = []
+        self.counts: list[int] = []
+        self.held: dict[str, int] = {}
+
+    def play(self, calls: Iterable[described.Call]) -> dict[str, Any]:
+        """Make the calls; what they gave, by slime's names."""
+        for call in calls:
+            self._call(call)
+        names = ("sample_offset", "epoch_id", "sample_index", "sample_group_index")
+        return {
+            "n_returned": len(self.last),
+            "returned": self.counts,
+            "prompts": [group[0].prompt for group in self.last],
+            "group_indices": [group[0].group_index for group in self.last],
+            "sample_indices": [[sample.index for sample in group] for group in self.last],
+            "len": len(self.source),
+            "buffer": len(getattr(self.source, "buffer", ())),
+            "buffer_length": len(getattr(self.source, "buffer", ())),
+            **{name: getattr(self.source, name) for name in names},
+            **self.held,
+        }
+
+    def _call(self, call: described.Call) -> None:
+        match call.name:
+            case "get":
+                self.last = self.source.get_samples(call.number)
+                self.counts.append(len(self.last))
+            case "add":
+                size = self.args.n_samples_per_prompt
+                made = [[Sample(prompt=f"b{group}") for _ in range(size)] for group in range(call.number)]
+                self.source.add_samples(self.last[: call.number] if len(self.last) >= call.number else made)
+            case "save":
+                self.held["buffer_before"] = len(getattr(self.source, "buffer", ()))
+                self.source.save(call.number)
+            case "new":
+                self.source = self.make(self.args)
+            case "load":
+                self.source.load(call.number)
+                self.held["buffer_after_load"] = len(getattr(self.source, "buffer", ()))

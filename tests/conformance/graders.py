@@ -13,38 +13,43 @@ from slime_events.plugins.rewards.gpqa import compute_gpqa_reward
 from slime_events.plugins.rewards.math import grade_answer
 from slime_events.plugins.rewards.mathd import mathd_normalize_answer
 from slime_events.plugins.sample import Sample
-
-Input = dict[str, Any]
-
-
-def dapo_normalize(case: Input) -> Any:
-    return normalize_final_answer(case["final_answer"])
+from tests.conformance.case import Case
 
 
-def math_normalize(case: Input) -> Any:
-    return mathd_normalize_answer(case["answer"])
+def dapo_normalize(case: Case) -> Any:
+    return normalize_final_answer(case.input["final_answer"])
 
 
-def dapo(case: Input) -> Any:
-    return compute_score(case["solution_str"], case["ground_truth"], case["strict_box_verify"])
+def math_normalize(case: Case) -> Any:
+    return mathd_normalize_answer(case.input["answer"])
 
 
-def deepscaler(case: Input) -> Any:
-    return get_deepscaler_rule_based_reward(case["response"], case["label"])
+def dapo(case: Case) -> Any:
+    options = {name: case.input[name] for name in ("strict_box_verify",) if name in case.input}
+    return compute_score(case.input["solution_str"], case.input["ground_truth"], **options)
 
 
-def f1(case: Input) -> Any:
-    return f1_score(case["prediction"], case["ground_truth"])
+def deepscaler(case: Case) -> Any:
+    return get_deepscaler_rule_based_reward(case.input["response"], case.input["label"])
 
 
-def gpqa(case: Input) -> Any:
-    return compute_gpqa_reward(case["response"], case["label"], case["metadata"])
+def f1(case: Case) -> Any:
+    return f1_score(case.input["prediction"], case.input["ground_truth"])
 
 
-def math(case: Input) -> Any:
-    return grade_answer(case["solution"], case["ground_truth"])
+def gpqa(case: Case) -> Any:
+    return compute_gpqa_reward(case.input["response"], case.input["label"], case.input.get("metadata"))
 
 
-def dispatch(case: Input) -> Any:
-    sample = Sample(response=case["response"], label=case["label"], metadata=case["metadata"] or {})
-    return resolve(RewardSettings(rm_type=case["args.rm_type"]), sample).function(None, sample)
+def math(case: Case) -> Any:
+    return grade_answer(case.input["solution"], case.input["ground_truth"])
+
+
+def dispatch(case: Case) -> Any:
+    """`args.NAME` are settings; the rest is the sample's."""
+    given = dict(case.input)
+    names = ("rm_type", "custom_rm_path", "reward_key")
+    settings = {name: given.pop(f"args.{name}") for name in names if f"args.{name}" in given}
+    own = {name: given[name] for name in ("custom_rm_path", "prompt") if given.get(name)}
+    sample = Sample(response=given["response"], label=given.get("label"), metadata=given.get("metadata") or {}, **own)
+    return resolve(RewardSettings(**settings), sample).function(None, sample)

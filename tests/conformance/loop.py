@@ -5,35 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from slime_events.algorithms.rollout_figures import drop_metrics
-from slime_events.plugins.filters.dynamic_sampling import (
-    check_reward_nonzero_std,
-    check_reward_nonzero_std_with_fallback,
-)
+from tests.conformance.case import Case, UnknownShape
 from tests.conformance.fan_out import fan_out_at_a_boundary
+from tests.conformance.filters import filter_of
 from tests.conformance.miniature import Miniature
-
-Input = dict[str, Any]
-
-FILTERS = {
-    "check_reward_nonzero_std": check_reward_nonzero_std,
-    "check_reward_nonzero_std_with_fallback": check_reward_nonzero_std_with_fallback,
-}
+from tests.conformance.resumed import go_on
 
 
-def dynamic_sampling(case: Input) -> Any:
-    """Groups end one after the other until the step is sealed; what is left is there for the next step."""
+def dynamic_sampling(case: Case) -> Any:
+    """Groups end in the order of their numbers, slow ones behind the others, until the step is sealed."""
+    given = case.input
+    size, rewards = given["n_samples_per_prompt"], given["rewards_by_group"]
     mini = Miniature(
-        case["rollout_batch_size"],
-        case["n_samples_per_prompt"],
-        case["over_sampling_batch_size"],
-        case["rewards_by_group"],
-        FILTERS[case["filter"].rpartition(".")[2]],
+        given["rollout_batch_size"],
+        size,
+        given.get("over_sampling_batch_size") or given["rollout_batch_size"],
+        [*rewards, *[[0.0] * size] * 1000],  # a source does not end where the case ends
+        filter_of(given.get("filter")),
+        partial_rollout=given.get("partial_rollout", False),
     )
-    for group in range(len(case["rewards_by_group"])):
-        if mini.sealed() is not None:
-            break
-        mini.end(group)
-        mini.settle()
+    slow = set(given.get("slow_groups") or ())
+    ended = _play(mini, slow, last=len(rewards))
     left = mini.carried_over()
     return {
         "get_samples_calls": mini.draws,
@@ -41,21 +33,59 @@ def dynamic_sampling(case: Input) -> Any:
         "metrics": drop_metrics(mini.drop_reasons()),
         "recycled_group_indices": [int(group.group[1:]) for group in left],
         "recycled_start_rollout_id": [group.version for group in left],
+        "ended_group_indices": ended,
+        "dropped_group_indices": mini.dropped(),
     }
 
 
-def partial_rollout(case: Input) -> Any:
-    if "drawn_groups" not in case:
+def _play(mini: Miniature, slow: set[int], last: int, *, running: set[int] = frozenset()) -> list[int]:
+    """Let the groups that were drawn end one after the other until the step is sealed; those that ended.
+
+    running: never end. Where the sealed batch suspends, all that have not ended rest.
+    """
+    ended: list[int] = []
+    begun: set[int] = set()
+    while mini.sealed() is None:
+        drawn = set(range(min(sum(mini.draws), last)))
+        for group in sorted(drawn - begun):
+            mini.begin(group)
+        begun |= drawn
+        waiting = sorted(drawn - set(ended) - running, key=lambda group: (group in slow, group))
+        if not waiting:
+            break
+        mini.end(waiting[0])
+        ended.append(waiting[0])
+        mini.settle()
+    if mini.suspends():
+        for group in sorted(begun - set(ended)):
+            mini.rest(group)
+    return ended
+
+
+def partial_rollout(case: Case) -> Any:
+    """Surplus groups at a step's end, one sample that rested, or a rollout that becomes several samples."""
+    given = case.input
+    if "drawn_groups" in given:
+        return _surplus(given)
+    if "tokens" in given:
+        return go_on(given)
+    if "fan-out" in given.get("scenario", "") or "list[Sample]" in given.get("scenario", ""):
         return fan_out_at_a_boundary()
-    drawn, target = case["drawn_groups"], case["target"]
-    rewards = [[1.0]] * drawn
-    mini = Miniature(target, 1, drawn, rewards, lambda *_: True, partial_rollout=case["partial_rollout"])
-    for group in range(case["completing_in_same_batch"], drawn):
+    raise UnknownShape(f"neither groups nor a sample in {sorted(given)}")
+
+
+def _surplus(given: dict[str, Any]) -> Any:
+    """So many groups end at once, the others are still running when the step is sealed."""
+    drawn, target, at_once = given["drawn_groups"], given["target"], given["completing_in_same_batch"]
+    partial = given["partial_rollout"]
+    mini = Miniature(target, 1, drawn, [[1.0]] * drawn, filter_of(None), partial_rollout=partial)
+    for group in range(drawn):
         mini.begin(group)
-    for group in range(case["completing_in_same_batch"]):
+    for group in range(at_once):
         mini.end(group)
     mini.settle()
-    for group in range(case["completing_in_same_batch"], drawn):
-        mini.rest(group)
+    if mini.suspends():
+        for group in range(at_once, drawn):
+            mini.rest(group)
     kept, recycled = mini.sealed() or [], mini.carried_over()
     return {"kept": len(kept), "recycled": len(recycled), "lost": drawn - len(kept) - len(recycled)}

@@ -1,120 +1,191 @@
-"""Families of the loss: KL, advantages, policy and value losses, corrections, reduction."""
+"""Families of the loss: KL, policy and value losses, corrections, reduction."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
 from actors.megatron.forward import log_probs_and_entropy
-from slime_events.algorithms.advantages import compute_advantages, masked_whiten, token_kl
+from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.algorithms.clipped_loss import clipped_policy_loss
-from slime_events.algorithms.estimators import ESTIMATORS
 from slime_events.algorithms.estimators.cispo import cispo_loss
+from slime_events.algorithms.estimators.estimator import clip_range
 from slime_events.algorithms.estimators.gspo import gspo_kl
 from slime_events.algorithms.mis import Level, MisRule, Mode, mis_weights
-from slime_events.algorithms.objective import approx_kl, opsm_mask, token_weights
+from slime_events.algorithms.objective import approx_kl, opsm_mask, token_weights, truncated
 from slime_events.algorithms.opd import distil
-from slime_events.algorithms.segments import Segments, discounted_returns
-from slime_events.algorithms.value_model import clipped_value_loss, gae, ppo_advantages
+from slime_events.algorithms.segments import Segments
+from slime_events.algorithms.value_model import clipped_value_loss
 from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.combinations import impossible
+from slime_events.core.config.settings import TrainSettings
+from tests.conformance.case import Case, UnknownShape
 
-Input = dict[str, Any]
-
-
-def _tensors(rows: list[list[float]]) -> list[Tensor]:
-    return [torch.tensor(row, dtype=torch.float32) for row in rows]
-
-
-def _flat(rows: list[list[float]]) -> Tensor:
-    return torch.cat(_tensors(rows))
+Rows = list[list[float]]
 
 
-def _lists(parts: list[Tensor]) -> list[list[float]]:
-    return [part.tolist() for part in parts]
+def algorithm(**values: Any) -> AlgorithmSettings:
+    """Settings, checked as those of a run are. Raises InvalidValue, ImpossibleCombination for a value among these."""
+    try:
+        settings = msgspec.convert(values, AlgorithmSettings)
+    except msgspec.ValidationError as error:
+        raise InvalidValue(str(error)) from error
+    for problem in impossible(TrainSettings(algorithm=settings)):
+        if problem.partition(" is ")[0] in values:
+            raise ImpossibleCombination(problem)
+    return settings
 
 
-def _whole(rows: list[list[float]]) -> Segments:
-    """Segments of these rows with every token trained on."""
-    return Segments.of([torch.ones(len(row)) for row in rows])
+def floats(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32)
 
 
-def kl(case: Input) -> Any:
-    ratio = case.get("importance_ratio")
-    return approx_kl(
-        torch.tensor(case["log_probs"]),
-        torch.tensor(case["log_probs_base"]),
-        case["kl_loss_type"],
-        None if ratio is None else torch.tensor(ratio),
-    ).tolist()
+def tensors(rows: Rows) -> list[Tensor]:
+    return [floats(row) for row in rows]
 
 
-def policy_loss(case: Input) -> Any:
-    ratio = torch.tensor(case["ratio (pass ppo_kl = -ln(ratio))"])
-    clips = (case["eps_clip"], case["eps_clip_high"], case["eps_clip_c"])
-    losses, clipped = clipped_policy_loss(-ratio.log(), torch.tensor(case["advantages"]), *clips)
+def flat(rows: Rows) -> Tensor:
+    return torch.cat(tensors(rows))
+
+
+def as_rows(values: list[Any]) -> Rows:
+    """One sample's values, or those of several samples, as several."""
+    return values if values and isinstance(values[0], list) else [values]
+
+
+def segments_of(masks: Rows | list[float] | None, like: Rows) -> Segments:
+    """Segments of the masks; without them every token of `like` is trained on."""
+    return Segments.of(tensors(as_rows(masks)) if masks is not None else [torch.ones(len(row)) for row in like])
+
+
+def split(segments: Segments, values: Tensor) -> Rows:
+    return [part.tolist() for part in segments.split(values)]
+
+
+def kl(case: Case) -> Any:
+    given = case.input
+    ratio = given.get("importance_ratio")
+    kind = algorithm(kl_loss_type=given["kl_loss_type"]).kl_loss_type
+    values = approx_kl(
+        floats(given["log_probs"]), floats(given["log_probs_base"]), kind, None if ratio is None else floats(ratio)
+    )
+    return values.tolist()
+
+
+def _ppo_kl(given: dict[str, Any]) -> Tensor:
+    """Given as it is, or as the ratio that it makes."""
+    if "ppo_kl" in given:
+        return floats(given["ppo_kl"])
+    name = next((name for name in given if name.startswith("ratio")), None)
+    if name is None:
+        raise UnknownShape(f"neither ppo_kl nor ratios in {sorted(given)}")
+    return -floats(given[name]).log()
+
+
+def _clips(given: dict[str, Any]) -> tuple[float, float, float | None]:
+    names = ("eps_clip", "eps_clip_high", "eps_clip_c")
+    settings = algorithm(**{name: given[name] for name in names if name in given})
+    return (*clip_range(settings), settings.eps_clip_c)
+
+
+def policy_loss(case: Case) -> Any:
+    losses, clipped = clipped_policy_loss(_ppo_kl(case.input), floats(case.input["advantages"]), *_clips(case.input))
     return {"pg_losses": losses.tolist(), "clipfrac": clipped.tolist()}
 
 
-def cispo(case: Input) -> Any:
-    ppo_kl = -torch.tensor(case["ratios"]).log()
-    log_probs = torch.tensor(case["log_probs"])
-    advantages = torch.tensor(case["advantages"])
-    losses, clipped = cispo_loss(ppo_kl, log_probs, advantages, case["eps_clip"], case["eps_clip_high"])
+def cispo(case: Case) -> Any:
+    low, high, _ = _clips(case.input)
+    log_probs, advantages = floats(case.input["log_probs"]), floats(case.input["advantages"])
+    losses, clipped = cispo_loss(_ppo_kl(case.input), log_probs, advantages, low, high)
     return {"pg_losses": losses.tolist(), "clipfrac": clipped.tolist()}
 
 
-def gspo(case: Input) -> Any:
-    segments = Segments.of(_tensors(case["loss_masks"]))
-    ppo_kl = gspo_kl(_flat(case["old_log_probs"]) - _flat(case["log_probs"]), segments)
+def gspo(case: Case) -> Any:
+    given = case.input
+    segments = segments_of(given.get("loss_masks"), given["log_probs"])
+    ppo_kl = gspo_kl(flat(given["old_log_probs"]) - flat(given["log_probs"]), segments)
     return {"ppo_kl": ppo_kl.tolist(), "ratio=exp(-ppo_kl)": (-ppo_kl).exp().tolist()}
 
 
-def opsm(case: Input) -> Any:
-    segments = Segments.of(_tensors(case["loss_masks"]))
-    log_ratio = _flat(case["old_log_probs"]) - _flat(case["log_probs"])
-    mask = opsm_mask(log_ratio, _flat(case["advantages"]), segments, case["opsm_delta"])
-    return {"mask": mask.tolist(), "clipfrac": segments.masked_mean(1 - mask).sum().item()}
+def opsm(case: Case) -> Any:
+    given = case.input
+    segments = segments_of(given.get("loss_masks"), given["log_probs"])
+    log_ratio = flat(given["old_log_probs"]) - flat(given["log_probs"])
+    delta = algorithm(**{name: given[name] for name in ("opsm_delta",) if name in given}).opsm_delta
+    mask = opsm_mask(log_ratio, flat(given["advantages"]), segments, delta)
+    clipped = ((1 - mask) * token_weights(segments, per_token=False)).sum()
+    return {"mask": mask.tolist(), "clipfrac": clipped.item()}
 
 
-def tis(case: Input) -> Any:
-    """Both cases are of slime's icepop function: a token whose ratio is out of bounds is left out."""
-    train, rollout = torch.tensor(case["train_log_probs"]), torch.tensor(case["rollout_log_probs"])
-    rule = MisRule(mode=Mode.MASK, lower=case["tis_clip_low"], upper=case["tis_clip"], veto=None)
-    ratio, kept = mis_weights(train, rollout, _whole([case["train_log_probs"]]), rule)
+def tis(case: Case) -> Any:
+    """slime's two corrections: `vanilla_tis_function` bounds the weight, `icepop_function` leaves the token out."""
+    given = case.input
+    train, rollout = flat(as_rows(given["train_log_probs"])), flat(as_rows(given["rollout_log_probs"]))
+    names = ("tis_clip_low", "tis_clip")
+    settings = algorithm(**{name: given[name] for name in names if name in given})
+    low, high = settings.tis_clip_low, settings.tis_clip
+    correction = truncated(train, rollout, low, high)
+    weight, clipped = correction.weight, correction.clipped
+    if "icepop" in case.symbol:
+        rule = MisRule(mode=Mode.MASK, lower=low, upper=high, veto=None)
+        ratio, kept = mis_weights(train, rollout, segments_of(None, [train.tolist()]), rule)
+        weight, clipped = ratio * kept, 1 - kept
+    elif "tis" not in case.symbol:
+        raise UnknownShape(f"a correction called {case.symbol!r}")
     return {
-        "pg_loss": (torch.tensor(case["pg_loss"]) * ratio * kept).tolist(),
-        "tis_clipfrac": (1 - kept).tolist(),
-        "tis_abs": (ratio - 1).abs().tolist(),
+        "pg_loss": (floats(given["pg_loss"]) * weight).tolist(),
+        "tis": correction.ratio.tolist(),
+        "tis_clipfrac": clipped.tolist(),
+        "tis_abs": (correction.ratio - 1).abs().tolist(),
     }
 
 
-def mis(case: Input) -> Any:
-    train = [case["train_log_probs"]]
+def mis(case: Case) -> Any:
+    """One sample or several."""
+    given = case.input
+    train, rollout = as_rows(given["train_log_probs"]), as_rows(given["rollout_log_probs"])
+    segments = segments_of(given.get("loss_masks", given.get("loss_mask")), train)
+    lower, upper = given["bounds"]
+    rejects = given.get("use_rs", False)
     rule = MisRule(
-        level=Level(case["tis_level"]),
-        mode=Mode(case["tis_mode"]),
-        lower=case["bounds"][0],
-        upper=case["bounds"][1],
-        reject=case["use_rs"],
-        veto=case["veto"],
-        batch_normalize=case["batch_normalize"],
+        level=Level(given["tis_level"]),
+        mode=Mode(given["tis_mode"]),
+        lower=1 / upper if lower is None else lower,
+        upper=upper,
+        reject=rejects,
+        veto=given.get("veto") if rejects else None,
+        batch_normalize=given.get("batch_normalize", False),
     )
-    weights, mask = mis_weights(_flat(train), torch.tensor(case["rollout_log_probs"]), _whole(train), rule)
-    return {"weights": [weights.tolist()], "modified_masks": [mask.tolist()]}
+    weights, mask = mis_weights(flat(train), flat(rollout), segments, rule)
+    return {"weights": split(segments, weights), "modified_masks": split(segments, mask)}
 
 
-def opd(case: Input) -> Any:
-    student, teacher = torch.tensor(case["student_log_probs"]), torch.tensor(case["teacher_log_probs"])
-    advantages, reverse_kl = distil(torch.tensor(case["advantages"]), student, teacher, case["opd_kl_coef"])
-    return {"advantages": advantages.tolist(), "opd_reverse_kl": reverse_kl.tolist()}
+def opd(case: Case) -> Any:
+    """One sample or several."""
+    given = case.input
+    if given["student_log_probs"] is None:  # a pipeline stage without logits changes nothing
+        return {"advantages": given["advantages"]}
+    several = isinstance(given["advantages"][0], list)
+    if given.get("teacher_log_probs") is None:
+        raise InvalidValue("distillation needs the teacher's log-probs")
+    rows = {name: as_rows(given[name]) for name in ("advantages", "student_log_probs", "teacher_log_probs")}
+    segments = segments_of(None, rows["advantages"])
+    coef = given.get("opd_kl_coef", 1.0)
+    advantages, reverse_kl = distil(*map(flat, rows.values()), coef)
+    results = {"advantages": advantages, "opd_reverse_kl": reverse_kl}
+    return {name: split(segments, value) if several else value.tolist() for name, value in results.items()}
 
 
-def value_loss(case: Input) -> Any:
-    values, old = torch.tensor(case["new_values_at_response"]), torch.tensor(case["old_values"])
-    losses, clipped = clipped_value_loss(values, old, torch.tensor(case["returns"]), case["value_clip"])
-    return {"loss": losses.mean().item(), "value_clipfrac": clipped.mean().item()}
+def value_loss(case: Case) -> Any:
+    given = case.input
+    values, old = (as_rows(given[name]) for name in ("new_values_at_response", "old_values"))
+    segments = segments_of(given.get("loss_masks", given.get("loss_mask")), old)
+    losses, clipped = clipped_value_loss(flat(values), flat(old), flat(as_rows(given["returns"])), given["value_clip"])
+    weights = token_weights(segments, per_token=given.get("calculate_per_token_loss", False))
+    return {"loss": (losses * weights).sum().item(), "value_clipfrac": (clipped * weights).sum().item()}
 
 
 class _Alone:
@@ -127,79 +198,23 @@ class _Alone:
         return 0
 
 
-def logprob_entropy(case: Input) -> Any:
+def logprob_entropy(case: Case) -> Any:
     """The trainer's pass over the logits. What top-p left out is cut off before; the entropy is of all logits."""
-    logits, tokens = torch.tensor(case["logits"]), torch.tensor(case["tokens"])
-    keep = torch.tensor(case["log_prob_keep_mask"]).scatter(-1, tokens[:, None], True)
-    log_probs, _ = log_probs_and_entropy(logits.masked_fill(~keep, -torch.inf), tokens, _Alone())
+    given = case.input
+    tokens = torch.tensor(given["tokens"], dtype=torch.int64)
+    if not len(tokens):
+        return {"log_probs": [], "entropy": []}
+    kept = logits = torch.tensor(given["logits"], dtype=torch.float32)
+    if (mask := given.get("log_prob_keep_mask")) is not None:
+        kept = logits.masked_fill(~torch.tensor(mask).scatter(-1, tokens[:, None], True), -torch.inf)
+    log_probs, _ = log_probs_and_entropy(kept, tokens, _Alone())
     _, entropy = log_probs_and_entropy(logits, tokens, _Alone())
     return {"log_probs": log_probs.tolist(), "entropy": entropy.tolist()}
 
 
-def loss_reduce(case: Input) -> Any:
-    segments = Segments.of(_tensors(case["loss_masks"]))
-    weights = token_weights(segments, per_token=case["calculate_per_token_loss"], rollout_denoms=case["sample_denoms"])
-    return (torch.tensor(case["x"]) * weights).sum().item()
-
-
-def whiten(case: Input) -> Any:
-    return masked_whiten(torch.tensor(case["values"]), torch.tensor(case["mask"])).tolist()
-
-
-def returns(case: Input) -> Any:
-    return discounted_returns(torch.tensor(case["rewards"]), case["discount"]).tolist()
-
-
-def gae_rows(case: Input) -> Any:
-    rewards, values = torch.tensor(case["rewards"]), torch.tensor(case["values"])
-    advantages, targets = gae(rewards, values, case["gamma"], case["lambd"])
-    return {"advantages": advantages.tolist(), "returns": targets.tolist()}
-
-
-def grpo_returns(case: Input) -> Any:
-    segments = _whole([[0.0] * size for size in case["kl_shapes"]])
-    kl_zeros = torch.zeros(sum(case["kl_shapes"]))
-    return _lists(
-        segments.split(
-            ESTIMATORS["grpo"].advantage(torch.tensor(case["rewards"]), kl_zeros, segments, AlgorithmSettings())
-        )
-    )
-
-
-def reinforce_pp(case: Input) -> Any:
-    segments = Segments.of(_tensors(case["loss_masks"]))
-    settings = AlgorithmSettings(kl_coef=case["kl_coef"], gamma=case["gamma"])
-    flat = ESTIMATORS["reinforce_plus_plus"].advantage(
-        torch.tensor(case["rewards"]), _flat(case["kl"]), segments, settings
-    )
-    return _lists(segments.split(flat))
-
-
-def reinforce_pp_baseline(case: Input) -> Any:
-    settings = AlgorithmSettings(kl_coef=case["kl_coef"])
-    segments = _whole(case["kl"])
-    estimator = ESTIMATORS["reinforce_plus_plus_baseline"]
-    flat = estimator.advantage(torch.tensor(case["rewards"]), _flat(case["kl"]), segments, settings)
-    return _lists(segments.split(flat))
-
-
-def advantages(case: Input) -> Any:
-    """KL, advantages and, before whitening, returns of one estimator; PPO's come with the critic's values."""
-    values = case["defaults"] | case["overrides"]
-    is_ppo = case["estimator"] == "ppo"
-    settings = AlgorithmSettings(**values, **({} if is_ppo else {"advantage_estimator": case["estimator"]}))
-    rewards = torch.tensor(case["rewards"])
-    log_probs, ref = _tensors(case["log_probs"]), _tensors(case["ref_log_probs"])
-    masks = _tensors(case["loss_masks"])
-    segments = Segments.of(masks)
-    kl_flat = token_kl(log_probs, ref, segments, settings)
-    if is_ppo:
-        critic = _flat(case["values"])
-        factors = {"kl_coef": settings.kl_coef, "gamma": settings.gamma, "lambd": settings.lambd}
-        flat, targets = ppo_advantages(rewards, kl_flat, critic, segments, **factors)
-        result, unwhitened = segments.split(flat), segments.split(targets)
-    else:
-        result = compute_advantages(rewards, log_probs, ref, masks, settings)
-        plain = AlgorithmSettings(**{**values, "normalize_advantages": False}, advantage_estimator=case["estimator"])
-        unwhitened = compute_advantages(rewards, log_probs, ref, masks, plain)
-    return {"kl": _lists(segments.split(kl_flat)), "advantages": _lists(result), "returns": _lists(unwhitened)}
+def loss_reduce(case: Case) -> Any:
+    given = case.input
+    lengths, values = given.get("response_lengths"), flat(as_rows(given["x"]))
+    segments = segments_of(given.get("loss_masks"), [[0.0] * length for length in lengths or [len(values)]])
+    per_token, denoms = given.get("calculate_per_token_loss", False), given.get("sample_denoms")
+    return (values * token_weights(segments, per_token=per_token, rollout_denoms=denoms)).sum().item()

@@ -125,13 +125,16 @@ class Miniature:
 
     def rest(self, group: int) -> None:
         """Where the sealed batch suspends, as engines do: the samples of a group rest with the token they have."""
-        assert any(isinstance(event, BatchSealed) and event.suspends for event in self._events())
         for event in self._requests(group):
             self.say(
                 RolloutSuspended(
                     sample=event.sample, attempt=0, length=1, reason=SuspendReason.STEP_BOUNDARY, engine="test"
                 )
             )
+
+    def suspends(self) -> bool:
+        """Whether the step is sealed, and what is under way rests until the next."""
+        return any(isinstance(event, BatchSealed) and event.suspends for event in self._events())
 
     def sealed(self) -> list[int] | None:
         """The groups of the step, by number; None while it is not sealed."""
@@ -141,6 +144,10 @@ class Miniature:
     def drop_reasons(self) -> list[str]:
         """Of each rejected group, in order."""
         return [event.reason for event in self._events() if isinstance(event, GroupRejected)]
+
+    def dropped(self) -> list[int]:
+        """The rejected groups, in order."""
+        return [int(event.group[1:]) for event in self._events() if isinstance(event, GroupRejected)]
 
     def carried_over(self) -> list[GroupState]:
         """Groups that were asked for and are there for the next step: running, or accepted and waiting."""

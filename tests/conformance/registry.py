@@ -1,7 +1,7 @@
 """Which function runs the cases of which family.
 
-A runner takes a case's input and returns what the case expects, in its shape. A family without one is listed as
-missing, never passed over: wire it here when the part it needs exists.
+A runner takes a case and returns what its function gives, in slime's shape. It is written from the function's
+signature: whatever the function takes, a case may have. A family without one is listed as missing, never passed over.
 """
 
 from __future__ import annotations
@@ -9,25 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.conformance import data, filters, graders, loop, losses, samples, scheduling
+from tests.conformance import advantages, data, filters, graders, loop, losses, samples, scheduling
+from tests.conformance.case import Case
 
-Runner = Callable[[Any], Any]
+Runner = Callable[[Case], Any]
 
 RUNNERS: dict[str, Runner] = {
     "cispo_loss": losses.cispo,
-    "compute_advantages": losses.advantages,
+    "compute_advantages": advantages.advantages,
     "convert_train_data": samples.convert_train_data,
     "dapo_normalize": graders.dapo_normalize,
     "data_source": data.data_source,
-    "discounted_returns": losses.returns,
+    "discounted_returns": advantages.returns,
     "dp_schedule": scheduling.schedule,
     "dynamic_sampling_loop": loop.dynamic_sampling,
     "filter_metrics": filters.metrics,
     "filter_nonzero_std": filters.nonzero_std,
     "filter_should_drop": filters.drops,
     "first_fit": scheduling.first_fit_pack,
-    "gae": losses.gae_rows,
-    "grpo_returns": losses.grpo_returns,
+    "gae": advantages.gae_rows,
+    "grpo_returns": advantages.grpo_returns,
     "gspo": losses.gspo,
     "karmarkar_karp": scheduling.balanced_partitions,
     "kl": losses.kl,
@@ -41,8 +42,8 @@ RUNNERS: dict[str, Runner] = {
     "passrate": samples.passrate,
     "path_slice": data.path_slice,
     "policy_loss": losses.policy_loss,
-    "reinforce_pp": losses.reinforce_pp,
-    "reinforce_pp_baseline": losses.reinforce_pp_baseline,
+    "reinforce_pp": advantages.reinforce_pp,
+    "reinforce_pp_baseline": advantages.reinforce_pp_baseline,
     "repetition": samples.repetition,
     "reward_norm": samples.reward_norm,
     "rm_dapo": graders.dapo,
@@ -55,5 +56,5 @@ RUNNERS: dict[str, Runner] = {
     "shuffle": data.shuffle,
     "tis": losses.tis,
     "value_loss": losses.value_loss,
-    "whiten": losses.whiten,
+    "whiten": advantages.whiten,
 }

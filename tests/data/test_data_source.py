@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+import torch
 
+from schemas.errors import PlugPointError
 from slime_events.core.config.data import DataSettings
-from slime_events.loop.prompts.data_source import DataSource
+from slime_events.loop.prompts.data_source import DataSource, RolloutDataSource, RolloutDataSourceWithBuffer
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
+from slime_events.plugins.sample import Sample, Status
 from tests.simulation.parts import Letters
 
 MINE = """
@@ -41,3 +45,72 @@ def test_a_class_over_slimes_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(source) == 5
     with pytest.raises(NotImplementedError, match="DataSource has no get_samples"):
         DataSource().get_samples(1)
+
+
+def with_buffer(folder: Path, rows: int = 3, **more: Any) -> RolloutDataSourceWithBuffer:
+    (folder / "rows.jsonl").write_text("".join(f'{{"input": "p{n}"}}\n' for n in range(rows)))
+    args = {"prompt_data": str(folder / "rows.jsonl"), "n_samples_per_prompt": 2, "rollout_seed": 1}
+    return RolloutDataSourceWithBuffer(ArgsView(args | {"save": str(folder), "load": str(folder)} | more))
+
+
+def prompts(groups: list[list[Sample]]) -> list[Any]:
+    return [group[0].prompt for group in groups]
+
+
+def test_what_was_given_back_comes_first_and_survives_a_restart(tmp_path: Path) -> None:
+    source = with_buffer(tmp_path)
+    first = source.get_samples(2)
+    first[1][0].response, first[1][0].status = "begun", Status.ABORTED
+    source.add_samples(first)
+    source.update_metadata({"mine": [1]})
+    source.save(4)
+    again = with_buffer(tmp_path)
+    again.load(3)
+    assert (again.get_buffer_length(), again.sample_offset, again.get_metadata()) == (0, 0, {}), "saved as another step"
+    again.load(4)
+    assert (again.get_buffer_length(), again.sample_offset, again.get_metadata()) == (2, 2, {"mine": [1]})
+    assert again.buffer == first
+    assert prompts(again.get_samples(3)) == ["p0", "p1", "p2"]
+    assert again.sample_group_index == 3
+
+
+def test_a_state_of_slimes_own_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "rollout" / "global_dataset_state_dict_9.pt"
+    path.parent.mkdir()
+    torch.save({"sample_offset": 1, "epoch_id": 2, "sample_group_index": 7, "sample_index": 14, "metadata": {}}, path)
+    source = with_buffer(tmp_path)
+    source.load(9)
+    (group,) = source.get_samples(1)
+    assert [(one.prompt, one.group_index, one.index) for one in group] == [("p1", 7, 14), ("p1", 7, 15)]
+
+
+def test_a_filter_chooses_from_the_buffer(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def newest(args, rollout_id, buffer, n):\n    return [buffer.pop()]\n")
+    source = with_buffer(tmp_path, buffer_filter_path=f"{tmp_path}/mine.py:newest")
+    source.add_samples(source.get_samples(2))
+    assert prompts(source.get_samples(2)) == ["p1", "p2"]
+    assert prompts(source.buffer) == ["p0"]
+    assert source.get_samples(0) == []
+
+
+def test_groups_of_another_size_are_refused(tmp_path: Path) -> None:
+    source = with_buffer(tmp_path)
+    for wrong in ([[Sample()]], [Sample(), Sample()]):
+        with pytest.raises(PlugPointError):
+            source.add_samples(wrong)
+    source.add_samples([])
+    assert source.get_buffer_length() == 0
+
+
+def test_without_a_file_there_is_what_was_added(tmp_path: Path) -> None:
+    source = with_buffer(tmp_path, rollout_global_dataset=False)
+    source.add_samples([[Sample(), Sample()]])
+    with pytest.raises(PlugPointError):
+        source.get_samples(2)
+    assert len(source) == 0
+    source.save(1)
+    assert not (tmp_path / "rollout").exists()
+    reader = RolloutDataSource(source.args)
+    assert [len(group) for group in reader.get_samples(2)] == [2, 2]
+    with pytest.raises(PlugPointError):
+        reader.add_samples([])

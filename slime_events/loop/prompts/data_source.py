@@ -1,13 +1,22 @@
-"""slime's `DataSource`: the base class and interface for `--data-source-path`."""
+"""slime's data sources: the base class and interface for `--data-source-path`, its reader and its buffer."""
+
+from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
+from schemas.errors import PlugPointError
 from slime_events.core.config.data import DataSettings
+from slime_events.loop.prompts.buffer_filter import Groups, pop_first
 from slime_events.loop.prompts.prompt import PromptRow
 from slime_events.loop.prompts.source import PromptSource
+from slime_events.plugins.loader import load_function
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.tokenizer import load_tokenizer
+
+STATE = "rollout/global_dataset_state_dict_{rollout_id}.pt"
+"""Where a data source saves itself, under `args.save`: slime's file, which can be read as well."""
 
 
 class DataSource:
@@ -34,35 +43,146 @@ class DataSource:
 
 
 class RolloutDataSource(DataSource):
-    """The rows of `args.prompt_data` after the chat template, each `args.n_samples_per_prompt` times. Unusable rows are
-    left out, as in slime.
+    """The rows of `args.prompt_data` after the chat template, each `args.n_samples_per_prompt` times; without a file,
+    or with `args.rollout_global_dataset` off, empty samples. Unusable rows are left out, as in slime.
+
+    epoch_id, sample_offset: the place in the file; sample_group_index, sample_index: of the next group and sample.
     """
 
     def __init__(self, args: Any) -> None:
         self.args = args
-        names = DataSettings.__struct_fields__
-        settings = DataSettings(**{name: getattr(args, name) for name in names if hasattr(args, name)})
-        self._source = PromptSource(settings, args.rollout_seed, load_tokenizer(args.hf_checkpoint))
-        self._position = self._groups = 0
+        self.epoch_id = self.sample_offset = self.sample_group_index = self.sample_index = 0
+        self.metadata: dict[str, Any] = {}
+        self.dataset: PromptSource | None = None
+        if getattr(args, "prompt_data", None) and getattr(args, "rollout_global_dataset", True):
+            names = DataSettings.__struct_fields__
+            settings = DataSettings(**{name: getattr(args, name) for name in names if hasattr(args, name)})
+            checkpoint = getattr(args, "hf_checkpoint", None)
+            self.dataset = PromptSource(settings, args.rollout_seed, load_tokenizer(checkpoint) if checkpoint else None)
 
-    def get_samples(self, num_samples: int) -> list[list[Sample]]:
-        rows = self._source.take(self._position, num_samples)
-        self._position += len(rows)
-        return [self._group(row) for row in rows if isinstance(row, PromptRow)]
-
-    def _group(self, row: PromptRow) -> list[Sample]:
-        number, size = self._groups, int(self.args.n_samples_per_prompt)
-        self._groups += 1
+    def get_samples(self, num_samples: int) -> Groups:
+        """So many groups, over as many epochs as they take (slime's gives fewer than asked for at its second wrap)."""
+        if self.dataset is None:
+            return [self._group(Sample()) for _ in range(num_samples)]
+        position = self.epoch_id * len(self.dataset) + self.sample_offset
+        rows = self.dataset.take(position, num_samples)
+        if rows:
+            # As slime counts: at the end of an epoch, not at the start of the next.
+            self.epoch_id, last = divmod(position + len(rows) - 1, len(self.dataset))
+            self.sample_offset = last + 1
         return [
-            Sample(
-                group_index=number,
-                index=number * size + index,
-                prompt=row.text,
-                label=row.label,
-                metadata=copy.deepcopy(row.metadata),
-            )
-            for index in range(size)
+            self._group(Sample(prompt=row.text, label=row.label, metadata=row.metadata))
+            for row in rows
+            if isinstance(row, PromptRow)
         ]
 
+    def _group(self, prompt: Sample) -> list[Sample]:
+        group = [copy.deepcopy(prompt) for _ in range(int(self.args.n_samples_per_prompt))]
+        for sample in group:
+            sample.group_index, sample.index = self.sample_group_index, self.sample_index
+            self.sample_index += 1
+        self.sample_group_index += 1
+        return group
+
+    def add_samples(self, samples: Groups) -> None:
+        """Raises PlugPointError: it only reads."""
+        raise PlugPointError(f"{type(self).__name__} takes no samples: inherit from RolloutDataSourceWithBuffer")
+
+    def save(self, rollout_id: int) -> None:
+        """Write `state` under `args.save`."""
+        if self.dataset is None:
+            return
+        import torch
+
+        path = Path(self.args.save) / STATE.format(rollout_id=rollout_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(self.state(), path)
+
+    def load(self, rollout_id: int | None = None) -> None:
+        """Go on from what was saved under `args.load`; from the start where nothing was."""
+        folder = getattr(self.args, "load", None)
+        path = Path(folder or "") / STATE.format(rollout_id=rollout_id)
+        if self.dataset is None or folder is None or not path.exists():
+            return
+        import torch
+
+        self.restore(torch.load(path, weights_only=True))
+
+    def state(self) -> dict[str, Any]:
+        """Plain values that `restore` takes."""
+        names = ("sample_offset", "epoch_id", "sample_group_index", "sample_index", "metadata")
+        return {name: getattr(self, name) for name in names}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Become what had this state."""
+        for name in ("sample_offset", "epoch_id", "sample_group_index", "sample_index"):
+            setattr(self, name, state.get(name, 0))
+        self.metadata = state.get("metadata", {})
+
     def __len__(self) -> int:
-        return len(self._source)
+        return len(self.dataset) if self.dataset is not None else 0
+
+
+class RolloutDataSourceWithBuffer(RolloutDataSource):
+    """slime's default: groups that were given back come first, as `args.buffer_filter_path` chooses (called with
+    `(args, None, buffer, n)`; else the oldest first), then those of the file.
+
+    The buffer is saved with the rest; slime loses it at a restart.
+    """
+
+    def __init__(self, args: Any) -> None:
+        super().__init__(args)
+        self.buffer: Groups = []
+        path = getattr(args, "buffer_filter_path", None)
+        self.buffer_filter = load_function(path) if path else pop_first
+
+    def get_samples(self, num_samples: int) -> Groups:
+        """Of the buffer, and the rest of the file. Raises PlugPointError where there is no file for the rest."""
+        groups: Groups = []
+        if self.buffer and num_samples:
+            groups = list(self.buffer_filter(self.args, None, self.buffer, num_samples))
+        if len(groups) == num_samples:
+            return groups
+        if self.dataset is None:
+            raise PlugPointError(
+                f"{len(groups)} groups are in the buffer and {num_samples} are asked for: add groups, or give "
+                "--prompt-data"
+            )
+        return groups + super().get_samples(num_samples - len(groups))
+
+    def add_samples(self, samples: Groups) -> None:
+        """Groups to be drawn before others. Raises PlugPointError for one that is not of `n_samples_per_prompt`."""
+        size = int(self.args.n_samples_per_prompt)
+        for number, group in enumerate(samples):
+            if not isinstance(group, list) or len(group) != size:
+                raise PlugPointError(f"add_samples takes lists of {size} samples: group {number} is none: {group!r}")
+        self.buffer.extend(samples)
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"buffer": _plain(self.buffer)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self.buffer = _samples(state.get("buffer", []))
+
+    def update_metadata(self, metadata: dict[str, Any]) -> None:
+        """Add to what is saved beside the place."""
+        self.metadata.update(metadata)
+
+    def get_metadata(self) -> dict[str, Any]:
+        """What is saved beside the place."""
+        return self.metadata
+
+    def get_buffer_length(self) -> int:
+        """Groups in the buffer."""
+        return len(self.buffer)
+
+
+def _plain(value: Any) -> Any:
+    """Samples, in lists of any depth, as plain values."""
+    return [_plain(one) for one in value] if isinstance(value, list) else value.to_dict()
+
+
+def _samples(value: Any) -> Any:
+    """The inverse of `_plain`."""
+    return [_samples(one) for one in value] if isinstance(value, list) else Sample.from_dict(value)
