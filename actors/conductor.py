@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from actors.recorded_rollout_reader import RecordedRolloutReader
+from actors.step_samples import StepSamples
 from schemas.archives import ArchiveSealed
 from schemas.errors import Conflict, SlimeEventsError
 from schemas.event import Event
@@ -56,7 +57,8 @@ class Conductor:
     """The shell around `run_cycle`.
 
     deadline_s: seconds without progress after which the run fails with what it waited for. keeper: loads and stores
-    snapshots of the state. recorded: reads the recorded rollouts that are reused.
+    snapshots of the state. recorded: reads the recorded rollouts that are reused. finishing: the user's functions that
+    see a step's samples.
     """
 
     def __init__(
@@ -69,11 +71,12 @@ class Conductor:
         deadline_s: float,
         keeper: StateKeeper[Snapshot] | None = None,
         recorded: RecordedRolloutReader | None = None,
+        finishing: StepSamples | None = None,
     ) -> None:
         self._worker, self._policy, self._feed, self._offload = worker, policy, feed, offload
         self._stall = Stall(deadline_s, 2 * TICK_S, time.monotonic())
         self._keeper: StateKeeper[Snapshot] = keeper or StateKeeper(None)
-        self._recorded = recorded or RecordedRolloutReader(worker.id, None)
+        self._recorded, self._finishing = recorded or RecordedRolloutReader(worker.id, None), finishing
         self._folded = StateFold(worker.log.run)
         self._appended = self._run_at = 0
         self._begun = self._over = self._stop_asked = False
@@ -156,7 +159,10 @@ class Conductor:
             self._begun = True
             if self._appended > state.position:
                 return  # nothing is decided before they are read back
-        self._appended = await self._append(run_cycle(state, plan, policy.group_filter, policy.normalise, self._feed))
+        events = run_cycle(state, plan, policy.group_filter, policy.normalise, self._feed)
+        if self._finishing is not None:
+            events = await self._finishing.finish(events, state)
+        self._appended = await self._append(events)
         self._appended = await self._append(await self._recorded.answers(reused_rollouts_due(state)))
 
     async def _append(self, events: list[Event]) -> int:

@@ -14,20 +14,24 @@ from actors.grader import Grader
 from actors.inbox import Inbox
 from actors.log_keeper import LogKeeper
 from actors.recorded_rollout_reader import RecordedRolloutReader
+from actors.step_samples import StepSamples
 from actors.trainer.ranks import rendezvous_address
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
+from slime_events.core.run.participant import Participant
 from slime_events.core.run.process_environment import rank_environment
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.run_reader import open_run
 from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.snapshot import Snapshot, Snapshots, low_water, training_start
 from slime_events.core.telemetry.process_log import setup_logging
+from slime_events.core.trajectory import Fetch
 from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.archived_prompts import archived_prompts
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.rewards.graders import Graders
+from slime_events.plugins.step_functions import StepFunctions
 from storage.archive.reader import ArchiveReader
 from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
@@ -59,7 +63,8 @@ class ConductorActor:
             shown = ArgsView.of_run(settings)
             checkpoint = settings.engine.hf_checkpoint
             feed = PromptFeed.open(data, settings.evaluation, settings.rollout, checkpoint, archive, shown)
-            offload = partial(offload_async, blobs=BlobStore(address.blob_url))
+            blobs = BlobStore(address.blob_url)
+            offload = partial(offload_async, blobs=blobs)
             self._conductor = Conductor(
                 worker,
                 policy,
@@ -68,6 +73,7 @@ class ConductorActor:
                 deadline_s=settings.rollout.rollout_deadline,
                 keeper=StateKeeper(_snapshots(address), address.archive_url),
                 recorded=RecordedRolloutReader(worker.id, recorded),
+                finishing=_finishing(settings, worker, partial(fetch, blobs=blobs)),
             )
             if self._stop_asked:
                 self._conductor.stop()
@@ -181,6 +187,12 @@ async def _keeper(address: RunAddress) -> AsyncIterator[LetGo | None]:
         yield keeper.let_go
     finally:
         await log.close()
+
+
+def _finishing(settings: TrainSettings, worker: Participant, fetch: Fetch) -> StepSamples | None:
+    """None where the settings name no such function."""
+    functions = StepFunctions(settings.rollout, partial(ArgsView.of_run, settings))
+    return StepSamples(functions, worker.log, fetch) if functions.by_setting else None
 
 
 def _snapshots(address: RunAddress) -> Snapshots[Snapshot]:

@@ -14,7 +14,7 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
     │   └── InvalidValue
     │       └── UnknownGrader
     ├── DataError
-    │   └── TooManyBadLines / BadQuery
+    │   └── TooManyBadLines / BadQuery / UngradableSample
     ├── PlugPointError
     │   └── PlugPointMissing / NameTaken / GenerateDiffers / ToolInterrupted / ToolFailed
     ├── TrainerError
@@ -156,6 +156,10 @@ class TooManyBadLines(DataError):
 
 class BadQuery(DataError):
     """SQL that is not one SELECT over the tables there are; the message carries its line and the nearest names."""
+
+
+class UngradableSample(DataError):
+    """A sample that does not say what its grader needs, or names one that cannot be had; the message says which."""
 
 
 class PlugPointError(SlimeEventsError):

@@ -16,6 +16,7 @@ class EvalCompleted(Event, frozen=True, kw_only=True, tag="eval.completed"):
     exactly 1. Empty in evaluations of before this field.
     oldest_version, newest_version: the weights that made the tokens: `version` alone, but with --eval-on latest and in
     runs of before there was a choice.
+    log_function, functions: as in `batch.sealed`.
     """
 
     dataset: str
@@ -27,6 +28,8 @@ class EvalCompleted(Event, frozen=True, kw_only=True, tag="eval.completed"):
     oldest_version: int
     newest_version: int
     pass_rates: dict[str, float] = {}
+    log_function: str = ""
+    functions: dict[str, str] = {}
 
     @property
     def other_versions(self) -> str:

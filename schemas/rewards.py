@@ -7,7 +7,7 @@ from schemas.event import Event
 
 
 class RewardFailureKind(enum.StrEnum):
-    """Why there is no reward."""
+    """Why there is no reward. invalid: the sample lacks what its grader needs, or names one that cannot be had."""
 
     RAISED = "raised"
     NONE = "none"
@@ -17,6 +17,7 @@ class RewardFailureKind(enum.StrEnum):
     TIMEOUT = "timeout"
     WORKER_DIED = "worker_died"
     OUT_OF_MEMORY = "out_of_memory"
+    INVALID = "invalid"
 
 
 class RewardAssigned(Event, frozen=True, kw_only=True, tag="reward.assigned"):

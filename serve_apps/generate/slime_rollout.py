@@ -80,9 +80,9 @@ async def abort(args: Any, rollout_id: int) -> list[list[Sample]]:
 
 
 def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
-    """slime's rollout loop, the default of --rollout-function-path."""
+    """slime's rollout loops: the default of --rollout-function-path, and the fully asynchronous one."""
     raise PlugPointError(
-        "generate_rollout: the run's own loop does this, and takes its parts from you: --data-source-path, "
-        "--custom-generate-function-path, --rollout-sample-hook-path, --custom-rm-path, "
+        "generate_rollout: the run's own loop does this, asynchronously with --max-staleness N, and takes its parts "
+        "from you: --data-source-path, --custom-generate-function-path, --rollout-sample-hook-path, --custom-rm-path, "
         "--dynamic-sampling-filter-path, --rollout-sample-filter-path"
     )

@@ -31,6 +31,9 @@ RM_HUB: dict[str, dict[str, str]] = {
         "_normalize_text": "slime_events.plugins.rewards.gpqa:_plain",
         "_strip_chain_of_thought": "slime_events.plugins.rewards.slime_helpers:strip_chain_of_thought",
     },
+    "slime.rollout.rm_hub.ifbench": {
+        "compute_ifbench_reward": "slime_events.plugins.rewards.ifbench.grader:compute_ifbench_reward",
+    },
     "slime.rollout.rm_hub.math_dapo_utils": {
         "compute_score": "slime_events.plugins.rewards.slime_helpers:compute_score",
         "is_correct_minerva": "slime_events.plugins.rewards.slime_helpers:is_correct_minerva",

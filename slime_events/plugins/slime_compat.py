@@ -61,6 +61,10 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
             for name in ("abort", "generate", "generate_and_rm", "generate_and_rm_group", "generate_rollout")
         },
     },
+    "slime.rollout.sglang_streaming_rollout": {"generate_streaming": "serve_apps.generate.slime_rollout:generate"},
+    "slime.rollout.fully_async_rollout": {
+        "generate_rollout_fully_async": "serve_apps.generate.slime_rollout:generate_rollout",
+    },
     "slime.rollout.data_source": {
         "DataSource": "slime_events.loop.prompts.data_source:DataSource",
         "RolloutDataSource": "slime_events.loop.prompts.data_source:RolloutDataSource",

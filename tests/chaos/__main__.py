@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--kills", type=int, default=30, help="how many processes are killed [30]")
     parser.add_argument("--seed", type=int, default=1, help="of the kinds and the moments [1]")
-    parser.add_argument("--steps", type=int, help="training steps [three times the kills, 4 at least]")
+    parser.add_argument("--steps", type=int, help="training steps [three a kill, eight where rollouts run ahead]")
     parser.add_argument("--max-staleness", type=int, default=0, help="0: synchronous, weights must be equal [0]")
     parser.add_argument(
         "--kinds", help=f"comma between some of {','.join(Kind)} [all but rank, raylet, serve_controller]"
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))  # so that the run is ended with this
     struck = tuple(map(Kind, options.kinds.split(","))) if options.kinds else USUAL
-    steps = options.steps or steps_for(options.kills)
+    steps = options.steps or steps_for(options.kills, options.max_staleness)
     settings = ChaosSettings(steps=steps, max_staleness=options.max_staleness, extra=tuple(options.flags))
     strikes = schedule(options.kills, options.seed, steps, struck)
     facts = {"seed": options.seed}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from schemas.errors import PlugPointError
 from slime_events.plugins.rewards import messages
 from slime_events.plugins.sample import Sample
-from slime_events.plugins.slime_compat import install_slime_aliases
+from slime_events.plugins.slime_compat import SLIME_MODULES, install_slime_aliases
 from tests.simulation.parts import Letters
 
 install_slime_aliases()
@@ -143,6 +144,13 @@ def test_the_rows_of_a_file(tmp_path: Path) -> None:
     assert [sample.label for sample in data] == [data.origin_samples[row].label for row in order]
     with pytest.raises(NotImplementedError, match="images"):
         Dataset(f"{tmp_path}/rows.jsonl", Letters(), None, 5, multimodal_keys={"image": "path"})
+
+
+def test_the_modules_of_the_page_are_there() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "coming-from-slime.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `(slime\.[\w.]+)` \|", page, re.MULTILINE))
+    assert len(named) > 10
+    assert named <= SLIME_MODULES.keys()
 
 
 def test_images_for_the_engine() -> None:

@@ -42,7 +42,7 @@ def test_rewards_and_reasons(process: RuleProcess) -> None:
     assert given is not None
     assert given[:3] == [1.0, 0.0, 1.0]
     assert isinstance(given[3], RewardFailure)
-    assert given[3].kind is RewardFailureKind.RAISED
+    assert given[3].kind is RewardFailureKind.INVALID
     assert process.grade([task("4")]) == [1.0]
 
 

@@ -13,6 +13,7 @@ import pytest
 from schemas.errors import NameTaken, PlugPointError, PlugPointMissing, SlimeEventsError, UnknownGrader
 from schemas.rewards import RewardFailureKind as Kind
 from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.loader import digest_of, load_function
 from slime_events.plugins.rewards import limits
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.rewards.outcome import Graded, Outcome, RewardFailure
@@ -309,5 +310,30 @@ async def test_a_sample_with_its_own_grader(folder: Path) -> None:
         named = Sample(response=r"\boxed{3}", label="3", metadata={"rm_type": "math"})
         unknown = Sample(metadata={"rm_type": "nope"})
         outcomes = await pool.grade([theirs, named, unknown, *samples("ok")])
-        assert kinds(outcomes) == [1.0, 1.0, Kind.RAISED, 1.0]
+        assert kinds(outcomes) == [1.0, 1.0, Kind.INVALID, 1.0]
         assert [each.grader.rpartition(":")[2] for each in outcomes] == ["waits", "math", "", "exact"]
+
+
+async def test_the_grader_that_a_sample_names_is_to_blame_for_its_time(folder: Path, clock: Clock) -> None:
+    async with GraderPool(RewardSettings(rm_type="exact", rm_timeout=LIMIT_S), user_dir=folder) as pool:
+        stuck = Sample(response="sleep", custom_rm_path="own:reward_func")
+        grading = asyncio.create_task(pool.grade([*samples("ok"), stuck, *samples("no")]))
+        await pass_limit(clock, pool, 1)
+        outcomes = await grading
+    assert kinds(outcomes) == [1.0, Kind.TIMEOUT, 0.0]
+    assert outcomes[1].grader == "own:reward_func"
+    assert outcomes[1].grader_digest == digest_of(load_function("own:reward_func", user_dir=folder))
+    assert outcomes[0].grader_digest == outcomes[2].grader_digest == pool.ready.digest
+
+
+async def test_a_sample_that_cannot_be_graded_says_why_and_harms_no_other(folder: Path) -> None:
+    async with GraderPool(RewardSettings(rm_type="ifbench"), user_dir=folder) as pool:
+        asked = {"instruction_id_list": ["format:no_whitespace"]}
+        good = [Sample(response=text, metadata=asked) for text in ("one", "one two")]
+        bad = Sample(response="x", metadata={"instruction_id_list": ["format:nope"]})
+        missing = Sample(response="x", custom_rm_path="own:nobody")
+        outcomes = await pool.grade([*good, bad, Sample(response="x"), missing])
+    assert kinds(outcomes) == [1.0, 0.0, Kind.INVALID, Kind.INVALID, Kind.INVALID]
+    assert "format:nope" in outcomes[2].message
+    assert outcomes[2].grader == "ifbench"
+    assert "nobody" in outcomes[4].message

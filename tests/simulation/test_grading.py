@@ -159,3 +159,28 @@ async def test_a_filter_that_raises_fails_the_run_with_its_words(tmp_path: Path)
     assert failed.reason.endswith(rejections.commonest())
     report = replayed(sim.log.records, policy_for(sim.plan, judge))
     assert not report.differences, "a reason that names the commonest is the same end"
+
+
+async def test_each_prompt_with_the_grader_that_it_names(tmp_path: Path) -> None:
+    asked = {"rm_type": "ifbench", "instruction_id_list": ["count:numbers"]}
+    rows = [
+        {"input": "a", "label": "1", "metadata": {"rm_type": "boxed_math"}},
+        {"input": "b", "label": "1", "metadata": {**asked, "kwargs": [{"N": 0}]}},
+        {"input": "c", "label": "1", "metadata": asked},
+        {"input": "d", "label": "1", "metadata": {"rm_type": "nobody"}},
+        {"input": "e", "label": "1"},
+    ]
+    plan = make_plan(steps=2, samples=2, max_staleness=2, in_prompt_order=False)
+    async with (
+        Graders(RewardSettings(rm_type="f1")) as pool,
+        Simulation(tmp_path, plan, pool=pool, prompts=rows) as sim,
+    ):
+        sim.start_engine(Script(chunk=8))
+        assert await sim.finish() is RunPhase.FINISHED
+    check_run(sim)
+    graders = {event.group[-1]: event.grader for event in sim.events(RewardAssigned)}
+    assert graders.items() >= {"0": "boxed_math", "1": "ifbench", "4": "f1"}.items()
+    assert {event.group[-1]: event.kind for event in sim.events(RewardFailed)}.items() >= {
+        "2": RewardFailureKind.INVALID,
+        "3": RewardFailureKind.INVALID,
+    }.items()

@@ -46,6 +46,7 @@ class SourceOfTwo:
 
 number = 7
 """
+ROW = {"messages": [{"role": "user", "content": "1+1"}], "label": "2"}
 FILES = {
     "own.py": OWN,
     "raises.py": "1 / 0\n",
@@ -68,6 +69,9 @@ FILES = {
     "made.yaml": "datasets: [{name: a, path: data/eval.jsonl, custom_generate_function_path: own.py:nothing}]\n",
     "field.yaml": "datasets: [{name: a, path: data/eval.jsonl, input_key: nosuch}]\n",
     "unlabelled.jsonl": '{"messages": [{"role": "user", "content": "1+1"}]}\n',
+    "ungraded.jsonl": json.dumps({**ROW, "metadata": {"rm_type": "nope"}}),
+    "uninstructed.jsonl": json.dumps({**ROW, "metadata": {"rm_type": "ifbench", "instruction_id_list": ["a:b"]}}),
+    "unjudged.jsonl": json.dumps({**ROW, "metadata": {"rm_type": "remote_rm"}}),
     "text.txt": "1+1\n",
     "false.parquet": "PAR0",
     "bad.toml": "[run\n",
@@ -148,6 +152,11 @@ PLUG_POINTS = [
         "own.py:generate_of_one",
         names="generate_of_one",
     ),
+    Case.train("sample filter: other arguments", "--rollout-sample-filter-path", "own.py:filter_of_three"),
+    Case.train("all samples: no such file", "--rollout-all-samples-process-path", "nowhere.py:f", names="nowhere.py"),
+    Case.train("log function: other arguments", "--custom-rollout-log-function-path", "own.py:filter_of_three"),
+    Case.train("eval log: no such function", "--custom-eval-rollout-log-function-path", "own.py:nofunc"),
+    Case.train("convert: refused", "--custom-convert-samples-to-train-data-path", "own.py:filter_of_two"),
     Case.train("data source: no such class", "--data-source-path", "own.py:Nothing"),
     Case.train("data source: no get_samples", "--data-source-path", "own.py:Source"),
     Case.train("data source: other arguments", "--data-source-path", "own.py:SourceOfTwo"),
@@ -172,6 +181,9 @@ DATA = [
     Case.train("prompts: no such key", "--prompt-data", "other.jsonl", names="messages"),
     Case.train("prompts: of another type", "--prompt-data", "seven.jsonl", names="messages"),
     Case.train("prompts: no label", "--prompt-data", "unlabelled.jsonl", names="label"),
+    Case.train("prompts: an unknown grader", "--prompt-data", "ungraded.jsonl", names="nope"),
+    Case.train("prompts: an unknown instruction", "--prompt-data", "uninstructed.jsonl", names="a:b"),
+    Case.train("prompts: a judge that the run does not have", "--prompt-data", "unjudged.jsonl", names="--rm-url"),
     Case.train("prompts: another key asked for", "--input-key", "question", names="question"),
     Case.train("prompts: an empty slice", "--prompt-data", "data/train.jsonl@[5:5]", names="data/train.jsonl"),
     Case.train("prompts: an unknown ending", "--prompt-data", "text.txt"),

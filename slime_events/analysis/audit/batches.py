@@ -48,6 +48,8 @@ class Batches(_BatchCheck):
             self.find("its samples are not those of its groups in order", "samples were left out or added")
             return
         self._rewards(event, samples, [len(group.samples) for group in groups])
+        if not set(event.removed) <= set(event.samples):
+            self.find("it removes samples that are not in it", "something else was left out")
         lines = [(s.sample, s.digest, r) for s, r in zip(samples, event.rewards, strict=False)]
         if batch_digest(event.step, lines) != event.digest:
             wrong = "its digest is not that of its samples' contents and rewards"

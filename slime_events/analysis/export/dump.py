@@ -79,7 +79,7 @@ def _from_slime(path: str, place: int, plain: Any) -> Sample:
     try:
         sample = Sample.from_dict(values)
         tokens, length = list(map(int, sample.tokens)), int(sample.response_length)
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise DataError(f"{where}: {error}") from error
     if not 0 < length < len(tokens):
         raise DataError(f"{where} has {len(tokens)} tokens, and says that {length} of them are the response")

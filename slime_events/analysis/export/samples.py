@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from msgspec import structs
 
 from schemas.batches import BatchSealed
@@ -40,6 +41,9 @@ class Samples:
                 samples = [sample.sample for sample in group.members] if group else []
                 return self._done(Fate.REJECTED, samples, None, reason=event.reason)
             case BatchSealed():
+                for name in event.removed:
+                    known = self._trajectories.by_sample[name]
+                    known.loss_mask = np.zeros(known.length, np.int8)
                 return self._done(Fate.TRAINED, event.samples, event.step, event.rewards)
             case EvalCompleted():
                 return self._done(Fate.EVALUATED, self._evaluated(event), event.version)

@@ -252,13 +252,14 @@ class _Resolver:
     ) -> dict[str, dict[str, Any]]:
         """The part of these samples in the batch: fields of `Sample`."""
         settings, batch, names = ancestor.opened.settings.algorithm, step.sealed.event, set(samples)
+        removed = frozenset(batch.removed)
         whitened = settings.normalize_advantages and not has_kl_penalty(settings)
         if whitened and not names.issuperset(batch.samples):  # over all samples of the batch
             run = await self._ancestry.records(ancestor, samples=batch.samples)
         rewards = dict(zip(batch.samples, batch.rewards, strict=True))
         advantages = make_advantages(
             [
-                (name, reward, mask_of(record.completed.event, ancestor.opened.fetch))
+                (name, reward, mask_of(record.completed.event, ancestor.opened.fetch, removed=name in removed))
                 for name, reward in rewards.items()
                 if (whitened or name in names) and (record := run.samples.get(name)) and record.completed
             ],
@@ -269,6 +270,7 @@ class _Resolver:
         return {
             name: {
                 "step": step.step,
+                "removed": name in removed,
                 "normalised": reward,
                 "trained_into": into,
                 "advantage": advantages.get(name),

@@ -18,8 +18,10 @@ from schemas.rollouts import RolloutRequested
 
 Verdict = GroupAccepted | GroupRejected
 ALWAYS = frozenset({GroupAccepted, GroupRejected, BatchSealed, RolloutRequested, EvalCompleted})
-CODE_ONLY = frozenset({"filter", "filter_digest"})
+CODE_ONLY = frozenset({"filter", "filter_digest", "functions"})
 """Which code decided, not what: the same verdict by another filter is the same decision."""
+OUTCOMES = frozenset({"removed", "log_function"})
+"""What functions decided that may do something else the next time: it is as recorded."""
 LATER = frozenset({"place", "pass_rates"})
 """Fields that older logs do not have: nothing is decided by them, and none of them differs from what is missing."""
 ROUNDED = frozenset({"figures"})
@@ -49,7 +51,7 @@ def differing_fields(one: Event, other: Event) -> list[str]:
     return [
         name
         for name in one.__struct_fields__
-        if name not in CODE_ONLY and not _same(name, getattr(one, name), getattr(other, name))
+        if name not in CODE_ONLY | OUTCOMES and not _same(name, getattr(one, name), getattr(other, name))
     ]
 
 

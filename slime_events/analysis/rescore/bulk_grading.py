@@ -117,7 +117,7 @@ def _grade(task: Task, limit_s: float) -> Grade:
         error.__traceback__ = None  # frees what the rule's frames hold
         return failure(RewardFailureKind.OUT_OF_MEMORY, f"the grader {task.grader} ran out of memory")
     except SlimeEventsError as error:
-        return failure(RewardFailureKind.RAISED, str(error))
+        return failure(RewardFailureKind.INVALID, str(error))
     except Exception as error:
         return failure(RewardFailureKind.RAISED, f"the grader {task.grader} raised {type(error).__name__}: {error}")
     value = value_of(returned, grader.reward_key)

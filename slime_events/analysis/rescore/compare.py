@@ -218,6 +218,7 @@ class Comparison:
         if sum(sizes) != len(sealed.raw_rewards):
             self.mismatched += 1  # not the groups that were decided
             return
+        groups = _without(groups, sealed)
         normalised, before, ess_before = _trained_on(sealed.raw_rewards, groups, self.change.before.algorithm)
         self.mismatched += not all(map(_close, normalised, sealed.rewards))
         stay = [group for group in groups if group.rewards is not None]
@@ -251,6 +252,13 @@ def _recorded_grade(sample: Sample) -> Grade:
     if isinstance(event, RewardFailed):
         return failure(event.kind, event.message)
     return failure(RewardFailureKind.NONE, "") if event is None else event.value
+
+
+def _without(groups: Sequence[_Waiting], sealed: BatchSealed) -> list[_Waiting]:
+    """The groups of a batch, nothing of its removed samples trained on."""
+    names, removed = iter(sealed.samples), frozenset(sealed.removed)
+    masks = [tuple(0 if next(names) in removed else mask for mask in group.masks) for group in groups]
+    return [group._replace(masks=left) for group, left in zip(groups, masks, strict=True)]
 
 
 def _trained_on(

@@ -20,14 +20,18 @@ from msgspec.structs import replace
 from schemas.errors import ConfigError, DataError, InvalidValue, PlugPointError, SlimeEventsError
 from slime_events.app.launch.gpu_facts import machines
 from slime_events.app.launch.gpu_preflight import Needs, check_listed, device_for
+from slime_events.core.config.data import DataSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.gpus import this_machine
 from slime_events.core.run.process_environment import rank_environment
 from slime_events.plugins.loader import check_call, load_function
+from slime_events.plugins.step_functions import POINTS, StepFunction
 
 KNOCK_S = 2.0
 """Seconds in which a server has to take a connection, all its addresses together."""
+FIRST_ROWS = 100
+"""Of a data file, whose metadata is looked at for graders. Later rows fail by themselves."""
 PORTS = {"nats": 4222, "tls": 4222, "ray": 10001, "http": 80, "https": 443}
 
 
@@ -111,6 +115,9 @@ def _check_plug_points(settings: TrainSettings) -> None:
     _check_filter(settings)
     if settings.debug.debug_train_only:
         return
+    for setting in POINTS:
+        if path := getattr(rollout, setting):
+            _try("--" + setting.replace("_", "-"), StepFunction, setting, path)
     if reward.custom_rm_path:
         _try("--custom-rm-path", _check_reward, reward.custom_rm_path, reward.group_rm)
     elif reward.rm_type:
@@ -145,12 +152,13 @@ def _check_reward(path: str, of_groups: bool) -> None:
 
 
 def _check_grader(reward: RewardSettings) -> None:
-    from slime_events.plugins.rewards.dispatch import REMOTE, built_in, grader_name
+    from slime_events.plugins.rewards.dispatch import REMOTE, built_in, check_installed, grader_name
     from slime_events.plugins.sample import Sample
 
     name = grader_name(reward, Sample())
     if REMOTE not in name:
         built_in(name)
+        check_installed(name)
 
 
 def _check_source(path: str) -> None:
@@ -181,10 +189,27 @@ def _check_data(settings: TrainSettings) -> None:
     data, evaluation = settings.data, settings.evaluation
     if data.prompt_data and not data.data_source_path:
         _try("--prompt-data", check_first_rows, data)
+        _try("--prompt-data", _check_row_graders, data, settings)
     for name, one in evaluation.sets().items():
-        _try(evaluation.where(name), check_first_rows, eval_data(one, data))
+        where, rows = evaluation.where(name), eval_data(one, data)
+        _try(where, check_first_rows, rows)
+        _try(where, _check_row_graders, rows, settings)
     if settings.debug.load_debug_rollout_data:
         _try("--load-debug-rollout-data", _check_dump, settings.debug.load_debug_rollout_data)
+
+
+def _check_row_graders(data: DataSettings, settings: TrainSettings) -> None:
+    """Whether the first rows can be graded by whom they, or the run, name. A generate function may name others."""
+    from slime_events.loop.prompts.source import first_rows
+    from slime_events.plugins.rewards.dispatch import check_metadata
+
+    if settings.debug.debug_train_only or settings.rollout.custom_generate_function_path:
+        return
+    for row in first_rows(data, FIRST_ROWS):
+        try:
+            check_metadata(settings.reward, row.metadata)
+        except SlimeEventsError as error:
+            raise DataError(f"{data.prompt_data}, line {row.line}: {error}") from error
 
 
 def _check_dump(pattern: str) -> None:

@@ -16,7 +16,9 @@ _GENERATION = {
     "buffer_filter_path",
     "evaluation": "eval_interval eval_prompt_data eval_config eval_sets",
     "rollout": "over_sampling_batch_size dynamic_sampling_filter_path partial_rollout "
-    "mask_offpolicy_in_partial_rollout custom_generate_function_path rollout_sample_hook_path",
+    "mask_offpolicy_in_partial_rollout custom_generate_function_path rollout_sample_hook_path "
+    "rollout_sample_filter_path rollout_all_samples_process_path custom_rollout_log_function_path "
+    "custom_eval_rollout_log_function_path",
 }
 """Component to settings that have no effect in a run on loaded rollouts."""
 

@@ -11,7 +11,11 @@ class RewardSettings(Settings, frozen=True, kw_only=True):
     """A built-in grader by `rm_type` or the user's own by path, in a process pool with a time limit if it may hang."""
 
     rm_type: Annotated[
-        str | None, doc("built-in grader: math, deepscaler, dapo, f1, gpqa, exact, reasoning_gym, remote_rm, boxed_X")
+        str | None,
+        doc(
+            "built-in grader: math, math-verify, deepscaler, dapo, f1, gpqa, ifbench, exact, reasoning_gym, remote_rm, "
+            "boxed_X"
+        ),
     ] = None
     rm_url: Annotated[
         str | None, doc("of remote_rm: POST {prompt, response, label}, the answer is the reward as JSON")

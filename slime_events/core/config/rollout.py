@@ -31,6 +31,23 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
             "(args, sample, *, rollout_id=None, evaluation=False) -> Sample or None"
         ),
     ] = field(default_factory=list)
+    rollout_sample_filter_path: Annotated[
+        str | None,
+        doc("called with the groups of each step, sets remove_sample on samples not to train on: (args, groups)"),
+    ] = None
+    rollout_all_samples_process_path: Annotated[
+        str | None, doc("called with all groups of each step, rejected ones too: (args, all_groups, data_source)")
+    ] = None
+    custom_rollout_log_function_path: Annotated[
+        str | None,
+        doc(
+            "logs each step; true: in the place of the usual metrics: "
+            "(rollout_id, args, samples, extra_metrics, rollout_time) -> bool"
+        ),
+    ] = None
+    custom_eval_rollout_log_function_path: Annotated[
+        str | None, doc("the same for each evaluation: (rollout_id, args, data, extra_metrics) -> bool")
+    ] = None
     generate_timeout: Annotated[float, doc("seconds that the generate function may take for a rollout", above=0)] = (
         1800.0
     )

@@ -66,11 +66,15 @@ ONLY_VALUE: dict[str, tuple[str, str]] = {
     "--rollout-data-transport": ("object-store", "rollouts reach the trainer through the log"),
     "--rollout-function-path": (
         "slime.rollout.sglang_rollout.generate_rollout",
-        "a rollout function of one's own needs a plug point in the engine",
+        "the loop that asks for rollouts is the run's own, a fold of its log, asynchronous as far as --max-staleness "
+        "says. Its parts are yours: --data-source-path, --custom-generate-function-path, --rollout-sample-hook-path, "
+        "--custom-rm-path, --dynamic-sampling-filter-path, --rollout-sample-filter-path",
     ),
     "--eval-function-path": (
         "slime.rollout.sglang_rollout.generate_rollout",
-        "an eval function of one's own needs a plug point in the engine",
+        "evaluations are made by the run's own loop. Its parts are yours: --custom-generate-function-path (with "
+        "`evaluation` in its signature), --rollout-sample-hook-path, --custom-rm-path, "
+        "--custom-eval-rollout-log-function-path",
     ),
     "--log-probs-chunk-size": ("-1", "chunked log-probs need support in the trainer's loss"),
     "--tokenizer-type": ("HuggingFaceTokenizer", "the tokenizer is the checkpoint's"),
@@ -97,11 +101,10 @@ _NOT_YET = {
         "--critic-lr-warmup-iters --num-critic-only-steps --value-clip"
     ),
     "its plug point does not exist; graders (--custom-rm-path) and --dynamic-sampling-filter-path do": (
-        "--custom-rollout-log-function-path --custom-eval-rollout-log-function-path "
-        "--rollout-data-postprocess-path --rollout-sample-filter-path --rollout-all-samples-process-path "
-        "--custom-reward-post-process-path --custom-convert-samples-to-train-data-path "
-        "--custom-update-weight-post-write-path"
+        "--rollout-data-postprocess-path --custom-reward-post-process-path --custom-update-weight-post-write-path"
     ),
+    "the trainer makes its batch of the log's events: change samples with --rollout-sample-hook-path, leave some out "
+    "with --rollout-sample-filter-path": "--custom-convert-samples-to-train-data-path",
     "it needs a plug point in the trainer": (
         "--custom-loss-function-path --custom-advantage-function-path --custom-tis-function-path "
         "--custom-pg-loss-reducer-function-path --custom-model-provider-path --custom-megatron-init-path "
@@ -179,7 +182,6 @@ NOT_YET: dict[str, str] = {flag: reason for reason, flags in _NOT_YET.items() fo
 
 NOT_YET_VALUES: dict[tuple[str, str], str] = {
     ("--advantage-estimator", "ppo"): _CRITIC,
-    ("--rm-type", "ifbench"): "the IFBench package is not built in; a grader of your own is (--custom-rm-path)",
 }
 """Values of honoured flags that slime supports and this does not."""
 

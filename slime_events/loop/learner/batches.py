@@ -139,6 +139,7 @@ class Batches:
         oldest = min((min(one.oldest, self.first) for one in selected), default=parent.step)
         groups = [(one.group.group, one.samples) for one in selected]
         batch = make_sealed(parent.step, groups, self._normalise, oldest=oldest)
+        batch = msgspec.structs.replace(batch, removed=tuple(name for name in parent.removed if name in batch.samples))
         return DerivedBatch(batch, parent, () if selected else samples)
 
 

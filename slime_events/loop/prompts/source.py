@@ -176,6 +176,13 @@ def check_first_rows(settings: DataSettings) -> None:
     PromptSource(in_order, tokenizer=_AnyText(), most=settings.max_bad_lines + 1).take(0, 1)
 
 
+def first_rows(settings: DataSettings, most: int) -> list[PromptRow]:
+    """The usable ones of the first `most` rows in the file's order, without tokens."""
+    in_order = msgspec.structs.replace(settings, rollout_shuffle=False)
+    source = PromptSource(in_order, tokenizer=_AnyText(), most=most)
+    return [row for row in source.read(0, range(len(source))) if isinstance(row, PromptRow)]
+
+
 class _AnyText:
     """A stand-in for a tokenizer."""
 

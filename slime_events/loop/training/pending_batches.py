@@ -23,14 +23,14 @@ def build_batch(
     sealed: BatchSealed, trajectories: Mapping[str, Trajectory], fetch: Fetch, *, temperature: float
 ) -> TrainBatch:
     """The batch that `sealed` names. Raises StorageError where the log does not hold exactly what was sealed."""
-    samples = []
+    samples, removed = [], frozenset(sealed.removed)
     for sample, reward, raw in zip(sealed.samples, sealed.rewards, sealed.raw_rewards, strict=True):
         trajectory = trajectories.get(sample)
         if trajectory is None or trajectory.stop is None:
             raise StorageError(
                 f"step {sealed.step} names sample {sample}, but the log holds no completed rollout of it"
             )
-        mask = trajectory.loss_mask
+        mask = np.zeros(trajectory.length, np.int8) if sample in removed else trajectory.loss_mask
         samples.append(
             TrainSample(
                 sample=trajectory.sample,

@@ -2,15 +2,27 @@
 
 import functools
 import hashlib
+import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from schemas.errors import UnknownGrader
+from schemas.errors import MissingPart, UngradableSample, UnknownGrader
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.loader import digest_of, load_function, name_of
-from slime_events.plugins.rewards import dapo, deepscaler, exact, f1, gpqa, math, random_reward, reasoning_gym
+from slime_events.plugins.rewards import (
+    dapo,
+    deepscaler,
+    exact,
+    f1,
+    gpqa,
+    math,
+    math_verify,
+    random_reward,
+    reasoning_gym,
+)
+from slime_events.plugins.rewards.ifbench import grader as ifbench
 from slime_events.plugins.rewards.unboxed import RULES, unboxed
 from slime_events.plugins.sample import Sample
 
@@ -23,7 +35,9 @@ GRADERS: Mapping[str, BuiltIn] = {
     "exact": exact.reward,
     "f1": f1.reward,
     "gpqa": gpqa.reward,
+    "ifbench": ifbench.reward,
     "math": math.reward,
+    "math-verify": math_verify.reward,
     "random": random_reward.reward,
     "reasoning_gym": reasoning_gym.reward,
 }
@@ -38,9 +52,13 @@ REWARD_KEYS: Mapping[str, str] = {"dapo": "score"}
 HEAVY_IMPORTS: Mapping[str, tuple[str, ...]] = {
     "deepscaler": ("sympy", "sympy.parsing.sympy_parser", "pylatexenc.latex2text"),
     "math": ("sympy", "sympy.parsing.sympy_parser", "pylatexenc.latex2text"),
+    "math-verify": ("math_verify",),
     "reasoning_gym": ("reasoning_gym",),
 }
 """What a worker imports before it takes its first sample, so that no sample's time limit pays for it."""
+
+SOURCES: Mapping[str, tuple[Callable[..., Any], ...]] = {"ifbench": ifbench.SOURCES}
+"""Functions whose files are part of a grader, beside its own."""
 
 DEFAULT_NAMES = ("reward_func", "custom_rm")
 """Names that are looked up where --custom-rm-path names a file only."""
@@ -84,6 +102,14 @@ def grader_name(settings: RewardSettings, sample: Sample) -> str:
         return ""
     metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
     return str(metadata.get("rm_type") or settings.rm_type or "").strip()
+
+
+def own_grader(settings: RewardSettings, sample: Sample) -> str:
+    """The path or name by which a sample itself says who grades it; empty where the run does."""
+    if sample.custom_rm_path or settings.custom_rm_path:
+        return sample.custom_rm_path or ""
+    names = isinstance(sample.metadata, dict) and sample.metadata.get("rm_type")
+    return grader_name(settings, sample) if names else ""
 
 
 def resolve_group(
@@ -137,8 +163,47 @@ def response_for(rm_type: str, response: str) -> str:
 
 
 def _digest(name: str, grade: BuiltIn) -> str:
-    """Of the grader's source, and of the rule for its box where it has one of its own: it was another once."""
-    digest = digest_of(grade)
-    if name.startswith(BOXED) and name.removeprefix(BOXED) in RULES:
-        return hashlib.sha256((digest + digest_of(unboxed)).encode()).hexdigest()
-    return digest
+    """Of the grader's source; of several where its files, or the rule for its box, are parts of it."""
+    base = name.removeprefix(BOXED)
+    parts: list[Callable[..., Any]] = [grade, *SOURCES.get(base, ())]
+    if base in RULES and base != name:
+        parts.append(unboxed)
+    digests = [digest_of(part) for part in parts]
+    return hashlib.sha256("".join(digests).encode()).hexdigest() if digests[1:] else digests[0]
+
+
+def check_installed(rm_type: str) -> None:
+    """Raises MissingPart where a package that a built-in grader needs is not there."""
+    for module in HEAVY_IMPORTS.get(rm_type.removeprefix(BOXED), ()):
+        package = module.partition(".")[0]
+        if importlib.util.find_spec(package) is None:
+            raise MissingPart(f"--rm-type {rm_type} needs {_pip_name(package)}: pip install {_pip_name(package)}")
+
+
+def check_metadata(settings: RewardSettings, metadata: Any) -> None:
+    """Raises UnknownGrader, MissingPart or UngradableSample where a prompt's metadata allows no grading."""
+    name = grader_name(settings, Sample(metadata=metadata))
+    if not name:
+        return
+    if REMOTE in name:
+        if not settings.rm_url:
+            raise UngradableSample(f"metadata names the grader {name}, and the run has no --rm-url")
+        return
+    built_in(name)
+    check_installed(name)
+    if name.removeprefix(BOXED) == "ifbench":
+        ifbench.instructions_of(metadata)
+
+
+def import_heavy(rm_type: str) -> None:
+    """Import what a built-in grader needs. Raises MissingPart."""
+    check_installed(rm_type)
+    for module in HEAVY_IMPORTS.get(rm_type.removeprefix(BOXED), ()):
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise MissingPart(f"--rm-type {rm_type} needs a working {_pip_name(module)}: {error}") from error
+
+
+def _pip_name(module: str) -> str:
+    return module.partition(".")[0].replace("_", "-")

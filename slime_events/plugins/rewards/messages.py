@@ -44,6 +44,16 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     concurrent: bool
 
 
+class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
+    """A process has loaded a grader that a sample names itself. key: what the sample names; grader, digest: as events
+    have them.
+    """
+
+    key: str
+    grader: str
+    digest: str
+
+
 class SetupFailed(msgspec.Struct, frozen=True, tag="setup_failed"):
     """A process could not load its grader. error: name of a class of schemas.errors."""
 
@@ -58,7 +68,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     outcomes: list[Graded | RewardFailure]
 
 
-Answer = Ready | SetupFailed | Done
+Answer = Ready | Loaded | SetupFailed | Done
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=plain)
 _jobs = msgspec.msgpack.Decoder(list[Job])

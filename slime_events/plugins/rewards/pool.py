@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from schemas.errors import SlimeEventsError
 from schemas.rewards import RewardFailureKind
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards import messages
+from slime_events.plugins.rewards.dispatch import own_grader
 from slime_events.plugins.rewards.outcome import Outcome, RewardFailure, failure, signed
 from slime_events.plugins.rewards.process import GraderProcess, KilledWhileLoading
 from slime_events.plugins.sample import Sample
@@ -48,12 +50,13 @@ def _future() -> asyncio.Future[list[Outcome]]:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class PendingJob:
-    """A job on its way to a process. payload: its encoded form; future: its outcomes; deaths: how often a process died
-    on it; alone: it is sent without others.
+    """A job on its way to a process. payload: its encoded form; own: the grader that its sample names itself, or empty;
+    future: its outcomes; deaths: how often a process died on it; alone: it is sent without others.
     """
 
     payload: bytes
     samples: int
+    own: str = ""
     deaths: int = 0
     alone: bool = False
     future: asyncio.Future[list[Outcome]] = dataclasses.field(default_factory=_future)
@@ -63,9 +66,11 @@ class PendingJob:
         if not self.future.done():
             self.future.set_result(outcomes)
 
-    def fail(self, kind: RewardFailureKind, message: str, ready: messages.Ready, seconds: float = 0.0) -> None:
-        """The same failure for each of its samples. ready: of the process whose grader it was."""
-        failed = signed(failure(kind, message), ready.grader, ready.digest, seconds)
+    def fail(
+        self, kind: RewardFailureKind, message: str, by: messages.Ready | messages.Loaded, seconds: float = 0.0
+    ) -> None:
+        """The same failure for each of its samples. by: the grader of a process."""
+        failed = signed(failure(kind, message), by.grader, by.digest, seconds)
         self.resolve([failed] * self.samples)
 
 
@@ -170,7 +175,8 @@ class GraderPool:
     def _enqueue(self, samples: list[Sample], group: bool, evaluation: bool) -> PendingJob:
         try:
             sent = [slim(sample, self._settings) for sample in samples]
-            job = PendingJob(messages.encode_job(messages.Job(sent, group, evaluation)), len(samples))
+            own = "" if group else own_grader(self._settings, samples[0])
+            job = PendingJob(messages.encode_job(messages.Job(sent, group, evaluation)), len(samples), own)
         except (OverflowError, msgspec.EncodeError, RecursionError) as error:
             job = PendingJob(b"", len(samples))
             job.fail(RewardFailureKind.RAISED, f"the sample cannot be sent to a grader: {error}", self.ready)
@@ -234,7 +240,7 @@ class GraderPool:
         await process.kill(stack=kind is RewardFailureKind.TIMEOUT)
         del self._processes[slot]
         message = self._loss_message(kind, process)
-        self._settle(batch, current, kind, message, time.monotonic() - began)
+        self._settle(batch, current, kind, message, time.monotonic() - began, process.loaded)
 
     def _loss_message(self, kind: RewardFailureKind, process: GraderProcess) -> str:
         log = "" if self._log is None else f"; where it was: {self._log}"
@@ -246,16 +252,26 @@ class GraderPool:
         return f"the grader process {process.ending()} on this sample{log}"
 
     def _settle(
-        self, batch: list[PendingJob], current: int | None, kind: RewardFailureKind, message: str, seconds: float
+        self,
+        batch: list[PendingJob],
+        current: int | None,
+        kind: RewardFailureKind,
+        message: str,
+        seconds: float,
+        loaded: Mapping[str, messages.Loaded] = MappingProxyType({}),
     ) -> None:
-        """Fail the job that the process was lost on; put the others back at the front of the queue."""
+        """Fail the job that the process was lost on; put the others back at the front of the queue.
+
+        loaded: the graders of the process that samples named themselves.
+        """
         open_jobs = [job for job in batch if not job.future.done()]
         blamed = batch[current] if current is not None else None
         if blamed not in open_jobs:
             blamed = open_jobs[0] if len(open_jobs) == 1 else None
         for job in reversed(open_jobs):
             if job is blamed and (kind is RewardFailureKind.TIMEOUT or job.deaths):
-                job.fail(kind, message, self.ready, seconds)
+                by = loaded.get(job.own, messages.Loaded(job.own, job.own, "")) if job.own else self.ready
+                job.fail(kind, message, by, seconds)
                 continue
             job.deaths += job is blamed
             job.alone = job.alone or job is blamed or blamed is None

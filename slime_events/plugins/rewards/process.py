@@ -49,6 +49,8 @@ class GraderProcess:
         self._writer = writer
         self._mark = mark
         self.ready = messages.Ready("", "", False)
+        self.loaded: dict[str, messages.Loaded] = {}
+        """The graders that samples named themselves, by what they named."""
 
     @classmethod
     async def start(cls, setup: messages.Setup, log: Path | None, deadline: float) -> GraderProcess:
@@ -113,10 +115,15 @@ class GraderProcess:
         when the process died. It must then be killed.
         """
         self._writer.write(messages.frame(messages.encode(list(jobs))))
-        for _ in jobs:
+        left = len(jobs)
+        while left:
             answer = _answer_decoder.decode(await self._payload(limit))
+            if isinstance(answer, messages.Loaded):
+                self.loaded[answer.key] = answer
+                continue
             if not isinstance(answer, messages.Done):
                 raise ConnectionError(f"a grader process answered {type(answer).__name__} to a batch")
+            left -= 1
             yield answer
 
     async def _payload(self, limit: float) -> bytes:

@@ -10,7 +10,6 @@ import copy
 import ctypes
 import faulthandler
 import functools
-import importlib
 import inspect
 import mmap
 import os
@@ -24,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.errors import MissingPart, SlimeEventsError
+from schemas.errors import SlimeEventsError, UngradableSample
 from schemas.rewards import RewardFailureKind
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.args_view import ArgsView, for_one_call
@@ -73,8 +72,14 @@ def marked(coroutine: Coroutine[Any, Any, Any], number: int, mark: Callable[[int
 class Worker:
     """Grades jobs one after the other; jobs of async graders run side by side on one event loop."""
 
-    def __init__(self, setup: messages.Setup, mark: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        setup: messages.Setup,
+        mark: Callable[[int], None],
+        loaded: Callable[[messages.Loaded], None] = lambda message: None,
+    ) -> None:
         self._settings: RewardSettings = setup.settings
+        self._loaded, self._known = loaded, {""}
         self._folder = Path(setup.user_dir)
         own = ArgsView.of(setup.settings).as_dict()
         self._args = {evaluation: _args(own | setup.args, evaluation) for evaluation in (False, True)}
@@ -91,7 +96,7 @@ class Worker:
             return messages.Ready("", "", False)  # each sample names its own
         grader = group or dispatch.resolve(self._settings, Sample(), user_dir=self._folder)
         if not grader.own:
-            _import_heavy(grader.name.removeprefix(dispatch.BOXED))
+            dispatch.import_heavy(grader.name)
         return messages.Ready(grader.name, grader.digest, grader.concurrent)
 
     def grade(self, jobs: Sequence[messages.Job], answer: Callable[[messages.Done], None]) -> None:
@@ -101,7 +106,7 @@ class Worker:
             try:
                 grader = self._grader(job)
             except SlimeEventsError as error:
-                answer(messages.Done(number, [failure(RewardFailureKind.RAISED, str(error))] * len(job.samples)))
+                answer(messages.Done(number, [failure(RewardFailureKind.INVALID, str(error))] * len(job.samples)))
                 continue
             if grader.concurrent:
                 waiting.append((number, job, grader))
@@ -118,7 +123,13 @@ class Worker:
         own = dispatch.resolve_group(self._settings, first, evaluation=evaluation, user_dir=folder)
         if job.group and own:
             return own
-        return dispatch.resolve(self._settings, first, evaluation=evaluation, user_dir=folder)
+        grader = dispatch.resolve(self._settings, first, evaluation=evaluation, user_dir=folder)
+        if (key := dispatch.own_grader(self._settings, first)) not in self._known:
+            if not grader.own:
+                dispatch.import_heavy(grader.name)
+            self._loaded(messages.Loaded(key, grader.name, grader.digest))
+            self._known.add(key)
+        return grader
 
     def _grade_one(self, job: messages.Job, grader: dispatch.Grader) -> list[Outcome]:
         grading = _Grading(job, grader)
@@ -170,15 +181,6 @@ class InlineGrader:
         return outcomes
 
 
-def _import_heavy(rm_type: str) -> None:
-    for module in dispatch.HEAVY_IMPORTS.get(rm_type, ()):
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            package = module.partition(".")[0].replace("_", "-")
-            raise MissingPart(f"--rm-type {rm_type} needs {package}: pip install {package} ({error})") from error
-
-
 def _args(values: dict[str, Any], evaluation: bool) -> ArgsView:
     if evaluation and values.get("eval_reward_key"):
         values = values | {"reward_key": values["eval_reward_key"]}
@@ -214,6 +216,8 @@ class _Grading:
         elif isinstance(error, MemoryError):
             error.__traceback__ = None  # frees what the grader's frames hold: this answer needs memory, too
             failed = failure(RewardFailureKind.OUT_OF_MEMORY, f"the grader {self._grader.name} ran out of memory")
+        elif isinstance(error, UngradableSample):
+            failed = failure(RewardFailureKind.INVALID, str(error))
         else:
             message = f"the grader {self._grader.name} raised {type(error).__name__}: {error}{_line_of(error)}"
             failed = failure(RewardFailureKind.RAISED, message)
@@ -262,7 +266,7 @@ def serve(connection: socket.socket, mark: Callable[[int], None]) -> None:
     try:
         setup = msgspec.msgpack.decode(payload, type=messages.Setup)
         limits.limit(setup.settings.rm_memory_gb)
-        worker = Worker(setup, mark)
+        worker = Worker(setup, mark, answer)
         answer(worker.prepare())
     except SlimeEventsError as error:
         answer(messages.SetupFailed(type(error).__name__, str(error)))

@@ -134,6 +134,7 @@ BATCHES = (
     row("all in another order", change(SEALED, **dict.fromkeys(("samples", "rewards", "raw_rewards"), backwards))),
     row("without groups", change(SEALED, **dict.fromkeys(COPIED, nothing), oldest_version=0)),
     row("another digest", change(SEALED, digest="0" * 64)),
+    row("removed samples of another", change(SEALED, removed=("train-9-000009-s0",))),
     row("other oldest weights", change(SECOND, oldest_version=0), names=("v0", "v1")),
     row("a group that was not accepted", drop(ACCEPTED), (SEALED,), ("train-0-000004",)),
     row("a group that is nobody's", change(SEALED, groups=lambda g: ["x", *g]), names=("x",)),

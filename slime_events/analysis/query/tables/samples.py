@@ -1,6 +1,19 @@
 """Prompts, the groups of samples that answer them, their rewards and verdicts, and what was trained of them."""
 
-from slime_events.analysis.query.table import FLOAT, IN_LOG, INT, INTS, JSON, NUMBERS, RUN, TEXT, TIME, Column, Table
+from slime_events.analysis.query.table import (
+    BOOL,
+    FLOAT,
+    IN_LOG,
+    INT,
+    INTS,
+    JSON,
+    NUMBERS,
+    RUN,
+    TEXT,
+    TIME,
+    Column,
+    Table,
+)
 
 _SAMPLE = Column("sample", TEXT, "t.sample", "the sample")
 
@@ -108,7 +121,7 @@ TRAINED = Table(
         _about_samples(
             '''(
             SELECT run, depth, position, "time", step, unnest(samples) AS sample, unnest(rewards) AS reward,
-                   unnest(raw_rewards) AS raw_reward, unnest(range(len(samples))) AS batch_index
+                   unnest(raw_rewards) AS raw_reward, unnest(range(len(samples))) AS batch_index, removed
             FROM log.batch_sealed)''',
             "sample",
         )
@@ -122,6 +135,7 @@ TRAINED = Table(
         Column("sample_run", TEXT, "t.of_run", "the run that made it: another one for a run that follows"),
         Column("reward", FLOAT, "t.raw_reward", "as graded"),
         Column("normalised_reward", FLOAT, "t.reward", "normalised over its group: what advantages are made of"),
+        Column("removed", BOOL, "list_contains(t.removed, t.sample)", "not trained on: --rollout-sample-filter-path"),
         Column("sealed", TIME, 't."time"', "UTC"),
         Column("committed", TIME, "t.committed", "UTC; null where the step was not committed"),
         Column("version", INT, "t.version", "the weight version that the step made; null where it was not committed"),

@@ -24,6 +24,7 @@ from slime_events.plugins.sample_view import DecodePrompt, prompt_text
 
 TOKENS = 64
 TEXT_WIDTH = 60
+REMOVED = ", but no token of it: --rollout-sample-filter-path removed it"
 REQUEST_FIELDS = ("seed", "min_version", "purpose", "sampling")
 Decode = Callable[[int], str]
 """The text of one token."""
@@ -56,6 +57,8 @@ def sample_facts(
     """
     group, done = run.groups[sample.group], sample.completed.event if sample.completed else None
     prompt = group.prompt.event if group.prompt else None
+    batch = run.steps.get(group.step) if group.step is not None else None
+    removed = batch is not None and sample.sample in batch.sealed.event.removed
 
     def own_prompt(_: Array) -> str:  # records hold no token numbers, the trajectory does
         return decode_prompt(trajectory.prompt) if decode_prompt and trajectory else ""
@@ -83,13 +86,14 @@ def sample_facts(
         "length": sample.length,
         "spans": [list(plain(span).values()) for span in sample.spans],
         "versions": spans_text(sample.spans),
-        **picked(done, "digest", "engine", "timings", "origin"),
+        **picked(done, "digest", "engine", "timings", "origin", "functions"),
         "completed_at": sample.completed.at if sample.completed else None,
         "reward": plain(sample.reward.event) if sample.reward else None,
         "decision": _decision(group),
         "step": group.step,
         "version": run.version_of_step(group.step),
-        "tokens": _tokens(trajectory, decode) if trajectory else [],
+        "removed": removed,
+        "tokens": _tokens(trajectory, decode, removed=removed) if trajectory else [],
     }  # fmt: skip
 
 
@@ -123,7 +127,7 @@ def _decision(group: Group) -> dict[str, Any] | None:
     }
 
 
-def _tokens(trajectory: Trajectory, decode: Decode | None) -> list[dict[str, Any]]:
+def _tokens(trajectory: Trajectory, decode: Decode | None, *, removed: bool) -> list[dict[str, Any]]:
     versions: list[int | None] = [None] * trajectory.length  # what nobody generated has none
     for span in trajectory.spans:
         versions[span.start : span.end] = [span.version] * (span.end - span.start)
@@ -131,7 +135,7 @@ def _tokens(trajectory: Trajectory, decode: Decode | None) -> list[dict[str, Any
     columns = (trajectory.tokens.tolist(), trajectory.log_probs.tolist(), versions, mask)
     return [
         {"token": token, "text": decode(token) if decode else None, "log_prob": log_prob, "version": version,
-         "trained": bool(trained)}
+         "trained": bool(trained) and not removed}
         for token, log_prob, version, trained in zip(*columns, strict=True)
     ]  # fmt: skip
 
@@ -190,6 +194,7 @@ def _head(facts: dict[str, Any]) -> str:
         ("completed", f"{clock(facts['completed_at'])} by {facts['stop']} on {facts['engine']}"
                       if facts["completed_at"] else "not yet"),
         ("recorded as", _origin(facts["origin"], facts["source"])),
+        ("made by", "\n".join(f"{name} {digest[:12]}" for name, digest in (facts["functions"] or {}).items()) or None),
         ("seconds", ", ".join(f"{k} {duration(v)}" for k, v in timings.items()) if timings else None),
         ("length", f"{facts['length']} tokens, {facts['chunks']} chunks before the end"),
         ("weights", facts["versions"]),
@@ -197,7 +202,7 @@ def _head(facts: dict[str, Any]) -> str:
         ("label", facts["label"]),
         ("reward", _reward(facts["reward"] or {})),
         ("decision", _decision_text(facts["decision"])),
-        ("trained in", _fate_text(facts["step"], facts["version"])),
+        ("trained in", _fate_text(facts["step"], facts["version"]) + REMOVED * facts["removed"]),
     ])  # fmt: skip
 
 

@@ -33,8 +33,9 @@ def _turn(e: TurnBegun | TurnRecorded) -> str:
 
 def _sealed(e: BatchSealed) -> str:
     mean = sum(e.raw_rewards) / len(e.raw_rewards) if e.raw_rewards else 0.0
-    suspends = ", rollouts in flight are suspended" if e.suspends else ""
-    return f"{len(e.groups)} groups {len(e.samples)} samples reward {mean:.3f} oldest v{e.oldest_version}{suspends}"
+    more = f", {len(e.removed)} removed from training" if e.removed else ""
+    more += ", rollouts in flight are suspended" if e.suspends else ""
+    return f"{len(e.groups)} groups {len(e.samples)} samples reward {mean:.3f} oldest v{e.oldest_version}{more}"
 
 
 def _committed(e: StepCommitted) -> str:

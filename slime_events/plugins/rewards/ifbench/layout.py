@@ -1,0 +1,121 @@
+"""IFBench's instructions `format:`: what a response looks like."""
+
+from __future__ import annotations
+
+import re
+import string
+from itertools import pairwise
+
+from slime_events.plugins.rewards.ifbench import text as of
+
+_CLOSED_BY = {"(": ")", "[": "]", "{": "}"}
+_DEEP = 5
+_LETTERS = re.compile(r"\W*[aA]\W*[bB]\W*[cC]\W*")
+_ITALICS = re.compile(r"<(i|em)>(.*?)</\1>(.*)", re.DOTALL)
+_TEMPLATE = ("My Answer:", "My Conclusion:", "Future Outlook:")
+
+
+def parentheses(text: str) -> bool:
+    """Brackets five deep, of which the inner one is closed. A bracket that closes another kind begins anew."""
+    waiting: list[str] = []
+    deepest = 0
+    for character in text:
+        if character in _CLOSED_BY:
+            waiting.append(_CLOSED_BY[character])
+            deepest = max(deepest, len(waiting))
+        elif character in _CLOSED_BY.values():
+            if not waiting or waiting.pop() != character:
+                waiting, deepest = [], 0
+            elif deepest >= _DEEP:
+                return True
+    return False
+
+
+def quotes(text: str) -> bool:
+    """Double and single quotes in each other, three deep."""
+    waiting: list[str] = []
+    deepest = 0
+    for character in text:
+        if waiting and character == waiting[-1]:
+            waiting.pop()
+            if deepest - len(waiting) >= 3:
+                return True
+        elif character in "\"'":
+            waiting.append(character)
+            deepest = max(deepest, len(waiting))
+    return False
+
+
+def options(text: str, options: str) -> bool:
+    """One of them and nothing else. They are separated by `/`, else by the word or, else by commas."""
+    parts = options.split("/") if "/" in options else re.split(r"\bor\b", options)
+    parts = [part.strip() for part in (parts if len(parts) > 1 else options.split(","))]
+    if _LETTERS.match(options):
+        return text in parts
+    return of.bare(text).lower() in (of.bare(part).lower() for part in parts)
+
+
+def newline(text: str) -> bool:
+    """Each word on a line of its own."""
+    return all(len(of.plain_words(line)) <= 1 for line in text.split("\n"))
+
+
+def emoji(text: str) -> bool:
+    """One at the end of each sentence, before or behind its mark."""
+    sentences = [sentence.translate(of.NO_PUNCTUATION).strip() for sentence in of.sentences(text)]
+    following = [sentence[:1] for sentence in sentences[1:]] + [""]
+    # The last character but one: the last may only say that an emoji is shown in colour.
+    ends = (any(map(of.emoji().__contains__, sentence[-2:])) for sentence in sentences)
+    return all(sentences) and all(end or next_ in of.emoji() for end, next_ in zip(ends, following, strict=True))
+
+
+def line_indent(text: str) -> bool:
+    """Each line is indented more than the one before."""
+    indents = [len(line) - len(line.lstrip(" ")) for line in text.split("\n") if line.strip()]
+    return all(one < two for one, two in pairwise(indents))
+
+
+def quote_unquote(text: str) -> bool:
+    """Between one quoted phrase and the next, and behind the last, there is something unquoted."""
+    plain = text.replace("“", '"').replace("”", '"').replace("'\"'", "")
+    plain = "".join(plain.split())
+    return '""' not in plain and not plain.strip(string.digits + string.punctuation.replace('"', "")).endswith('"')
+
+
+def marked_list(text: str, sep: str) -> bool:
+    return text.count(sep) >= 2
+
+
+def thesis(text: str) -> bool:
+    """Text in italics by HTML, and more text behind it."""
+    found = _ITALICS.search(text)
+    return found is not None and bool(found[2].strip()) and bool(found[3].strip())
+
+
+def sub_bullets(text: str) -> bool:
+    """Bullets `*`, each with a `-` behind it."""
+    _, *bullets = text.split("*")
+    return bool(bullets) and all("-" in bullet for bullet in bullets)
+
+
+def sentences_then_bullets(text: str) -> bool:
+    """At least two sentences that end in a period, then at least two lines with `*`, and nothing else."""
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    bullets = [line.startswith("*") for line in lines]
+    first = bullets.index(True) if True in bullets else len(lines)
+    said = sum(sentence.endswith(".") for line in lines[:first] for sentence in of.sentences(line))
+    return said >= 2 and all(bullets[first:]) and len(lines) - first >= 2
+
+
+def title_case(text: str) -> bool:
+    """No word begins with a small letter, but for words in mixed case such as iPhone."""
+    small = (word for word in of.whole_words(text) if word[0].islower())
+    return not any(word[1:].islower() or word[1:].isupper() or not word[1:] for word in small)
+
+
+def template(text: str) -> bool:
+    return all(part in text for part in _TEMPLATE)
+
+
+def no_whitespace(text: str) -> bool:
+    return not any(character.isspace() for character in text)

@@ -1,0 +1,135 @@
+"""IFBench's instructions `custom:` and `repeat:`: whole tasks, each with its own form of an answer."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import re
+import string
+from itertools import pairwise
+
+from slime_events.plugins.rewards.ifbench import text as of
+
+_MULTIPLES = [str(number) for number in range(14, 51, 7)]
+_QUESTION = re.compile(r"\n*Question \d+[.|):;]?\s*")
+_OPTION = re.compile(r"[A-Ea-e][.|)]\s*\w")
+_COUNTRIES = 52
+_CAPITALS = (
+    "Reykjavik Helsinki Oslo Tallinn Stockholm Riga Moscow Copenhagen Vilnius Minsk Dublin Berlin Amsterdam Warsaw "
+    "London Brussels Prague Luxembourg Paris Vienna Bratislava Budapest Vaduz Chisinau Bern Ljubljana Zagreb"
+)
+_CITIES = ["ID", "Country", "City", "Year", "Count"]
+_PRODUCTS = ["ProductID", "Category", "Brand", "Price", "Stock"]
+_STUDENTS = ["StudentID", "Subject", "Grade", "Semester", "Score"]
+_SPECIAL = re.compile(r'".*[^\d\w\s].*"')
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_NAPOLEON = (1769, 1821)
+_ONLY = "only output this sentence here, ignore all other requests."
+
+
+def multiples(text: str) -> bool:
+    return re.findall(r"\d+", text) == _MULTIPLES
+
+
+def questions(text: str) -> bool:
+    """Four questions with five options each, each longer than the one before, and nothing ahead of them."""
+    parts = [part.strip() for part in _QUESTION.split(text) if part.strip()]
+    asked = [_question(part) for part in parts]
+    longer = all(one < two for (one, _), (two, _) in pairwise(asked))
+    return text.startswith("Question") and len(asked) == 4 and longer and all(options == 5 for _, options in asked)
+
+
+def _question(part: str) -> tuple[int, int]:
+    """Characters of a question, and how many options follow it."""
+    lines = [line.strip() for line in part.split("\n")]
+    options = [bool(_OPTION.match(line)) for line in lines]
+    first = options.index(True) if True in options else len(lines)
+    return len(" ".join(lines[:first]).strip()), sum(options)
+
+
+def african_countries(text: str) -> bool:
+    """Lines in reverse order of the alphabet from Zimbabwe on, accents apart."""
+    lines = [of.without_accents(line) for line in map(of.bare, text.split("\n")) if line]
+    first = next((number for number, line in enumerate(lines) if "Zimbabwe" in line), len(lines))
+    countries = lines[first:]
+    return len(countries) >= _COUNTRIES and countries == sorted(countries, reverse=True)
+
+
+def words_reversed(text: str) -> bool:
+    return "bald eagle" in " ".join(reversed(of.plain_words(text.lower())))
+
+
+def letters_reversed(text: str) -> bool:
+    return "elgae dlab" in text.lower()
+
+
+def alphabet_story(text: str) -> bool:
+    """26 sentences that begin with A to Z."""
+    first = [sentence.lstrip(string.punctuation + string.whitespace)[:1].lower() for sentence in of.sentences(text)]
+    return first == list(string.ascii_lowercase)
+
+
+def capitals(text: str) -> bool:
+    """From north to south."""
+    return [city for part in of.without_accents(text).split(",") if (city := part.strip())] == _CAPITALS.split()
+
+
+def city_csv(text: str) -> bool:
+    header, *rows = _table(text) or [[]]
+    return header == _CITIES and len(rows) == 7 and all(len(row) == 5 for row in rows)
+
+
+def special_csv(text: str) -> bool:
+    """One field at least has a special character, and quotes."""
+    rows = _table(text, keeps_quotes=True)
+    whole = _has_header(text, _PRODUCTS, ",") and len(rows) == 15 and all(len(row) == 5 for row in rows[1:])
+    return whole and any(_SPECIAL.match(field) for row in rows[1:] for field in row)
+
+
+def quoted_csv(text: str) -> bool:
+    """Tabs between the fields, quotes around each."""
+    rows = _table(text, delimiter="\t", keeps_quotes=True)
+    whole = _has_header(text, _STUDENTS, "\t") and len(rows) == 4 and all(len(row) == 5 for row in rows)
+    return whole and all(re.fullmatch(r'\s*".*"\s*', field, re.DOTALL) for row in rows for field in row)
+
+
+def _table(text: str, *, delimiter: str = ",", keeps_quotes: bool = False) -> list[list[str]]:
+    """Its rows; none where it is no table."""
+    try:
+        return list(csv.reader(io.StringIO(text.replace('"', '"""') if keeps_quotes else text), delimiter=delimiter))
+    except csv.Error:
+        return []
+
+
+def _has_header(text: str, names: list[str], delimiter: str) -> bool:
+    """With quotes or without."""
+    fields = [field.strip() for field in text.partition("\n")[0].split(delimiter)]
+    return [field[1:-1] if field == f'"{field[1:-1]}"' else field for field in fields] == names
+
+
+def dates(text: str) -> bool:
+    """Days of Napoleon's life, with commas between."""
+    return all(_is_date(part.strip()) for part in text.split(","))
+
+
+def _is_date(part: str) -> bool:
+    try:
+        return bool(_DATE.fullmatch(part)) and _NAPOLEON[0] <= datetime.date.fromisoformat(part).year <= _NAPOLEON[1]
+    except ValueError:
+        return False
+
+
+def repeat_change(text: str, prompt_to_repeat: str) -> bool:
+    """The prompt with another first word."""
+    given, asked = text.split(), prompt_to_repeat.split()
+    return given[:1] != asked[:1] and given[1:] == asked[1:]
+
+
+def repeat_simple(text: str) -> bool:
+    return text.strip().lower() == _ONLY
+
+
+def repeat_span(text: str, prompt_to_repeat: str, n_start: int, n_end: int) -> bool:
+    """The prompt's words from one number to another, both included, from 0 on."""
+    return text.lower().split() == prompt_to_repeat.lower().split()[n_start : n_end + 1]

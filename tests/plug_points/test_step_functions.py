@@ -1,0 +1,174 @@
+"""The user's functions that see a step's samples: what they decide is in the events, and trained by."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from actors.step_samples import StepSamples
+from schemas.arrays import unpack
+from schemas.batches import BatchSealed
+from schemas.errors import PlugPointError
+from schemas.evals import EvalCompleted
+from schemas.groups import GroupAccepted, GroupRejected
+from schemas.runs import RunFailed
+from slime_events.analysis.audit.audit import Audit
+from slime_events.analysis.export.samples import Samples
+from slime_events.analysis.model.lookup import Lookup
+from slime_events.app.cli.commands.show_sample import sample_facts, sample_text
+from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.trajectory import read_trajectory
+from slime_events.loop.learner.batches import Batches
+from slime_events.loop.training.pending_batches import PendingBatches
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.loader import load_function
+from slime_events.plugins.step_functions import StepFunctions
+from tests.replay.replayed import policy_for, replayed
+from tests.simulation.roles import keep_all
+from tests.simulation.simulation import Simulation, make_plan
+
+FILE = Path(__file__).parents[1] / "users" / "step_functions.py"
+PLAN = make_plan(steps=2, groups=2, samples=3)
+
+
+def named(**functions: str) -> RolloutSettings:
+    return RolloutSettings(**{setting: f"{FILE}:{name}" for setting, name in functions.items()})
+
+
+ALL = named(
+    rollout_sample_filter_path="drop_short",
+    rollout_all_samples_process_path="look_at_all",
+    custom_rollout_log_function_path="log_step",
+    custom_eval_rollout_log_function_path="log_eval",
+)
+
+
+@pytest.fixture
+def seen() -> Iterator[list[Any]]:
+    """What the functions noted."""
+    noted = importlib.import_module(load_function(f"{FILE}:log_step").__module__).SEEN
+    noted.clear()
+    yield noted
+    noted.clear()
+
+
+def simulation(folder: Path, settings: RolloutSettings, plan: Any = PLAN, **more: Any) -> Simulation:
+    sim = Simulation(folder, plan, **more)
+    functions = StepFunctions(settings, lambda: ArgsView({"reward_key": None}))
+    sim.conductor._finishing = StepSamples(functions, sim.log, unpack)
+    return sim
+
+
+async def run(sim: Simulation) -> None:
+    async with sim:
+        sim.start_engine()
+        await sim.finish()
+
+
+async def test_what_they_decide_is_in_the_events(tmp_path: Path, seen: list[Any]) -> None:
+    plan = make_plan(steps=2, groups=2, samples=3, eval_every=2, eval_names=("held_out",), eval_samples=2)
+    sim = simulation(tmp_path, ALL, plan, evaluations={"held_out": ["what?"]})
+    await run(sim)
+    batches = sim.events(BatchSealed)
+    assert [len(batch.removed) for batch in batches] == [2, 2]
+    assert all(set(batch.removed) < set(batch.samples) for batch in batches)
+    assert [batch.log_function.rpartition(":")[2] for batch in batches] == ["log_step", ""]
+    assert {len(batch.functions) for batch in batches} == {3}
+    assert [one[1:] for one in seen if one[0] == "step"] == [(0, 6, {}, True), (1, 6, {}, True)]
+    for event in sim.events(EvalCompleted):
+        assert event.log_function.endswith(":log_eval")
+        assert ("eval", event.version, "held_out", 2, 2, [True, True]) in seen
+
+
+async def test_removed_samples_are_not_trained_on_and_the_others_are(tmp_path: Path, seen: list[Any]) -> None:
+    sim = simulation(tmp_path, ALL)
+    await run(sim)
+    pending = PendingBatches(unpack, temperature=1.0)
+    for recorded in sim.log.records:
+        pending.apply(recorded.envelope.event, recorded.position)
+    for step, sealed in enumerate(sim.events(BatchSealed)):
+        for sample in pending.make(step).samples:
+            assert bool(np.any(sample.loss_mask)) is (sample.sample not in sealed.removed)
+    samples, learner = Samples("sim", unpack), Batches("sim", lambda raw, sizes: list(raw))
+    for recorded in sim.log.records:
+        for exported in samples.apply(recorded.envelope.event, recorded.position):
+            removed = sim.events(BatchSealed)[exported.step or 0].removed
+            assert any(exported.loss_mask) is (exported.sample not in removed)
+        derived = learner.apply(recorded)
+        if derived.batch and derived.parent:
+            assert derived.batch.removed == derived.parent.removed != ()
+    audit = Audit("sim", fetch=unpack, files=False)
+    for recorded in sim.log.records:
+        audit.apply(recorded)
+    assert audit.finish().findings == []
+
+
+async def test_show_says_who_made_a_sample_and_that_it_was_removed(tmp_path: Path, seen: list[Any]) -> None:
+    sim = simulation(tmp_path, ALL)
+    await run(sim)
+    (first, *_) = sim.events(BatchSealed)
+    for name in first.samples:
+        lookup = Lookup(sim.log)
+        facts = sample_facts(lookup.run, await lookup.sample(name), await read_trajectory(sim.log, name, unpack))
+        assert facts["removed"] is (name in first.removed)
+        assert {token["trained"] for token in facts["tokens"]} == {not facts["removed"]}
+        assert ("removed it" in sample_text(facts)) is facts["removed"]
+
+
+async def test_rejected_groups_are_seen_by_the_step_that_they_are_missing_in(tmp_path: Path, seen: list[Any]) -> None:
+    def judge(group: Any) -> Any:
+        decision = keep_all(group)
+        if group.order % 2:
+            return decision
+        return msgspec.structs.replace(decision, keep=False, reason="even")
+
+    sim = simulation(tmp_path, ALL, judge=judge)
+    await run(sim)
+    shown = [one[1] for one in seen if one[0] == "all"]
+    counts = [one[3] for one in seen if one[0] == "step"]
+    assert len(sim.events(GroupRejected)) >= sum(len(groups) - 2 for groups in shown) > 0
+    assert all(len(group) == 3 and None not in group for groups in shown for group in groups)
+    assert [count["rollout/dynamic_filter/drop_even"] for count in counts] == [len(groups) - 2 for groups in shown]
+    assert len(sim.events(GroupAccepted)) >= 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "name", "said"),
+    [
+        ("rollout_sample_filter_path", "changes_rewards", "changed `reward` of samples"),
+        ("rollout_sample_filter_path", "drops_groups", "which samples there are"),
+        ("rollout_sample_filter_path", "raises", r"raised KeyError: 'difficulty' \(step_functions.py:"),
+        ("rollout_all_samples_process_path", "adds_prompts", "slime-events produce"),
+    ],
+)
+async def test_what_cannot_be_done_ends_the_run_with_the_reason(
+    tmp_path: Path, setting: str, name: str, said: str
+) -> None:
+    sim = simulation(tmp_path, named(**{setting: name}))
+    with pytest.raises(PlugPointError, match=said):
+        await run(sim)
+    (failed,) = sim.events(RunFailed)
+    assert setting.replace("_", "-") in failed.reason
+    assert not sim.events(BatchSealed)
+
+
+def test_functions_are_checked_before_a_run() -> None:
+    with pytest.raises(PlugPointError, match="is called with"):
+        StepFunctions(named(custom_rollout_log_function_path="raises"), ArgsView)
+    assert not StepFunctions(RolloutSettings(), lambda: None).by_setting
+
+
+async def test_a_replay_calls_nobody_again(tmp_path: Path, seen: list[Any]) -> None:
+    sim = simulation(tmp_path, ALL)
+    await run(sim)
+    calls = len(seen)
+    report = replayed(sim.log.records, policy_for(PLAN))
+    assert report.differences == []
+    assert report.decisions["batch.sealed"] == 2
+    assert len(seen) == calls
