@@ -66,7 +66,7 @@ def is_secret(name: str, value: str) -> bool:
 
 def is_secret_setting(name: str) -> bool:
     """Whether a setting of another package is one by its name, such as SGLang's `api_key`; `input_key` is none."""
-    return re.search(r"api_key|passw|secret|auth_token|access_key|credential", name) is not None
+    return re.search(r"api_key|wandb_key|passw|secret|auth_token|access_key|credential", name) is not None
 
 
 def redact(text: str, known: Collection[str] = ()) -> str:

@@ -29,7 +29,6 @@ MOST_OF_ITSELF = 10
 AWAITED = {
     "slime_events.algorithms.mis",
     "slime_events.algorithms.opd",
-    "slime_events.algorithms.rollout_figures",
     "slime_events.algorithms.value_model",
 }
 """Modules that say `AWAITS`."""

@@ -1,10 +1,16 @@
-"""pass@k: the chance that one of k answers is right, unbiased (Chen et al., 2021, equation 1). Needs no torch."""
+"""Figures of rollouts: pass@k (Chen et al., 2021), texts that repeat themselves, dropped groups. Needs no torch."""
 
-from collections.abc import Sequence
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from math import comb, fsum
 
 from schemas.errors import DataError
+
+WINDOW = 10_000
+"""Characters looked at, the last ones; a text that is not longer is never called repetitive."""
+MAX_RATIO = 10.0
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
@@ -30,3 +36,16 @@ def pass_rate(rewards: Sequence[float], group_sizes: Sequence[int]) -> dict[str,
         if estimates:
             rates[f"pass@{k}"] = fsum(estimates) / len(estimates)
     return rates
+
+
+def has_repetition(text: str) -> bool:
+    """Whether the end of a long text compresses more than tenfold (zlib at level 9)."""
+    if len(text) <= WINDOW:
+        return False
+    tail = text[-WINDOW:].encode()
+    return len(tail) / len(zlib.compress(tail, 9)) > MAX_RATIO
+
+
+def drop_metrics(reasons: Iterable[str | None]) -> dict[str, int]:
+    """`rollout/dynamic_filter/drop_<reason>` -> groups. A drop without a reason is not counted (slime)."""
+    return dict(Counter(f"rollout/dynamic_filter/drop_{reason}" for reason in reasons if reason))

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import DataError, PlugPointError
-from slime_events.algorithms.pass_rate import pass_rate
+from slime_events.algorithms.pass_rate import has_repetition, pass_rate
 from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.algorithms.rollout_figures import has_repetition
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.plugins.sample import Sample
 
@@ -102,7 +101,7 @@ def test_append_takes_what_is_no_list():
 
 
 def test_light_modules_do_not_import_torch():
-    names = ["estimators", "reward_norm", "packing", "pass_rate", "rollout_figures", "train_arguments"]
+    names = ["estimators", "reward_norm", "packing", "pass_rate", "train_arguments"]
     imports = "; ".join(f"import slime_events.algorithms.{name}" for name in names)
     code = f"import sys; {imports}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

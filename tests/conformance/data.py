@@ -79,13 +79,17 @@ class _Played:
         self.last: list[list[Sample]] = []
         self.counts: list[int] = []
         self.held: dict[str, int] = {}
+        self.given_back: list[list[Sample]] = []
 
     def play(self, calls: Iterable[described.Call]) -> dict[str, Any]:
         """Make the calls; what they gave, by slime's names."""
         for call in calls:
             self._call(call)
         names = ("sample_offset", "epoch_id", "sample_index", "sample_group_index")
+        fresh = [group for group in self.last if not any(group is one for one in self.given_back)]
         return {
+            "from_dataset": len(fresh),
+            "from_buffer": len(self.last) - len(fresh),
             "n_returned": len(self.last),
             "returned": self.counts,
             "prompts": [group[0].prompt for group in self.last],
@@ -106,7 +110,8 @@ class _Played:
             case "add":
                 size = self.args.n_samples_per_prompt
                 made = [[Sample(prompt=f"b{group}") for _ in range(size)] for group in range(call.number)]
-                self.source.add_samples(self.last[: call.number] if len(self.last) >= call.number else made)
+                self.given_back = self.last[: call.number] if len(self.last) >= call.number else made
+                self.source.add_samples(self.given_back)
             case "save":
                 self.held["buffer_before"] = len(getattr(self.source, "buffer", ()))
                 self.source.save(call.number)

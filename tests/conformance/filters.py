@@ -6,7 +6,7 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
-from slime_events.algorithms.rollout_figures import drop_metrics
+from slime_events.algorithms.pass_rate import drop_metrics
 from slime_events.plugins.filters.base_types import DynamicFilterOutput
 from slime_events.plugins.filters.decide import should_drop
 from slime_events.plugins.loader import load_function

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import traceback
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """A runner raised. Equal to slime's {"raises": ...} when it is a named error of ours or bears the same name."""
+    """A runner raised. Equal to slime's {"raises": ...} when it is a named error of ours or bears the same name, and
+    where slime asserts something of its input, when our function refuses it by a TypeError or ValueError.
+    """
 
     error: Exception
 
@@ -41,7 +44,10 @@ class Raised:
         """Whether slime raised too, and we said so by name."""
         if case.raises is None:
             return False
-        return isinstance(self.error, SlimeEventsError) or type(self.error).__name__ == case.raises
+        if isinstance(self.error, SlimeEventsError) or type(self.error).__name__ == case.raises:
+            return True
+        by_us = "/tests/" not in traceback.extract_tb(self.error.__traceback__)[-1].filename
+        return case.raises == "AssertionError" and isinstance(self.error, TypeError | ValueError) and by_us
 
 
 def judge(case: Case) -> Verdict:

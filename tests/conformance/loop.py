@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slime_events.algorithms.rollout_figures import drop_metrics
+from slime_events.algorithms.pass_rate import drop_metrics
 from tests.conformance.case import Case, UnknownShape
 from tests.conformance.fan_out import fan_out_at_a_boundary
 from tests.conformance.filters import filter_of
@@ -16,10 +16,11 @@ def dynamic_sampling(case: Case) -> Any:
     """Groups end in the order of their numbers, slow ones behind the others, until the step is sealed."""
     given = case.input
     size, rewards = given["n_samples_per_prompt"], given["rewards_by_group"]
+    draw = given.get("over_sampling_batch_size") or given["rollout_batch_size"]
     mini = Miniature(
         given["rollout_batch_size"],
         size,
-        given.get("over_sampling_batch_size") or given["rollout_batch_size"],
+        draw,
         [*rewards, *[[0.0] * size] * 1000],  # a source does not end where the case ends
         filter_of(given.get("filter")),
         partial_rollout=given.get("partial_rollout", False),
@@ -28,7 +29,8 @@ def dynamic_sampling(case: Case) -> Any:
     ended = _play(mini, slow, last=len(rewards))
     left = mini.carried_over()
     return {
-        "get_samples_calls": mini.draws,
+        # What is missing is drawn at once, in as many rounds of `draw` as slime makes calls.
+        "get_samples_calls": [draw for count in mini.draws for _ in range(0, count, draw)],
         "kept_group_indices": mini.sealed(),
         "metrics": drop_metrics(mini.drop_reasons()),
         "recycled_group_indices": [int(group.group[1:]) for group in left],
@@ -67,7 +69,7 @@ def partial_rollout(case: Case) -> Any:
     given = case.input
     if "drawn_groups" in given:
         return _surplus(given)
-    if "tokens" in given:
+    if "tokens" in given or "sample" in given:
         return go_on(given)
     if "fan-out" in given.get("scenario", "") or "list[Sample]" in given.get("scenario", ""):
         return fan_out_at_a_boundary()

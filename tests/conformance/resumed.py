@@ -10,10 +10,8 @@ from schemas.arrays import pack_log_probs, pack_tokens, unpack
 from schemas.rollouts import (
     RolloutProgressed,
     RolloutRequested,
-    RolloutSuspended,
     Sampling,
     StopReason,
-    SuspendReason,
     WeightSpan,
 )
 from serve_apps.engine.engine import Delta, GenerateRequest
@@ -29,46 +27,67 @@ VERSIONS = (4, 5)
 def go_on(given: dict[str, Any]) -> dict[str, Any]:
     """What slime's `generate_and_rm` gives for a sample with a part of its response: request and sample, by its names.
 
-    `tokens` is prompt and response so far, the last `response_length` of them; then `new_tokens` come.
+    `tokens` is prompt and response so far, the last `response_length` of them; then `new_tokens` come. The sample may
+    stand in a dict of its own. One that is complete is not asked for again.
     """
+    given = given | given.get("sample", {})
     tokens, length = given["tokens"], given["response_length"]
-    added = next((given[name] for name in ("new_tokens", "generated", "output_tokens") if name in given), None)
-    if added is None:
-        raise UnknownShape(f"no new tokens in {sorted(given)}")
-    limit = given.get("max_new_tokens", given.get("rollout_max_response_len", 10))
-    before, after = (int(version) for version in given.get("weight_versions", VERSIONS))
-    masks = bool(given.get("mask_offpolicy_in_partial_rollout", given.get("mask_offpolicy", False)))
-    old = given.get("rollout_log_probs") or [-0.5] * length
-    new = given.get("new_log_probs") or [-0.5] * len(added)
-    request = _asked(tokens[: len(tokens) - length], limit)
+    complete = str(given.get("status", "aborted")).lower() in ("completed", "truncated")
+    added = [] if complete else _first(given, "new_tokens", "generated_tokens", "output_tokens", "new")
+    limit = _first(given, "max_new_tokens", "rollout_max_response_len", default=10)
+    masks = bool(_first(given, "mask_offpolicy_in_partial_rollout", "mask_offpolicy", default=False))
+    before, after = _versions(given)
+    prompt, response = tokens[: len(tokens) - length], tokens[len(tokens) - length :]
+    request = _asked(prompt, limit)
     known = Trajectories(unpack)
     known.apply(request, 1)
-    known.apply(_chunk(tokens[len(tokens) - length :], old, before), 2)
-    rests = RolloutSuspended(sample=SAMPLE, attempt=0, length=length, reason=SuspendReason.STEP_BOUNDARY, engine="test")
-    known.apply(rests, 3)
+    known.apply(_chunk(response, given.get("rollout_log_probs") or [-0.5] * length, before), 2)
     trajectory = known.by_sample[SAMPLE]
     asked = GenerateRequest("r", unpack(request.prompt), request.sampling, 0, trajectory.tokens)
-    again = _asked(tokens[: len(tokens) - length], limit, attempt=1, mask_older=masks)
-    rollout = Rollout(again, trajectory, "test")
-    if asked.left:
+    rollout = Rollout(request if complete else _asked(prompt, limit, 1, masks), trajectory, "test")
+    goes_on = not complete and asked.left > 0
+    if goes_on:
         spans = (WeightSpan(length, length + len(added), after),)
-        rollout.add(Delta(np.array(added, np.int32), np.array(new, np.float32), spans))
-    done = rollout.end(StopReason.STOP if asked.left else StopReason.LENGTH, given.get("text", ""))
-    response = [*trajectory.tokens.tolist(), *unpack(done.tokens).tolist()]
+        log_probs = given.get("new_log_probs") or [-0.5] * len(added)
+        rollout.add(Delta(np.array(added, np.int32), np.array(log_probs, np.float32), spans))
+    stops = goes_on or str(given.get("status", "")).lower() == "completed"
+    done = rollout.end(StopReason.STOP if stops else StopReason.LENGTH, given.get("text", ""))
+    whole = [*trajectory.tokens.tolist(), *unpack(done.tokens).tolist()]
     return {
         "max_new_tokens": asked.left,
         "request_max_new_tokens": asked.left,
         "input_ids": [*asked.prompt.tolist(), *asked.resume.tolist()],
-        "tokens": [*asked.prompt.tolist(), *response],
-        "response_length": len(response),
-        "loss_mask": [1] * len(response) if done.loss_mask is None else unpack(done.loss_mask).tolist(),
+        "tokens": [*asked.prompt.tolist(), *whole],
+        "response_length": len(whole),
+        "loss_mask": [1] * len(whole) if done.loss_mask is None else unpack(done.loss_mask).tolist(),
         "rollout_log_probs": [*trajectory.log_probs.tolist(), *unpack(done.log_probs).tolist()],
         "weight_versions": [str(span.version) for span in done.spans],
         "status": "completed" if done.stop is StopReason.STOP else "truncated",
+        "reward": given.get("reward"),
     }
 
 
-def _asked(prompt: list[int], limit: int, *, attempt: int = 0, mask_older: bool = False) -> RolloutRequested:
+_NOTHING = object()
+
+
+def _first(given: dict[str, Any], *names: str, default: Any = _NOTHING) -> Any:
+    """Under the first of these names that is there."""
+    found = next((given[name] for name in names if name in given), default)
+    if found is _NOTHING:
+        raise UnknownShape(f"none of {names} in {sorted(given)}")
+    return found
+
+
+def _versions(given: dict[str, Any]) -> tuple[int, int]:
+    """Weight versions before the step boundary and behind it."""
+    known = [int(version) for version in given.get("weight_versions", VERSIONS[:1])]
+    more = given.get("new_weight_version", given.get("weight_version"))
+    if more is not None:
+        known = [known[0], int(more)]
+    return known[0], known[1] if len(known) > 1 else known[0] + 1
+
+
+def _asked(prompt: list[int], limit: int, attempt: int = 0, mask_older: bool = False) -> RolloutRequested:
     return RolloutRequested(
         sample=SAMPLE,
         group="g0",

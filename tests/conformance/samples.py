@@ -11,9 +11,8 @@ from schemas.batches import BatchSealed
 from schemas.ids import group_of, sample_id, sibling_id
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutRequested, Sampling
-from slime_events.algorithms.pass_rate import pass_rate
+from slime_events.algorithms.pass_rate import has_repetition, pass_rate
 from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.algorithms.rollout_figures import has_repetition
 from slime_events.analysis.export.loaded import LoadedStep
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.train_batch import TrainBatch

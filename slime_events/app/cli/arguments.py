@@ -123,7 +123,7 @@ Flags may change what does not enter into what is trained:
   --chunk-tokens, --chunk-seconds
   --keep-weights, --keep-weights-every, --keep-checkpoints, --keep-checkpoints-every
   --nats-url, --nats-creds, --nats-tls-*, --archive-seconds, --log-keep-steps, --ray-address, --otlp-endpoint
-  --trace-share, --plain
+  --trace-share, --plain, --use-tensorboard, --tb-*, --use-wandb, --wandb-*, --log-*
 
 A run that is on is not touched. A run that has finished is left as it is."""
 
@@ -307,6 +307,12 @@ hf              shards and a card that datasets.load_dataset(FOLDER) reads: trai
     _switch(parser, "--prompts", "a row for each prompt in place of one for each sample")
 
 
+def _metrics(parser: CommandParser) -> None:
+    parser.description = "slime's metrics of a run, shown; or written, with --use-wandb and such flags of train."
+    _switch(parser, "--follow", "continue until the run ends [only what is in its log now]")
+    _switch(parser, "--json", "one JSON object for each event that gives metrics")
+
+
 def _archive(parser: CommandParser) -> None:
     parser.description = "Bring a run's archive up to the end of its log, verify it, repair it."
     parser.add_argument("url", nargs="?", metavar="URL", help="where to (fsspec URL) [the run's own archive]")
@@ -380,6 +386,7 @@ COMMANDS: dict[str, Command] = {
     "audit": Command("check a run's whole history: every check and its counts", _audit),
     "rescore": Command("what another reward, filter or advantage would have made of a run", _rescore, True),
     "export": Command("a run's samples as slime's dumps, JSON lines, Parquet or a data set", _export),
+    "metrics": Command("slime's metrics of a run, printed or for TensorBoard and W&B", _metrics, True),
     "archive": Command("bring a run's archive up to the end of its log, verify it, repair it", _archive),
     "restore": Command("a run's folder and log again, from the archive alone", _restore, takes_run=False),
     "produce": Command("send prompts from a file to a run that is on", _produce),

@@ -25,8 +25,8 @@ def branch_settings(parent: TrainSettings, runs_dir: str, flags: Sequence[str]) 
     """The parent's settings under the flags, for a run in `runs_dir` unless a flag names another folder.
 
     A branch begins with a version of its parent, so it has no `load`; and it saves its checkpoints where they do not
-    meet its parent's, and dumps only where a flag says so. The sizes of a batch follow from each other anew. Raises
-    ConfigError.
+    meet its parent's, and dumps only where a flag says so. Loggers see another run. The sizes of a batch follow from
+    each other anew. Raises ConfigError.
     """
     given = {word.partition("=")[0] for word in flags}
     if "--load" in given:
@@ -34,7 +34,8 @@ def branch_settings(parent: TrainSettings, runs_dir: str, flags: Sequence[str]) 
     sizes = {"num_steps_per_rollout": None} if "--global-batch-size" in given else {"global_batch_size": None}
     trainer = replace(parent.trainer, load=None, save=None, **sizes)
     debug = replace(parent.debug, save_debug_rollout_data=None, save_debug_train_data=None, dump_details=None)
-    base = replace(parent, run=replace(parent.run, runs_dir=runs_dir), trainer=trainer, debug=debug)
+    metrics = replace(parent.metrics, wandb_run_id=None, tb_experiment_name=None)
+    base = replace(parent, run=replace(parent.run, runs_dir=runs_dir), trainer=trainer, debug=debug, metrics=metrics)
     return parse_train(["--config", "the parent's settings", *flags], read=lambda _: to_toml(base))
 
 

@@ -30,6 +30,7 @@ from slime_events.analysis.retrain.settings import with_base
 from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
 from slime_events.app.launch.branch_settings import branch_settings, check_branch
 from slime_events.app.launch.log_server import LogServer
+from slime_events.app.launch.metrics_process import metrics_written
 from slime_events.app.launch.run_announcement import FAIL_DEADLINE_S, announce_failure, announce_resume, announce_start
 from slime_events.app.launch.run_lock import holding
 from slime_events.app.launch.run_record import read_run_record
@@ -107,7 +108,10 @@ class Learn:
                     incarnation = await announce_resume(Participant(log, ROLE), record, own.settings, folder)
                 check_cancelled()
                 worker = Participant(log, ROLE, incarnation=incarnation)
-                async with self._archiving(worker, own.settings.run) as archiving:
+                async with (
+                    metrics_written(own.settings.metrics, folder, self._note),
+                    self._archiving(worker, own.settings.run) as archiving,
+                ):
                     try:
                         return await _while_archived(archiving, self._learn(worker, own))
                     except SlimeEventsError as error:

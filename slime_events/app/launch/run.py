@@ -32,6 +32,7 @@ from slime_events.app.launch.cluster import Cluster
 from slime_events.app.launch.gpu_preflight import Needs, check_count
 from slime_events.app.launch.launcher_presence import check_absent, present
 from slime_events.app.launch.log_server import LogServer
+from slime_events.app.launch.metrics_process import metrics_written
 from slime_events.app.launch.roles import CONDUCTOR, Roles, error_of
 from slime_events.app.launch.run_announcement import announce_resume, announce_start
 from slime_events.app.launch.run_lock import holding
@@ -151,7 +152,8 @@ class Launch:
             arguments = self._progress, self._view, self._settings, self._folder, self._server.check
             try:
                 self._roles.start_all()
-                await Supervisor(worker, self._roles, *arguments).watch()
+                async with metrics_written(self._settings.metrics, self._folder, self._view.note):
+                    await Supervisor(worker, self._roles, *arguments).watch()
             finally:
                 self._roles.let_go()
 

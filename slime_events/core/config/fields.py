@@ -21,6 +21,7 @@ PASS_THROUGH = {("trainer", "megatron"), ("engine", "sglang")}
 DISABLE_NAMES = {
     "rewards_normalization": "--disable-rewards-normalization",
     "grpo_std_normalization": "--disable-grpo-std-normalization",
+    "wandb_random_suffix": "--disable-wandb-random-suffix",
 }
 
 

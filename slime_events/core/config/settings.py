@@ -7,6 +7,7 @@ from slime_events.core.config.base import Settings, doc
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.evaluation import EvalSettings
+from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.trainer import TrainerSettings
@@ -94,3 +95,4 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
     engine: EngineSettings = EngineSettings()
     trainer: TrainerSettings = TrainerSettings()
     debug: DebugSettings = DebugSettings()
+    metrics: MetricsSettings = MetricsSettings()

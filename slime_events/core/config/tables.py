@@ -39,7 +39,11 @@ _INERT = {
     "log-prob passes use --max-tokens-per-gpu": "--log-probs-max-tokens-per-gpu",
     "the trainer pads micro batches as its kernels need": "--data-pad-size-multiplier",
     "trainer checkpoints have one format": "--ckpt-format",
-    "every step is an event with its metrics": "--log-interval",
+    "every step is an event with its metrics, and --use-tensorboard and --use-wandb write them": (
+        "--log-interval --tensorboard-dir --tensorboard-log-interval --tensorboard-queue-size --wandb-exp-name "
+        "--wandb-save-dir --log-throughput! --log-progress! --log-params-norm! --log-num-zeros-in-grad! "
+        "--log-timers-to-tensorboard! --log-memory-to-tensorboard! --timing-log-level"
+    ),
     "the models are always megatron-core's": "--use-mcore-models!",
     "the checkpoint says which position embedding it has": "--no-position-embedding!",
     "the tokenizer is the checkpoint's": "--tokenizer-model",
@@ -144,12 +148,6 @@ _NOT_YET = {
     "it needs the engine's expert routing in the rollout events": "--use-routing-replay --use-rollout-routing-replay",
     "on-policy distillation needs a teacher model": (
         "--use-opd --opd-type --opd-kl-coef --opd-teacher-load --opd-teacher-ckpt-step"
-    ),
-    "it needs a metrics sink; every metric is in the log: `slime-events show RUN`": (
-        "--use-wandb --wandb-mode --wandb-dir --wandb-key --wandb-host --wandb-team --wandb-group "
-        "--wandb-project --wandb-run-id --disable-wandb-random-suffix --wandb-always-use-train-step "
-        "--log-multi-turn --log-passrate --log-reward-category --log-correct-samples --use-tensorboard "
-        "--tb-project-name --tb-experiment-name"
     ),
     "it plays dumps beside engines that make no rollouts, to measure their memory, and "
     "engines here make whatever is asked for: --load-debug-rollout-data plays the same files without engines": (

@@ -19,6 +19,7 @@ OWN = {
     "run": None,
     "algorithm": None,
     "trainer": None,
+    "metrics": None,
     "rollout": ("num_rollout", "dynamic_sampling_filter_path", "rollout_deadline"),
     "engine": ("hf_checkpoint",),
 }

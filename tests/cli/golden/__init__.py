@@ -95,6 +95,12 @@ LINE_COMMANDS: dict[str, tuple[str, ...]] = {
         f"export {SIM} --to jsonl --out out.jsonl --what all",
         f"export {SIM} --to debug-rollout --out out.jsonl --prompts",
     ),
+    "metrics": (
+        f"metrics {SMALL}",
+        f"metrics {SIM} --log-passrate --log-correct-samples",
+        f"metrics {SIM} --lr 1e-5",
+        "metrics other",
+    ),
     "archive": (
         "restore sim archives --runs-dir back",
         "archive sim --runs-dir back again",

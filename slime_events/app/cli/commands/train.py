@@ -16,6 +16,7 @@ from slime_events.app.launch.gpu_preflight import Needs
 from slime_events.app.launch.preflight import check_start
 from slime_events.app.launch.run_record import RunRecord
 from slime_events.app.launch.view import make_view
+from slime_events.app.loggers.open_loggers import missing
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.paths import require_paths
@@ -50,6 +51,8 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
         say(f"note: {note}")
     if names := ", ".join(secrets_of(parsed.settings)):
         say(f"note: recorded by name, and kept nowhere: {names}; who resumes or reads the run sets the same variables")
+    for sentence in missing(parsed.settings.metrics).values():
+        say(f"note: {sentence}; the run goes on without, and `slime-events metrics` writes all of it afterwards")
     require_paths(parsed.settings)
     settings = check_start(parsed.settings, new=new)
     if settings.engine.device != parsed.settings.engine.device:

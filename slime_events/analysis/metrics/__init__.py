@@ -1,0 +1,1 @@
+"""slime's metrics of a run, as a fold of its log."""

@@ -1,0 +1,186 @@
+"""`MetricsFold`: slime's metrics of a run, a row for each event that gives some. Pure: loggers only write the rows."""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+from schemas.batches import BatchSealed
+from schemas.checkpoints import CheckpointSaved
+from schemas.evals import EvalCompleted
+from schemas.event import Event, Purpose
+from schemas.groups import GroupRejected, RejectionCause
+from schemas.ids import group_of, is_of_evaluation
+from schemas.rewards import RewardAssigned
+from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested
+from schemas.runs import RunResumed, RunStarted
+from schemas.steps import StepCommitted
+from schemas.turns import TurnRecorded, TurnRole
+from slime_events.algorithms.pass_rate import drop_metrics
+from slime_events.analysis.metrics.rollouts import (
+    Values,
+    batch_metrics,
+    generation_metrics,
+    multi_turn_metrics,
+    pass_rates,
+    prefixed,
+    sample_metrics,
+)
+from slime_events.analysis.metrics.sample import SampleFigures
+from slime_events.analysis.metrics.steps import train_metrics, trainer_metrics
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.trajectory import Fetch, Trajectories
+from storage.log import Recorded
+
+NANO = 1e-9
+ROLLOUT, TRAIN, EVAL = "rollout/step", "train/step", "eval/step"
+AXES = {"train": TRAIN, "eval": EVAL, **dict.fromkeys(("rollout", "perf", "passrate", "multi_turn"), ROLLOUT)}
+"""The axis of each metric, by the first part of its name."""
+
+
+def axis_of(name: str) -> str:
+    """The metric that counts a metric's steps."""
+    return AXES[name.partition("/")[0]]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsRow:
+    """What one event gave. position, at (UTC nanoseconds): the event's. values: by name, their axes among them."""
+
+    position: int
+    at: int
+    values: Values
+
+
+class MetricsFold:
+    """Folds a run's log, from its first event on. fetch: gives an array's numbers.
+
+    Rows follow from the log and the settings alone: who folds it again gets the same ones. Of a run that follows
+    another, only what its own log has.
+    """
+
+    def __init__(self, settings: TrainSettings, fetch: Fetch) -> None:
+        self._settings = settings
+        self._running = Trajectories(fetch)
+        self._generations, self._tool_seconds = Counter[str](), defaultdict[str, float](float)
+        self._asked = defaultdict[str, list[str]](list)
+        self._completed = defaultdict[str, dict[str, SampleFigures]](dict)
+        self._dropped: list[str] = []
+        self._begun_at = 0
+        self._requested_at: int | None = None
+        self._committed_at: int | None = None
+
+    def apply(self, recorded: Recorded) -> MetricsRow | None:
+        """Fold one event in; the row that it gave."""
+        event, at = recorded.envelope.event, recorded.envelope.at
+        match event:
+            case BatchSealed() if event.samples:
+                values = self._sealed(event, at)
+            case StepCommitted():
+                values = self._commit(event, at)
+            case CheckpointSaved():
+                step = max(0, event.version - 1)
+                values = {"perf/save_model_time": event.seconds, ROLLOUT: self._rollout_step(step)}
+            case EvalCompleted(log_function=""):
+                values = self._evaluated(event)
+            case _:
+                self._take(event, at, recorded.position)
+                return None
+        return MetricsRow(recorded.position, at, values)
+
+    def _take(self, event: Event, at: int, position: int) -> None:
+        match event:
+            case RolloutRequested():
+                if event.attempt == 0:
+                    self._asked[event.group].append(event.sample)
+                self._running.apply(event, position)
+                if event.purpose is Purpose.TRAIN:
+                    self._requested_at = self._requested_at or at
+            case RolloutProgressed():
+                self._running.apply(event, position)
+            case RolloutCompleted():
+                self._complete(event, position)
+            case TurnRecorded():
+                if event.role is TurnRole.TOOL:
+                    self._tool_seconds[event.sample] += event.seconds
+                else:
+                    self._generations[event.sample] += 1
+            case RewardAssigned():
+                if (figures := self._completed.get(event.group, {}).get(event.sample)) is not None:
+                    figures.reward, figures.detail = event.value, event.detail
+            case GroupRejected():
+                if event.cause is RejectionCause.FILTER:
+                    self._dropped.append(event.reason)
+                self._forget(event.group)
+            case EvalCompleted():  # a log function of the user's has taken its place
+                self._evaluated(event)
+            case RunStarted() | RunResumed():
+                self._begun_at, self._requested_at, self._committed_at = at, None, None
+
+    def _complete(self, event: RolloutCompleted, position: int) -> None:
+        self._running.apply(event, position)
+        made, rollout = self._running.by_sample.get(event.sample), event.rollout or event.sample
+        if made is not None and event.group in self._asked:  # else it was decided without this sample
+            turns = self._generations[rollout], self._tool_seconds[rollout]
+            self._completed[event.group][event.sample] = SampleFigures.of(event, made, *turns)
+        self._running.forget((event.sample,))
+        if rollout == event.sample:  # further samples of a rollout come before it, and have its turns
+            self._generations.pop(rollout, None)
+            self._tool_seconds.pop(rollout, None)
+
+    def _sealed(self, event: BatchSealed, at: int) -> Values:
+        settings, shown = self._settings, self._settings.metrics
+        found = [self._completed.get(group_of(sample), {}).get(sample) for sample in event.samples]
+        samples = [figures for figures in found if figures is not None]
+        samples = samples if len(samples) == len(event.samples) else []
+        values = prefixed("rollout/", batch_metrics(event, samples, settings))
+        if not event.log_function:
+            values |= {name: float(groups) for name, groups in drop_metrics(self._dropped).items()}
+        if shown.log_passrate:
+            values |= prefixed("passrate/", pass_rates(map(group_of, event.samples), event.raw_rewards))
+        if samples and not event.log_function:
+            seconds = max(0, at - (self._requested_at or self._begun_at)) * NANO
+            gpus = settings.engine.replicas * settings.engine.rollout_num_gpus_per_engine
+            values |= prefixed("perf/", generation_metrics(samples, seconds, gpus))
+        if samples and shown.log_multi_turn:
+            longest = settings.rollout.rollout_max_response_len
+            values |= prefixed("multi_turn/", multi_turn_metrics(samples, longest))
+        self._dropped, self._begun_at, self._requested_at = [], at, None
+        for group in event.groups:
+            self._forget(group)
+        return values | {ROLLOUT: self._rollout_step(event.step)}
+
+    def _commit(self, event: StepCommitted, at: int) -> Values:
+        before, self._committed_at = self._committed_at, at
+        busy = sum(event.seconds.values())
+        waited = None if before is None else max(0.0, (at - before) * NANO - busy)
+        values = prefixed("train/", train_metrics(event)) | prefixed("perf/", trainer_metrics(event, waited))
+        first = event.step * (self._settings.trainer.num_steps_per_rollout or 1)
+        return values | {TRAIN: first, ROLLOUT: self._rollout_step(event.step)}
+
+    def _evaluated(self, event: EvalCompleted) -> Values:
+        dataset, settings = event.dataset, self._settings
+        groups = [group for group in self._asked if is_of_evaluation(group, dataset, event.version)]
+        completed = {name: figures for group in groups for name, figures in self._completed.get(group, {}).items()}
+        values, samples = {f"eval/{dataset}": event.mean}, list(completed.values())
+        if samples:
+            of_samples = sample_metrics(samples, [sample.reward or 0.0 for sample in samples], settings)
+            values |= prefixed(f"eval/{dataset}/", of_samples)
+            values[f"eval/{dataset}-truncated_ratio"] = of_samples["truncated_ratio"]
+        if settings.metrics.log_passrate:
+            # What could not be made or graded is no correct answer.
+            names = dict.fromkeys([*(name for group in groups for name in self._asked[group]), *completed])
+            graded = [(completed[name].reward if name in completed else None) or 0.0 for name in names]
+            values |= prefixed(f"eval/{dataset}-", pass_rates(map(group_of, names), graded))
+        for group in groups:
+            self._forget(group)
+        return values | {EVAL: self._rollout_step(event.version)}
+
+    def _rollout_step(self, step: int) -> int:
+        """Its place on the axis of rollouts."""
+        rollout, size = self._settings.rollout, self._settings.trainer.global_batch_size
+        if not self._settings.metrics.wandb_always_use_train_step or not size:
+            return step
+        return step * rollout.rollout_batch_size * rollout.n_samples_per_prompt // size
+
+    def _forget(self, group: str) -> None:
+        self._completed.pop(group, None)
+        self._running.forget(tuple(self._asked.pop(group, ())))

@@ -1,0 +1,39 @@
+"""Metrics of a committed step: train/ and perf/, by slime's names."""
+
+from schemas.steps import StepCommitted
+from slime_events.analysis.metrics.rollouts import Values
+
+_SECONDS = "seconds_"
+_RENAMED = {"entropy": "entropy_loss", "lr": "lr-pg_0"}
+"""The trainer's names that are slime's by another name."""
+_UPDATE = ("forward_backward", "gradients", "optimizer")
+
+
+def train_metrics(event: StepCommitted) -> Values:
+    """train/ without its prefix: means over the step's optimizer steps."""
+    metrics = event.metrics
+    values = {_RENAMED.get(name, name): value for name, value in metrics.items() if not name.startswith(_SECONDS)}
+    if (steps := metrics.get("optimizer_steps")) and "samples" in metrics:
+        values["global_batch_size"] = metrics["samples"] / steps
+    return values
+
+
+def trainer_metrics(event: StepCommitted, waited: float | None) -> Values:
+    """perf/ without its prefix, in seconds. waited: from the step before to this one; None where that is not known."""
+    parts = event.seconds
+    seconds = {name.removeprefix(_SECONDS): value for name, value in event.metrics.items() if name.startswith(_SECONDS)}
+    trained = parts.get("batch", 0.0) + parts.get("train", 0.0)
+    update = sum(seconds.get(part, 0.0) for part in _UPDATE) or parts.get("train", 0.0)
+    values = {"train_time": trained, "actor_train_time": update}
+    named = {
+        "data_preprocess": parts.get("batch"),
+        "log_probs": seconds.get("scoring"),
+        "update_weights": parts.get("weights"),
+    }
+    values |= {f"{name}_time": value for name, value in named.items() if value is not None}
+    if update > 0:
+        values["actor_train_tok_per_s"] = event.tokens / update
+    if waited is not None and waited + trained > 0:
+        values |= {"train_wait_time": waited, "step_time": waited + trained}
+        values["wait_time_ratio"] = waited / (waited + trained)
+    return values

@@ -1,0 +1,91 @@
+"""`slime-events metrics`: slime's metrics of a run, printed or written to TensorBoard and Weights & Biases."""
+
+import argparse
+import asyncio
+import contextlib
+import functools
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from schemas.errors import InvalidValue
+from slime_events.analysis.metrics.fold import AXES, MetricsFold, MetricsRow, axis_of
+from slime_events.app.cli.commands.resume import with_flags
+from slime_events.app.cli.render.text import table
+from slime_events.app.follow_events import Wanted, event_batches
+from slime_events.app.launch.run_record import changes
+from slime_events.app.launch.run_status import is_launched
+from slime_events.app.loggers.logger import LoggedRun, Logger
+from slime_events.app.loggers.open_loggers import logger_flags, open_loggers
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_reader import OpenedRun, open_run
+from slime_events.core.run.run_settings import flag_of
+
+Points = dict[str, tuple[int, float, float, float]]
+"""By metric: how many there are, the first and the last value, and the step of the last."""
+
+
+async def run(arguments: argparse.Namespace) -> int:
+    """Print a table, or with --json each row; or write to the loggers that flags name."""
+    async with open_run(arguments.run, arguments.runs_dir) as opened:
+        settings = _settings(opened.settings, arguments.flags)
+        follows = arguments.follow and opened.folder is not None
+        if follows and not arguments.json and not any(logger_flags(settings.metrics)):
+            raise InvalidValue("--follow: give --use-tensorboard or --use-wandb to write to, or --json to print")
+        places, points = await _read(opened, settings, follows=follows, prints=arguments.json)
+    for place in places:
+        print(f"{len(points)} metrics of {opened.run} in {place}", file=sys.stderr)
+    if not arguments.json and not places:
+        lines = [(name, *figures) for name, figures in sorted(points.items())]
+        print(table(("metric", "points", "first", "last", "at step"), lines))
+    return 0
+
+
+def _settings(own: TrainSettings, flags: Sequence[str]) -> TrainSettings:
+    """The run's settings with the loggers that flags name, and no others. Raises InvalidValue."""
+    own = replace(own, metrics=replace(own.metrics, use_tensorboard=False, use_wandb=False))
+    if not flags:
+        return own
+    given = with_flags(own, flags).settings
+    changed = changes(with_flags(own, ()).settings, given)
+    if wrong := [flag_of(field) for part, fields in changed.items() if part != "metrics" for field in fields]:
+        raise InvalidValue(f"{', '.join(wrong)}: no setting of metrics; the others are those that the run had")
+    return replace(own, metrics=given.metrics)
+
+
+async def _read(opened: OpenedRun, settings: TrainSettings, *, follows: bool, prints: bool) -> tuple[list[str], Points]:
+    """All rows of the run until now, or until its end, written and printed as they come: where to, and the points."""
+    async with contextlib.aclosing(opened.log.read()) as events:  # type: ignore[type-var]
+        started = (await anext(events)).envelope.at
+    run = LoggedRun(opened.run, started, opened.folder.path if opened.folder else Path.cwd())
+    fold, points = MetricsFold(settings, opened.fetch), Points()
+    is_on = functools.partial(is_launched, opened.folder, opened.log) if opened.folder and follows else None
+    loggers = await asyncio.to_thread(open_loggers, settings, run)
+    with contextlib.ExitStack() as stack:
+        for logger in loggers:
+            stack.callback(logger.close)
+        async for batch in event_batches(opened.log, Wanted(), follow=is_on):
+            new = [row for recorded in batch if (row := fold.apply(recorded)) is not None]
+            await asyncio.to_thread(_write, loggers, new)
+            for row in new:
+                _count(points, row)
+                if prints:
+                    print(json.dumps(asdict(row)), flush=True)
+    return [logger.where for logger in loggers], points
+
+
+def _write(loggers: Iterable[Logger], rows: Iterable[MetricsRow]) -> None:
+    for row in rows:
+        for logger in loggers:
+            logger.write(row)
+
+
+def _count(points: Points, row: MetricsRow) -> None:
+    for name, value in row.values.items():
+        if name not in AXES.values():
+            count, first, *_ = points.get(name, (0, value))
+            points[name] = count + 1, first, value, row.values[axis_of(name)]

@@ -1,0 +1,87 @@
+"""`metrics_written`: `slime-events metrics --follow` as a process beside a run, for each logger that its settings name.
+
+It only reads the log. Whatever a logger does, the run does not wait for it and does not end with it. One that fails is
+started again.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from schemas.errors import SlimeEventsError
+from slime_events.app.loggers.open_loggers import logger_flags, missing
+from slime_events.core.config.metrics import MetricsSettings
+from slime_events.core.run.process_environment import IN_NO_HURRY
+from slime_events.core.run.run_folder import RunFolder
+from storage.cancellation import end_all
+
+END_S, FAILED_END_S = 20.0, 5.0
+"""Seconds that the loggers have after the run's end, and where it failed."""
+FIRST_PAUSE_S, MOST_PAUSE_S = 5.0, 600.0
+"""Before a process that failed is started again; the pause doubles."""
+
+
+@contextlib.asynccontextmanager
+async def metrics_written(
+    settings: MetricsSettings, folder: RunFolder, note: Callable[[str], None]
+) -> AsyncIterator[None]:
+    """While inside, and some seconds longer. note: takes messages for the user."""
+    over, there = asyncio.Event(), [flag for flag in logger_flags(settings) if flag not in missing(settings)]
+    writing = {flag: asyncio.create_task(_keep_writing(folder, flag, note, over)) for flag in there}
+    deadline = END_S
+    try:
+        yield
+    except SlimeEventsError:
+        deadline = FAILED_END_S
+        raise
+    except BaseException:
+        deadline = 0.0
+        raise
+    finally:
+        over.set()
+        if writing and deadline:
+            await asyncio.wait(writing.values(), timeout=deadline)
+        for flag in (flag for flag, task in writing.items() if not task.done()):
+            note(f"{flag}: not all was written before the run's end; {_rest(folder, flag)}")
+        await end_all(*writing.values())
+
+
+async def _keep_writing(folder: RunFolder, flag: str, note: Callable[[str], None], over: asyncio.Event) -> None:
+    pause, log = FIRST_PAUSE_S, folder.logs / f"metrics-{flag.removeprefix('--use-')}.log"
+    command = (sys.executable, "-m", "slime_events.app.cli.main", "metrics", str(folder.path), "--follow", flag)
+    while (code := await _run(command, log)) != 0:
+        lines = log.read_text(errors="replace").splitlines()
+        reason = f"{flag}: {lines[-1].removeprefix('error: ') if lines else f'exit code {code}'} (all of it in {log})"
+        if over.is_set():
+            note(f"{reason}; {_rest(folder, flag)}")
+            return
+        note(f"{reason}; the run goes on, and it is tried again in {pause:.0f} s")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await over.wait()
+        pause = min(2 * pause, MOST_PAUSE_S)
+
+
+async def _run(command: tuple[str, ...], log: Path) -> int:
+    """Its exit code. It has a session of its own: neither a terminal's Ctrl-C nor the run's end by a signal is its."""
+    with log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, IN_NO_HURRY)
+        return await process.wait()
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+def _rest(folder: RunFolder, flag: str) -> str:
+    return f"`slime-events metrics {folder.path} {flag}` writes all of it"

@@ -1,0 +1,1 @@
+"""Loggers: where the metrics of a run are written to, beside its log."""

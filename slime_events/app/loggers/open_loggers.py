@@ -1,0 +1,44 @@
+"""`open_loggers`: the loggers that a run's settings name, as far as their packages are installed."""
+
+import importlib.util
+from collections.abc import Iterator
+
+from schemas.errors import MissingPart
+from slime_events.app.loggers.logger import LoggedRun, Logger, wandb_mode
+from slime_events.core.config.metrics import MetricsSettings
+from slime_events.core.config.settings import TrainSettings
+
+
+def logger_flags(settings: MetricsSettings) -> Iterator[str]:
+    """The flags of the loggers that write anything, `--use-` and the package that it needs."""
+    if settings.use_tensorboard:
+        yield "--use-tensorboard"
+    if wandb_mode(settings) != "disabled":
+        yield "--use-wandb"
+
+
+def missing(settings: MetricsSettings) -> dict[str, str]:
+    """The flags of loggers whose package is not installed, with a sentence for each."""
+    packages = {flag: flag.removeprefix("--use-") for flag in logger_flags(settings)}
+    return {
+        flag: f"{flag} needs the package {package}, which is not installed: pip install 'slime-events[{package}]'"
+        for flag, package in packages.items()
+        if importlib.util.find_spec(package) is None
+    }
+
+
+def open_loggers(settings: TrainSettings, run: LoggedRun) -> list[Logger]:
+    """Ready to take the run's first row. Raises MissingPart, StoreUnavailable; OSError for folders."""
+    if sentences := missing(settings.metrics):
+        raise MissingPart("\n".join(sentences.values()))
+    loggers: list[Logger] = []
+    for flag in logger_flags(settings.metrics):
+        if flag == "--use-tensorboard":
+            from slime_events.app.loggers.tensorboard_logger import TensorBoardLogger
+
+            loggers.append(TensorBoardLogger(settings.metrics, run))
+        else:
+            from slime_events.app.loggers.wandb_logger import WandbLogger
+
+            loggers.append(WandbLogger(settings, run))
+    return loggers

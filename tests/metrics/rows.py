@@ -1,0 +1,66 @@
+"""Rows of metrics of recorded and made up runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from schemas.arrays import pack, pack_log_probs, pack_tokens, unpack
+from schemas.batches import BatchSealed
+from schemas.event import Event
+from schemas.ids import group_of
+from schemas.rewards import RewardAssigned
+from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason, WeightSpan
+from slime_events.analysis.metrics.fold import MetricsFold, MetricsRow
+from slime_events.core.config.metrics import MetricsSettings
+from slime_events.core.config.settings import TrainSettings
+from storage.log import Recorded
+from tests.cli.small_run import recorded
+
+EVERYTHING = MetricsSettings(
+    log_passrate=True, log_multi_turn=True, log_reward_category="found", log_correct_samples=True
+)
+
+
+def rows(records: Iterable[Recorded], settings: TrainSettings | None = None) -> list[MetricsRow]:
+    """Of a whole log."""
+    fold = MetricsFold(settings or TrainSettings(), unpack)
+    return [row for one in records if (row := fold.apply(one)) is not None]
+
+
+def rows_of(said: Sequence[Event], settings: TrainSettings | None = None) -> list[MetricsRow]:
+    """Of events a tenth of a second apart."""
+    return rows(recorded(list(said)), settings)
+
+
+def rollout(
+    sample: str,
+    log_probs: Sequence[float],
+    reward: float,
+    *,
+    mask: Sequence[int] | None = None,
+    detail: dict[str, object] | None = None,
+    **fields: object,
+) -> list[Event]:
+    """A request, its completion and its reward; every token is of version 0."""
+    group, count = group_of(sample), len(log_probs)
+    asked = RolloutRequested(
+        sample=sample, group=group, index=0, prompt=pack_tokens([1, 2]), sampling=Sampling(max_new_tokens=8), seed=5
+    )
+    done = RolloutCompleted(**{
+        "sample": sample, "group": group, "attempt": 0, "start": 0, "length": count, "prompt_length": 2, "text": "",
+        "stop": StopReason.STOP, "spans": (WeightSpan(0, count, 0),), "digest": "", "engine": "e",
+        "tokens": pack_tokens(range(count)), "log_probs": pack_log_probs(log_probs),
+        "loss_mask": None if mask is None else pack(mask, "int8"), **fields,
+    })  # fmt: skip
+    return [
+        asked,
+        done,
+        RewardAssigned(sample=sample, group=group, value=reward, grader="g", grader_digest="", detail=detail),
+    ]
+
+
+def batch(step: int, rewards: dict[str, float]) -> BatchSealed:
+    """Of these samples with their rewards, which are not normalised."""
+    groups = tuple(dict.fromkeys(map(group_of, rewards)))
+    values = tuple(rewards.values())
+    return BatchSealed(step=step, groups=groups, samples=tuple(rewards), rewards=values, raw_rewards=values, digest="")

@@ -1,0 +1,279 @@
+"""What loggers write, read back; and the process that writes it beside a run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from schemas.errors import InvalidValue, MissingPart
+from schemas.runs import RunStarted
+from slime_events.analysis.metrics.fold import AXES, MetricsRow
+from slime_events.app.demo.settings import demo_settings
+from slime_events.app.launch import metrics_process
+from slime_events.app.launch.metrics_process import metrics_written
+from slime_events.app.loggers import open_loggers
+from slime_events.app.loggers.logger import LoggedRun
+from slime_events.core.config.metrics import MetricsSettings
+from slime_events.core.config.secrets import kept
+from slime_events.core.config.toml import settings_from, to_toml
+from slime_events.core.run.run_folder import RunFolder
+from storage.archive.writer import ArchiveWriter
+from storage.jetstream.log import JetStreamLog
+from storage.log import Append, append_all
+from storage.nats.server import NatsServer
+from tests.cli.invoke import command
+from tests.metrics.rows import EVERYTHING, rows
+from tests.simulation.simulation import Simulation, make_plan
+
+metrics = command("metrics")
+SETTINGS = replace(demo_settings(Path("data")), metrics=EVERYTHING)
+Points = dict[str, list[tuple[int, float]]]
+STARTED = RunStarted(settings=msgspec.to_builtins(SETTINGS), code_version="")
+
+
+@pytest.fixture
+async def sim(tmp_path: Path) -> Simulation:
+    """A finished run with evaluations."""
+    plan = make_plan(eval_every=2, eval_names=("held",), eval_samples=2)
+    (tmp_path / "sim").mkdir()
+    async with Simulation(tmp_path / "sim", plan, evaluations={"held": ["one", "two"]}, started=STARTED) as run:
+        run.start_engine()
+        await run.finish()
+    return run
+
+
+@pytest.fixture
+def archive(sim: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Its archive; the working directory is another one."""
+    writer = ArchiveWriter(str(tmp_path / "archive"), "sim")
+    for record in sim.log.records:
+        writer.add(record)
+    writer.close()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.delenv("TENSORBOARD_DIR", raising=False)
+    return str(tmp_path / "archive" / "sim")
+
+
+def points_of(found: list[MetricsRow]) -> Points:
+    """The points that loggers have to show: (step, value) of each metric."""
+    points: Points = defaultdict(list)
+    for row in found:
+        for name in row.values.keys() - set(AXES.values()):
+            points[name].append((int(row.values[AXES[name.partition("/")[0]]]), row.values[name]))
+    return points
+
+
+def tensorboard_points(folder: Path) -> Points:
+    """As TensorBoard reads them."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    read = accumulator.EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    read.Reload()
+    return {tag: [(one.step, one.value) for one in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+
+
+def wandb_records(file: Path) -> Iterator[Any]:
+    """The records of an offline W&B run: LevelDB's log format, 7 bytes behind its beginning."""
+    internal = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    data, place, block, whole = file.read_bytes(), 7, 32768, b""
+    while place + 7 <= len(data):
+        if block - place % block < 7:
+            place += block - place % block
+            continue
+        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        whole += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield internal.Record.FromString(whole)
+            whole = b""
+
+
+def wandb_rows(file: Path) -> list[dict[str, Any]]:
+    history = (record.history for record in wandb_records(file) if record.HasField("history"))
+    return [
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in one.item} for one in history
+    ]
+
+
+def near(points: Points) -> Any:
+    """The points, as exact as a float of 32 bits."""
+    return {
+        name: [(step, pytest.approx(value, rel=1e-6, abs=1e-6)) for step, value in of] for name, of in points.items()
+    }
+
+
+def test_tensorboard_has_every_point_once_however_often_it_is_written(sim: Simulation, archive: str) -> None:
+    pytest.importorskip("tensorboard")
+    words = ("--use-tensorboard", "--tb-project-name", "p", "--tb-experiment-name", "e")
+    for _ in range(2):
+        assert metrics([archive, *words]) == 0
+    folder = Path("tensorboard_log/p/e")
+    assert len(list(folder.iterdir())) == 1
+    expected = points_of(rows(sim.log.records, SETTINGS))
+    assert {name: sorted(points) for name, points in tensorboard_points(folder).items()} == near(expected)
+    assert {"rollout/raw_reward", "passrate/pass@2", "train/loss", "perf/rollout_time", "eval/held"} <= set(expected)
+
+
+def test_tensorboards_variable_says_where(archive: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard")
+    monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "boards"))
+    (tmp_path / "boards").mkdir()
+    (tmp_path / "boards" / "events.out.tfevents.1.another.run").write_text("")
+    assert metrics([archive, "--use-tensorboard"]) == 0
+    assert len(list((tmp_path / "boards").iterdir())) == 2  # what another run has written stays
+
+
+def test_wandb_offline_has_every_row_once_however_often_it_is_written(sim: Simulation, archive: str) -> None:
+    pytest.importorskip("wandb")
+    key = "planted-wandb-key-of-forty-characters-00"
+    words = ("--use-wandb", "--wandb-mode", "offline", "--wandb-project", "p", "--wandb-group", "g", "--wandb-key", key)
+    command_line = (sys.executable, "-m", "slime_events.app.cli.main", "metrics", archive, *words)
+    for _ in range(2):
+        subprocess.run(command_line, check=True, stderr=subprocess.DEVNULL)  # W&B starts threads and a process
+    (file,) = Path("wandb").glob("offline-run-*/run-*.wandb")
+    found = wandb_rows(file)
+    expected = rows(sim.log.records, SETTINGS)
+    assert [{name: row[name] for name in one.values} for row, one in zip(found, expected, strict=True)] == [
+        pytest.approx(one.values) for one in expected
+    ]
+    assert [row["log/position"] for row in found] == [one.position for one in expected]
+    (run,) = [record.run for record in wandb_records(file) if record.HasField("run")]
+    assert (run.project, run.run_group[:2], run.display_name[:2]) == ("p", "g_", "g_")
+    axes = {one.metric.glob_name: one.metric.step_metric for one in wandb_records(file) if one.metric.step_metric}
+    assert axes == {f"{prefix}/*": axis for prefix, axis in AXES.items()}
+    assert not [path for path in Path().rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
+
+
+class FakeRun:
+    """What W&B gives for a run that it has the first rows of."""
+
+    def __init__(self, summary: dict[str, Any]) -> None:
+        self.summary, self.logged, self.url = summary, list[dict[str, Any]](), "https://wandb.example/t/p/runs/1"
+
+    def define_metric(self, *_: object, **__: object) -> None: ...
+
+    def log(self, row: dict[str, Any]) -> None:
+        self.logged.append(row)
+
+
+def test_wandb_online_goes_on_behind_its_newest_row(
+    sim: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb = pytest.importorskip("wandb")
+    found = rows(sim.log.records, SETTINGS)
+    run, asked = FakeRun({"log/position": found[3].position}), dict[str, Any]()
+    monkeypatch.setattr(wandb, "init", lambda **given: asked.update(given) or run)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    settings = settings_from(kept({"metrics": {"use_wandb": True, "wandb_key": "k" * 40, "wandb_team": "t"}}))
+    assert settings.metrics.wandb_key == "${SLIME_EVENTS_WANDB_KEY}"
+    (logger,) = open_loggers.open_loggers(settings, LoggedRun("sim", 1, tmp_path))
+    for row in found:
+        logger.write(row)
+    assert run.logged == [row.values | {"log/position": row.position} for row in found[4:]]
+    assert (asked["mode"], asked["resume"], asked["entity"]) == ("online", "allow", "t")
+    assert asked["settings"].api_key == "k" * 40
+    assert "k" * 40 not in json.dumps(asked["config"])
+    assert LoggedRun("sim", 1, tmp_path).id == asked["id"] != LoggedRun("sim", 2, tmp_path).id
+
+
+def test_rows_are_printed_without_any_package(
+    sim: Simulation, archive: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert metrics([archive, "--json"]) == 0
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert printed == [
+        {"position": row.position, "at": row.at, "values": row.values} for row in rows(sim.log.records, SETTINGS)
+    ]
+    assert metrics([archive]) == 0
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(points_of(rows(sim.log.records, SETTINGS)))
+
+
+def test_what_is_no_flag_of_metrics_is_refused(archive: str) -> None:
+    with pytest.raises(InvalidValue, match="--rm-timeout"):
+        metrics([archive, "--rm-timeout", "3"])
+
+
+def test_a_package_that_is_missing_is_one_sentence(archive: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_loggers.importlib.util, "find_spec", lambda name: None)
+    settings = MetricsSettings(use_wandb=True, use_tensorboard=True)
+    assert set(open_loggers.missing(settings)) == {"--use-wandb", "--use-tensorboard"}
+    assert not open_loggers.missing(replace(settings, use_tensorboard=False, wandb_mode="disabled"))
+    with pytest.raises(MissingPart, match="pip install"):
+        metrics([archive, "--use-wandb"])
+
+
+@pytest.fixture
+async def folder(sim: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """The run with a log on a NATS server's disk."""
+    monkeypatch.delenv("TENSORBOARD_DIR", raising=False)
+    made = RunFolder.create(tmp_path, "sim-folder")
+    made.settings.write_text(to_toml(SETTINGS).replace(f'run = "{SETTINGS.run.run}"', 'run = "sim"'))
+    async with await NatsServer.start(made.nats) as server:
+        stream = await JetStreamLog.open(server.url, "sim")
+        await append_all(stream, [Append(record.envelope) for record in sim.log.records])
+        await stream.close()
+    return made
+
+
+async def test_a_process_beside_the_run_writes_all_of_it(sim: Simulation, folder: RunFolder) -> None:
+    pytest.importorskip("tensorboard")
+    notes: list[str] = []
+    async with metrics_written(MetricsSettings(use_tensorboard=True), folder, notes.append):
+        pass
+    assert notes == []
+    expected = points_of(rows(sim.log.records, SETTINGS))
+    assert {name: len(of) for name, of in tensorboard_points(folder.path / "tensorboard").items()} == {
+        name: len(of) for name, of in expected.items()
+    }
+
+
+async def test_a_logger_that_fails_is_started_again_and_ends_no_run(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboard")
+    monkeypatch.setattr(metrics_process, "FIRST_PAUSE_S", 0.01)
+    (folder.path / "tensorboard").write_text("in the way")
+    notes, failed = list[str](), asyncio.Event()
+
+    def note(text: str) -> None:
+        notes.append(text)
+        failed.set()
+
+    async with metrics_written(MetricsSettings(use_tensorboard=True), folder, note):
+        await failed.wait()
+        (folder.path / "tensorboard").unlink()
+    assert len(notes) == 1
+    assert str(folder.logs / "metrics-tensorboard.log") in notes[0]
+    assert tensorboard_points(folder.path / "tensorboard")
+
+
+async def test_a_logger_that_hangs_is_left_behind(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard")
+    monkeypatch.setattr(metrics_process, "END_S", 0.5)
+    os.mkfifo(fifo := folder.path / "fifo")
+    monkeypatch.setattr(metrics_process.sys, "executable", str(fifo.with_name("hangs")))
+    fifo.with_name("hangs").write_text(f"#!/bin/sh\ncat {fifo}\n")
+    fifo.with_name("hangs").chmod(0o755)
+    notes: list[str] = []
+    async with metrics_written(MetricsSettings(use_tensorboard=True), folder, notes.append):
+        pass
+    assert len(notes) == 1
+    assert "slime-events metrics" in notes[0]
+
+
+async def test_without_a_logger_there_is_no_process(folder: RunFolder) -> None:
+    async with metrics_written(MetricsSettings(use_wandb=True, wandb_mode="disabled"), folder, pytest.fail):
+        pass
+    assert not list(folder.logs.iterdir())
