@@ -75,7 +75,7 @@ class Grader:
 
     async def _grade(self, group: str, completed: dict[str, Recorded]) -> None:
         samples = self._pending.samples(group, completed, self._fetch, await self._chunked(completed))
-        grade = self._pool.grade_group if len(completed) > 1 else self._pool.grade
+        grade = self._pool.grade_group if self._whole_groups or len(completed) > 1 else self._pool.grade
         outcomes = await grade(samples, evaluation=self._pending.is_evaluation(group))
         appends = []
         for (sample, recorded), outcome in zip(completed.items(), outcomes, strict=True):

@@ -96,7 +96,8 @@ class GraderActor:
             shown = ArgsView.of_run(settings).as_dict()
             rollout = settings.rollout
             own = rollout.custom_generate_function_path or rollout.rollout_sample_hook_path
-            sees_tokens = settings.reward.custom_rm_path or own  # these may name a grader for a sample
+            named = own or settings.evaluation.has_functions  # these may name a grader for a sample
+            sees_tokens = settings.reward.custom_rm_path or named
             reading = partial(fetch, blobs=BlobStore(address.blob_url)) if sees_tokens else None
             output = Path(address.folder) / "logs" / "graders.log"
             async with Graders(settings.reward, args=shown, log=output) as pool, GroupCommit(worker.log) as commit:

@@ -44,7 +44,7 @@ def evaluation_group_id(dataset: str, version: int, row: int) -> str:
 
 def is_of_evaluation(group: str, dataset: str, version: int) -> bool:
     """Whether a group belongs to an evaluation."""
-    return group.startswith(f"eval-{evaluation_id(dataset, version)}-")
+    return group.rpartition("-")[0] == f"eval-{evaluation_id(dataset, version)}"
 
 
 def evaluation_row(group: str) -> int | None:

@@ -53,6 +53,7 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     dataset: `train`, `inbox`, or the evaluation's name. version: the weight version that an evaluation is of.
     recalled: for a group that reuses recorded rollouts of another run, with the prompt that they were made of.
     generate_function_path: makes its rollouts, in the place of the run's own; as a data source or a data set names it.
+    custom_rm_path: grades them, likewise.
     """
 
     group: str
@@ -69,6 +70,7 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     recalled: Recalled | None = None
     chat: bool = False
     generate_function_path: str = ""
+    custom_rm_path: str = ""
 
 
 class PromptRejected(Event, frozen=True, kw_only=True, tag="prompt.rejected"):

@@ -10,8 +10,8 @@ from schemas.event import Event, Purpose
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """How tokens are drawn. max_new_tokens counts the whole response, resumed parts included. more: other parameters of
-    SGLang's, by name.
+    """How tokens are drawn. max_new_tokens, min_new_tokens count the whole response, resumed parts included.
+    more: other parameters of SGLang's, by name.
     """
 
     max_new_tokens: int
@@ -22,6 +22,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     stop_token_ids: tuple[int, ...] = ()
     skip_special_tokens: bool = False
     more: dict[str, Any] = {}
+    min_new_tokens: int = 0
 
 
 class WeightSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):

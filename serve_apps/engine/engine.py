@@ -20,10 +20,12 @@ FIXED_SAMPLING = {"no_stop_trim": True, "spaces_between_special_tokens": False}
 
 def sampling_params(sampling: Sampling) -> dict[str, Any]:
     """A sampling under SGLang's names, which are slime's too."""
+    values = msgspec.structs.asdict(sampling)
+    if not sampling.min_new_tokens:
+        del values["min_new_tokens"]
     lists = {"stop": list(sampling.stop), "stop_token_ids": list(sampling.stop_token_ids)}
-    named = msgspec.structs.asdict(sampling)
-    more = named.pop("more")
-    return {**named, **lists, **more, **FIXED_SAMPLING}
+    more = values.pop("more")
+    return {**values, **lists, **more, **FIXED_SAMPLING}
 
 
 @dataclass(frozen=True, slots=True)

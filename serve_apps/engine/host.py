@@ -150,6 +150,8 @@ class Host:
             self.sender.send(messages.Piece(id, nothing))
             return
         rest = {"max_new_tokens": request.left, "sampling_seed": request.seed}
+        if request.sampling.min_new_tokens:
+            rest["min_new_tokens"] = max(0, request.sampling.min_new_tokens - len(response))
         asked = GenerateReqInput(
             input_ids=request.prompt.tolist() + response,
             sampling_params=sampling_params(request.sampling) | rest,

@@ -91,7 +91,8 @@ def generate_setup(settings: TrainSettings) -> GenerateSetup | None:
     """
     rollout = settings.rollout
     path, hooks = rollout.custom_generate_function_path or "", tuple(rollout.rollout_sample_hook_path)
-    if not (path or hooks or settings.data.data_source_path):  # a data source may name a function for a prompt
+    may_name_one = settings.data.data_source_path or settings.evaluation.has_functions  # for a prompt
+    if not (path or hooks or may_name_one):
         return None
     if path := path or (DEFAULT if hooks else ""):  # so that a broken one ends the run before anything heavy starts
         GenerateFunction(path, Path.cwd(), [SampleHook(hook, Path.cwd()) for hook in hooks])

@@ -119,6 +119,7 @@ def completed_sample(
         status=STATUS[completed.stop],
         metadata=_with(given_metadata(asked), copy.deepcopy(completed.metadata)),
         generate_function_path=asked.generate_function_path or None,
+        custom_rm_path=asked.custom_rm_path or None,
         session_id=completed.sample,
     )
     if fetch is not None:
@@ -162,5 +163,6 @@ def sample_to_make(request: RolloutRequested, asked: PromptSubmitted) -> Sample:
         label=copy.deepcopy(asked.label),
         metadata=given_metadata(asked),
         generate_function_path=asked.generate_function_path or None,
+        custom_rm_path=asked.custom_rm_path or None,
         session_id=request.sample,
     )

@@ -83,7 +83,7 @@ async def test_whole_groups_are_due_when_they_are_whole() -> None:
     ungraded, _ = await folded([*BEGUN, completed("g-s1")], whole_groups=True)
     assert due(ungraded) == []
     ungraded.apply((await folded([completed("g-s0")]))[1].records[0])
-    assert due(ungraded) == [("g", ["g-s1", "g-s0"])]
+    assert due(ungraded) == [("g", ["g-s0", "g-s1"])]
 
 
 @pytest.mark.parametrize(

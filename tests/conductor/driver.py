@@ -41,6 +41,7 @@ from slime_events.plugins.filters.base_types import DynamicFilterOutput
 from slime_events.plugins.filters.decide import run_filter
 from slime_events.plugins.sample_view import group_samples
 from storage.log import Recorded
+from tests.plans import with_evals
 
 SAMPLING = Sampling(max_new_tokens=8)
 
@@ -48,7 +49,7 @@ SAMPLING = Sampling(max_new_tokens=8)
 def make_plan(**changes: object) -> Plan:
     """A small plan."""
     fields: dict[str, object] = {"steps": 4, "groups": 3, "samples": 2, "sampling": SAMPLING}
-    return Plan(**(fields | changes))  # type: ignore[arg-type]
+    return Plan(**(fields | with_evals(changes, SAMPLING)))  # type: ignore[arg-type]
 
 
 def keep_all(group: GroupState):
@@ -132,7 +133,7 @@ class Driver:
                 )
                 events += [
                     prompt,
-                    *requests_for(prompt.group, prompt.tokens, self.plan, purpose=Purpose.EVAL, version=version),
+                    *requests_for(prompt.group, prompt.tokens, self.plan, evaluation=name, version=version),
                 ]
         return events
 

@@ -54,7 +54,9 @@ def test_what_no_step_needs_is_not_drawn(draw: int | None, open_: int) -> None:
 
 
 def test_training_asks_for_published_weights_and_samples_as_training() -> None:
-    plan = make_plan(groups=1, samples=2, publish_every=2, max_staleness=1, eval_sampling=EVAL_SAMPLING)
+    plan = make_plan(
+        groups=1, samples=2, publish_every=2, max_staleness=1, eval_names=("held",), eval_sampling=EVAL_SAMPLING
+    )
     state = state_of(3, next_step=3)
     state.published = 2
     _, *asked = with_requests([prompt("a")], state, plan)
@@ -84,10 +86,11 @@ EVAL_SAMPLING = Sampling(max_new_tokens=3, temperature=0.0)
 @pytest.mark.parametrize("purpose", Purpose)
 @pytest.mark.parametrize("rested", [False, True])
 def test_what_is_asked_for_again_is_the_same_rollout(purpose: Purpose, rested: bool) -> None:
-    plan = make_plan(groups=1, samples=3, eval_sampling=EVAL_SAMPLING, mask_offpolicy=True, partial_rollout=True)
+    evals = {"eval_names": ("held",), "eval_sampling": EVAL_SAMPLING}
+    plan = make_plan(groups=1, samples=3, mask_offpolicy=True, partial_rollout=True, **evals)
     driver = Driver(plan)
     group = driver.state.groups["g0000"]
-    group.purpose = purpose
+    group.purpose, group.dataset = purpose, "held"
     first = driver.requests["g0000-s2"]
     driver.state.published = 5
     if rested:

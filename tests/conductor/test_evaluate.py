@@ -115,6 +115,33 @@ def test_what_an_evaluation_says() -> None:
     assert (done.oldest_version, done.newest_version) == (1, 5)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "rates"),
+    [
+        ([1.0, 1.0, 1.0], [0.0, 0.0, 0.0], {"pass@1": 0.5, "pass@2": 0.5}),
+        ([1.0, 0.0, 0.0], [0.0, 0.0, 0.0], {"pass@1": 1 / 6, "pass@2": 1 / 3}),
+        ([1.0, 1.0, 0.0], [1.0, 0.0, 0.0], {"pass@1": 0.5, "pass@2": 5 / 6}),
+        ([2.0, 0.999, -1.0], [None, 1.0, None], {"pass@1": 1 / 6, "pass@2": 1 / 3}),
+    ],
+)
+def test_pass_rates_are_unbiased(first: list[float], second: list[float | None], rates: dict[str, float]) -> None:
+    """Of two questions with three answers each; a reward of exactly 1 is right, and what failed is wrong."""
+    driver = Driver(make_plan(steps=5, eval_every=5, eval_names=("held",), eval_samples=3))
+    for question, rewards in enumerate((first, second)):
+        for index, reward in enumerate(rewards):
+            sample = f"eval-held-v0-{question}-s{index}"
+            driver.complete(sample)
+            driver.grade(sample, reward)
+    (done,) = evals_completed(driver.state, driver.plan)
+    assert done.pass_rates == pytest.approx(rates)
+
+
+def test_one_answer_to_each_question_has_no_pass_rates() -> None:
+    driver = Driver(plan_of())
+    driver.play(random.Random(1))
+    assert {len(event.pass_rates) for event in driver.events(EvalCompleted)} == {0}
+
+
 def test_an_evaluation_is_complete_with_its_last_sample() -> None:
     driver = Driver(plan_of())
     driver.complete("eval-held-v0-0-s0")

@@ -94,7 +94,7 @@ EVAL = Sampling(max_new_tokens=3, temperature=0.0)
 
 
 def test_an_evaluation_s_prompts_come_before_its_requests() -> None:
-    plan = make_plan(eval_samples=3, eval_sampling=EVAL)
+    plan = make_plan(eval_names=("held",), eval_samples=3, eval_sampling=EVAL)
     bad, prompt, *requests = evaluation("held", 7, plan, Rows())
     assert isinstance(bad, PromptRejected)
     assert isinstance(prompt, PromptSubmitted)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from schemas.rollouts import Sampling
-from slime_events.core.config.rollout import EvalSettings, RolloutSettings
+from slime_events.core.config.evaluation import EvalSet, EvalSettings
+from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.loop.conductor.plan import make_plan
+from slime_events.loop.conductor.plan import EvalPlan, make_plan
 from tests.conductor.driver import make_plan as plan_of
 
 
@@ -42,15 +43,58 @@ def test_each_setting_is_in_its_place() -> None:
     assert (plan.steps, plan.groups, plan.samples, plan.seed, plan.draw) == (9, 5, 3, 11, 7)
     assert (plan.max_staleness, plan.max_attempts, plan.partial_rollout, plan.mask_offpolicy) == (2, 6, True, True)
     assert (plan.publish_every, plan.checkpoint_every) == (31, 37)
-    assert (plan.eval_every, plan.eval_first, plan.eval_names, plan.eval_samples) == (23, False, ("a", "b"), 4)
+    assert (plan.eval_every, plan.eval_first, list(plan.evals)) == (23, False, ["a", "b"])
     assert plan.sampling == Sampling(
         max_new_tokens=13, temperature=0.7, top_p=0.8, top_k=17, stop=("x",), stop_token_ids=(19,),
         skip_special_tokens=True,
     )  # fmt: skip
-    assert plan.eval_sampling == Sampling(
+    sampling = Sampling(
         max_new_tokens=29, temperature=0.0, top_p=0.8, top_k=17, stop=("x",), stop_token_ids=(19,),
         skip_special_tokens=True,
     )  # fmt: skip
+    assert plan.evals == dict.fromkeys(["a", "b"], EvalPlan(sampling=sampling, samples=4))
+
+
+def test_a_set_goes_before_the_flags_and_they_before_the_rollout_s() -> None:
+    rollout = RolloutSettings(num_rollout=1, rollout_max_response_len=13, rollout_top_k=17, rollout_stop=["x"])
+    own = EvalSet(
+        path="a",
+        n_samples_per_eval_prompt=5,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=3,
+        max_response_len=99,
+        min_new_tokens=2,
+        stop=["y"],
+        stop_token_ids=[1],
+    )
+    evaluation = EvalSettings(
+        eval_sets={"own": own, "flags": EvalSet(path="b", stop=[])},
+        eval_prompt_data=["no", "more"],
+        n_samples_per_eval_prompt=4,
+        eval_temperature=0.0,
+        eval_top_p=0.8,
+        eval_max_response_len=29,
+        eval_min_new_tokens=7,
+        eval_max_context_len=50,
+    )
+    plan = make_plan(rollout, evaluation, TrainerSettings())
+    assert plan.evals["own"] == EvalPlan(
+        sampling=Sampling(
+            max_new_tokens=99, temperature=0.5, top_p=0.9, top_k=3, min_new_tokens=2, stop=("y",), stop_token_ids=(1,)
+        ),
+        samples=5,
+        max_context=50,
+    )
+    sampling = Sampling(max_new_tokens=29, temperature=0.0, top_p=0.8, top_k=17, min_new_tokens=7)
+    assert plan.evals["flags"] == EvalPlan(sampling=sampling, samples=4, max_context=50)
+    assert plan.eval_of("gone") == EvalPlan(sampling=plan.sampling)
+
+
+@pytest.mark.parametrize(("prompt", "room"), [(10, 29), (21, 29), (22, 28), (49, 1), (60, 1)])
+def test_an_answer_ends_with_the_context(prompt: int, room: int) -> None:
+    plan = EvalPlan(sampling=Sampling(max_new_tokens=29, min_new_tokens=28, top_k=2), max_context=50)
+    assert plan.sampling_for(prompt) == Sampling(max_new_tokens=room, min_new_tokens=min(28, room), top_k=2)
 
 
 @pytest.mark.parametrize(

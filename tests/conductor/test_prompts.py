@@ -10,7 +10,8 @@ import pytest
 from schemas.arrays import pack_tokens
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
-from slime_events.core.config.rollout import EvalSettings, RolloutSettings
+from slime_events.core.config.evaluation import EvalSettings
+from slime_events.core.config.rollout import RolloutSettings
 from slime_events.loop.conductor import prompts, user_data_source
 from slime_events.loop.conductor.prompt_sampler import PromptSampler, make_prompt_sampler
 from slime_events.loop.conductor.prompts import PromptFeed

@@ -61,7 +61,11 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
         ("--eval-interval 5 --eval-prompt-data a x.jsonl b", "eval_prompt_data|'b'"),
         ("--eval-interval 5 --eval-prompt-data a x.jsonl a y.jsonl", "'a' twice"),
         ("--group-rm", "group_rm|custom_rm_path"),
-        ("--group-rm --custom-rm-path m:f --eval-interval 1 --eval-prompt-data a x", "group_rm|eval_interval"),
+        ("--eval-interval 1 --eval-prompt-data a.b x", "eval_prompt_data|'a.b'"),
+        ("--eval-interval 1 --eval-prompt-data train x", "eval_prompt_data|'train'"),
+        ("--eval-top-p 1.5", "eval_top_p is 1.5"),
+        ("--eval-min-new-tokens 9 --eval-max-response-len 8", "eval_min_new_tokens 9|eval_max_response_len 8"),
+        ("--eval-max-context-len 8 --eval-max-prompt-len 8", "eval_max_prompt_len 8|eval_max_context_len 8"),
         ("--max-staleness -1", "max_staleness is -1"),
         ("--max-staleness 0 --update-weights-interval 3", "update_weights_interval 3|max_staleness 0"),
         ("--run a.b", "run is 'a.b'|NATS"),
@@ -273,7 +277,7 @@ def test_missing_paths_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
         "hf_checkpoint /m",
         "ref_load /r",
         "prompt_data /d/p.jsonl",
-        "eval_prompt_data /e.jsonl",
+        "--eval-prompt-data: set 'a': path /e.jsonl",
         "archive_prompts /a/demo",
     ]
     assert "hf download" in absent[0]

@@ -72,7 +72,7 @@ def test_names_may_be_given_on_the_command_line(tmp_path: Path) -> None:
         ("a-b: 2\n", "'a-b' cannot be a name"),
         ("a: null\n", "a is null"),
         ("a: {b: [null]}\n", "a is null"),
-        ("a: 2026-01-01\n", "a is date"),
+        ("a: !!binary aGk=\n", "a is bytes"),
         ("a: {1: 2}\n", "has the key 1"),
         ("max_turns: many\n", "max_turns is 'many', and should be"),
     ],

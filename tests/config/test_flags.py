@@ -195,6 +195,7 @@ def test_the_default_of_a_field_is_what_no_flag_gives() -> None:
     derived = {
         *("eps_clip_high", "global_batch_size", "num_steps_per_rollout", "hf_checkpoint", "num_rollout", "rm_type"),
         *("eval_temperature", "eval_top_p", "eval_top_k", "eval_max_response_len", "eval_input_key", "eval_on"),
+        "eval_tool_key",
     }
     for field in settings_fields():
         if field.name not in derived:

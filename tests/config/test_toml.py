@@ -25,6 +25,9 @@ SINGLE: dict[Kind, st.SearchStrategy[Any]] = {
     Kind.STR: TEXTS,
     Kind.JSON: st.dictionaries(TEXTS, st.one_of(st.integers(), st.booleans(), TEXTS, st.lists(TEXTS)), max_size=3),
 }
+SETS = st.fixed_dictionaries(
+    {"path": TEXTS}, optional={"temperature": SINGLE[Kind.FLOAT], "metadata_overrides": SINGLE[Kind.JSON]}
+)
 SGLANG = st.fixed_dictionaries({}, optional={"mem_fraction_static": SINGLE[Kind.FLOAT], "log_level": TEXTS})
 MEGATRON = st.fixed_dictionaries({}, optional={"recompute_num_layers": SINGLE[Kind.INT], "swiglu": st.just(True)})
 
@@ -32,6 +35,8 @@ MEGATRON = st.fixed_dictionaries({}, optional={"recompute_num_layers": SINGLE[Ki
 def values_of(field: SettingsField) -> st.SearchStrategy[Any]:
     if field.type.choices:
         return st.sampled_from(field.type.choices)
+    if field.name == "eval_sets":
+        return st.dictionaries(TEXTS, SETS, max_size=3)
     single = SINGLE[field.type.kinds[0]]
     return st.lists(single, max_size=3) if field.type.many else single
 

@@ -16,9 +16,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.errors import DataError, ImpossibleCombination, InvalidValue, TooManyBadLines
+from schemas.errors import DataError, ImpossibleCombination, TooManyBadLines
 from slime_events.core.config.data import DataSettings
-from slime_events.core.config.rollout import EvalSettings
+from slime_events.core.config.evaluation import EvalSet, EvalSettings
 from slime_events.loop.prompts.prompt import BadReason, BadRow, Problem, PromptRow, make_prompt
 from slime_events.loop.prompts.reader import parse_path
 from slime_events.loop.prompts.source import PromptSource, epoch_order, eval_sources
@@ -192,8 +192,8 @@ def test_a_prompt_of_just_the_length_fits(longest: int | None, fits: bool) -> No
 def test_an_evaluation_is_in_the_order_of_its_file(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", prompts(9))
     data = DataSettings(prompt_data="x", rollout_shuffle=True)
-    ((_, source),) = eval_sources(EvalSettings(eval_prompt_data=["a", str(path)]), data)
-    assert texts(source.take(0, 9)) == [f"p{index}" for index in range(9)]
+    found = eval_sources(EvalSettings(eval_prompt_data=["a", str(path)]), data)["a"]
+    assert texts(found.source.take(0, 9)) == [f"p{index}" for index in range(9)]
 
 
 def test_what_cannot_be_a_source(tmp_path: Path) -> None:
@@ -250,10 +250,33 @@ def test_evaluation_sets(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [{"q": "one", "a": 1}])
     settings = EvalSettings(eval_prompt_data=["aime", str(path), "half", f"{path}@[:1]"], eval_input_key="q")
     sources = eval_sources(settings, DataSettings(prompt_data="x", rollout_shuffle=True, label_key="a"))
-    assert [(name, len(source)) for name, source in sources] == [("aime", 1), ("half", 1)]
-    (row,) = sources[0][1].take(0, 1)
+    assert [(name, len(found.source)) for name, found in sources.items()] == [("aime", 1), ("half", 1)]
+    (row,) = sources["aime"].source.take(0, 1)
     assert isinstance(row, PromptRow)
     assert (row.text, row.label) == ("one", 1)
-    for broken in (["aime"], ["a", str(path), "a", str(path)]):
-        with pytest.raises(InvalidValue, match="eval-prompt-data"):
-            eval_sources(EvalSettings(eval_prompt_data=broken), DataSettings())
+
+
+def test_a_set_is_read_by_its_own_keys(tmp_path: Path) -> None:
+    """Those that it does not say are the flags', and a label key of "" means that it has no labels."""
+    line = {"q": "one", "a": 1, "input": "two", "label": 2, "more": {"x": 1}, "metadata": {"x": 2}, "t": [{"n": 1}]}
+    path = str(write(tmp_path / "a.jsonl", [line]))
+    own = EvalSet(path=path, input_key="q", label_key="a", metadata_key="more", tool_key="t")
+    sets = {"own": own, "flags": EvalSet(path=path), "bare": EvalSet(path=path, label_key="")}
+    settings = EvalSettings(eval_sets=sets, eval_prompt_data=["no", "more"])
+    sources = eval_sources(settings, DataSettings(label_key="label"))
+    rows = {name: found.source.read(0, range(1))[0] for name, found in sources.items()}
+    seen = {name: (row.text, row.label, row.metadata, row.tools) for name, row in rows.items()}
+    assert seen == {
+        "own": ("one", 1, {"x": 1}, [{"n": 1}]),
+        "flags": ("two", 2, {"x": 2}, None),
+        "bare": ("two", None, {"x": 2}, None),
+    }
+
+
+@pytest.mark.parametrize(("own", "run", "fits"), [(1, 3, False), (None, 3, True), (None, 1, False), (3, 1, True)])
+def test_questions_have_a_longest_of_their_own(tmp_path: Path, own: int | None, run: int, fits: bool) -> None:
+    path = write(tmp_path / "a.jsonl", [{"input": "ab"}])
+    settings = EvalSettings(eval_prompt_data=["a", str(path)], eval_max_prompt_len=own)
+    found = eval_sources(settings, DataSettings(), CharTokenizer(), run)["a"]
+    (row,) = found.source.read(0, range(1))
+    assert isinstance(row, PromptRow) is fits

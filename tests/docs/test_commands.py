@@ -53,6 +53,8 @@ def _understand(command: Command) -> None:
     if len(command.words) == 1:
         assert command.words[0] in COMMANDS
         return
+    for file in (word for word in command.words if word.endswith(".yaml")):
+        Path(file).write_text("datasets: {a: {path: a.jsonl}}")
     parsed = parse(command.words)
     if parsed is None:
         return  # it asks for the help

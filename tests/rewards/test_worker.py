@@ -78,11 +78,14 @@ def test_a_sample_s_own_grader_goes_before_the_run_s(folder: Path) -> None:
 
 def test_only_a_group_grader_is_given_groups(folder: Path) -> None:
     path = "mine.py:group"
-    assert resolve_group(RewardSettings(custom_rm_path=path), user_dir=folder) is None
-    assert resolve_group(RewardSettings(rm_type="exact", group_rm=True), user_dir=folder) is None
-    found = resolve_group(RewardSettings(custom_rm_path=path, group_rm=True), user_dir=folder)
+    one = Sample()
+    assert resolve_group(RewardSettings(custom_rm_path=path), one, user_dir=folder) is None
+    assert resolve_group(RewardSettings(rm_type="exact", group_rm=True), one, user_dir=folder) is None
+    found = resolve_group(RewardSettings(custom_rm_path=path, group_rm=True), one, user_dir=folder)
     assert found is not None
     assert found.name.endswith(":group")
+    own = Sample(custom_rm_path=path)
+    assert resolve_group(RewardSettings(custom_rm_path="mine.py:no", group_rm=True), own, user_dir=folder) == found
 
 
 def test_a_group_grader_gives_as_many_values_as_there_are_samples(folder: Path) -> None:

@@ -21,13 +21,14 @@ from serve_apps.rollout_worker import EngineContext, InlineRewards, RolloutWorke
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.data import DataSettings
+from slime_events.core.config.evaluation import EvalSet
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.participant import Participant
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
-from slime_events.loop.prompts.source import PromptSource
+from slime_events.loop.prompts.source import EvalSource, PromptSource
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.plugins.filters.decide import run_filter
 from slime_events.plugins.sample_view import group_samples
@@ -52,7 +53,10 @@ def keep_all(group: Any) -> Any:
 
 def make_feed(folder: Path, prompts: Sequence[Any], evaluations: Mapping[str, Sequence[Any]]) -> PromptFeed:
     """Prompts from files that are written into the folder. A row is a text, or a whole line as a dict."""
-    sources = {name: _source(folder / f"{name}.jsonl", rows) for name, rows in evaluations.items()}
+    sources = {
+        name: EvalSource(_source(folder / f"{name}.jsonl", rows), EvalSet(path=""))
+        for name, rows in evaluations.items()
+    }
     train = _source(folder / "train.jsonl", prompts) if prompts else None
     return PromptFeed(train, sources, DataSettings(input_key="input", label_key="label"), Letters(), MAX_PROMPT)
 

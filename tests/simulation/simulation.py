@@ -31,6 +31,7 @@ from storage.follow import Follower
 from storage.jetstream.address import NatsAddress
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
+from tests.plans import with_evals
 from tests.scripted_engine import Script, ScriptedEngine
 from tests.simulation.parts import InstantPool, Line, ScriptedRanks
 from tests.simulation.roles import make_conductor, make_feed, make_trainer, run_engine, run_grader
@@ -44,7 +45,7 @@ DEADLINE_S = 120.0
 
 def make_plan(**changes: Any) -> Plan:
     """Five steps of two groups of three samples of 24 tokens."""
-    return Plan(**({"steps": 5, "groups": 2, "samples": 3, "sampling": SAMPLING} | changes))
+    return Plan(**({"steps": 5, "groups": 2, "samples": 3, "sampling": SAMPLING} | with_evals(changes, SAMPLING)))
 
 
 class Simulation:
@@ -129,15 +130,16 @@ class Simulation:
         lease_s: float = 60.0,
         weights_deadline_s: float = 60.0,
         hold_s: float = HOLD_S,
+        **more: Any,
     ) -> Line:
-        """One more engine; its way to the log."""
+        """One more engine; its way to the log. more: arguments of `run_engine`."""
         line = Line(self.log)
         self.lines.append(line)
         name = name or f"engine-{len(self.lines)}"
         engine = ScriptedEngine(script) if isinstance(script, Script | None) else script
         worker = Participant(line, "engine", name, incarnation=self._incarnation)
         deadlines = {"lease_s": lease_s, "weights_deadline_s": weights_deadline_s, "hold_s": hold_s}
-        serving = run_engine(worker, engine, room=room, rule=rule, **deadlines)
+        serving = run_engine(worker, engine, room=room, rule=rule, **deadlines, **more)
         self.engines[name] = asyncio.create_task(serving, name=name)
         return line
 

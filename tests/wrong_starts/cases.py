@@ -60,6 +60,15 @@ FILES = {
     "list.jsonl": "[1, 2]\n",
     "other.jsonl": '{"question": "1+1", "label": "2"}\n',
     "seven.jsonl": '{"messages": 7, "label": "2"}\n',
+    "key.yaml": "datasets: [{name: a, path: data/eval.jsonl, temprature: 1}]\n",
+    "pathless.yaml": "datasets: [{name: a}]\n",
+    "absent.yaml": "datasets: [{name: a, path: nowhere.jsonl}]\n",
+    "type.yaml": "datasets: [{name: a, path: data/eval.jsonl, temperature: hot}]\n",
+    "twice.yaml": "datasets: [{name: a, path: data/eval.jsonl}, {name: a, path: data/eval.jsonl}]\n",
+    "grader.yaml": "datasets: [{name: a, path: data/eval.jsonl, rm_type: nosuch}]\n",
+    "reward.yaml": "datasets: [{name: a, path: data/eval.jsonl, custom_rm_path: own.py:nothing}]\n",
+    "made.yaml": "datasets: [{name: a, path: data/eval.jsonl, custom_generate_function_path: own.py:nothing}]\n",
+    "field.yaml": "datasets: [{name: a, path: data/eval.jsonl, input_key: nosuch}]\n",
     "unlabelled.jsonl": '{"messages": [{"role": "user", "content": "1+1"}]}\n',
     "ungraded.jsonl": json.dumps({**ROW, "metadata": {"rm_type": "nope"}}),
     "uninstructed.jsonl": json.dumps({**ROW, "metadata": {"rm_type": "ifbench", "instruction_id_list": ["a:b"]}}),
@@ -199,6 +208,24 @@ DATA = [
     Case.train("evaluation: no such file", "--eval-prompt-data", "a", "nowhere.jsonl", names="nowhere.jsonl"),
     Case.train("evaluation: empty", "--eval-prompt-data", "a", "empty.jsonl"),
     Case.train("evaluation: no such key", "--eval-input-key", "question", names="question"),
+    Case.train("evaluation: no such YAML", "--eval-config", "nowhere.yaml", names="nowhere.yaml"),
+    Case.train(
+        "evaluation: an unknown key", "--eval-config", "key.yaml", names="key.yaml: set 'a' has no key temprature"
+    ),
+    Case.train("evaluation: no path", "--eval-config", "pathless.yaml", names="pathless.yaml: set 'a' has no path"),
+    Case.train(
+        "evaluation: a file that is not there", "--eval-config", "absent.yaml", names="set 'a': path nowhere.jsonl"
+    ),
+    Case.train("evaluation: of another type", "--eval-config", "type.yaml", names="set 'a': temperature is 'hot'"),
+    Case.train(
+        "evaluation: one name twice", "--eval-config", "twice.yaml", names="twice.yaml: two sets are called 'a'"
+    ),
+    Case.train("evaluation: no such grader", "--eval-config", "grader.yaml", names="set 'a': rm_type"),
+    Case.train("evaluation: no such reward", "--eval-config", "reward.yaml", names="set 'a': custom_rm_path"),
+    Case.train(
+        "evaluation: no such generate", "--eval-config", "made.yaml", names="set 'a': custom_generate_function_path"
+    ),
+    Case.train("evaluation: no such field", "--eval-config", "field.yaml", names="set 'a'"),
     Case.train("evaluation: a path without a name", "--eval-prompt-data", "data/eval.jsonl", names="eval_prompt_data"),
     Case.train("dumps: not there", "--load-debug-rollout-data", "dumps/{rollout_id}.pt"),
 ]

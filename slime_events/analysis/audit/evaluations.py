@@ -6,6 +6,7 @@ from schemas.evals import EvalCompleted
 from schemas.event import Purpose
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutRequested
+from slime_events.algorithms.pass_rate import pass_rate
 from slime_events.analysis.audit.check import Check, Counts
 from slime_events.analysis.audit.ledger import Fate, Ledger, SampleEntry
 
@@ -62,6 +63,10 @@ class Evaluations(Check):
             if not math.isclose(getattr(event, name), value, rel_tol=1e-9, abs_tol=1e-12):
                 wrong = f"its {name} is {getattr(event, name)!r}, and the log gives {value!r}"
                 self.find(wrong, "the evaluation's curve is wrong")
+        answers = [[s.reward or 0.0 for s in group.samples.values() if not s.rollout] for group in groups]
+        rates = pass_rate([reward for one in answers for reward in one], list(map(len, answers)))
+        if event.pass_rates and event.pass_rates != rates:  # empty before releases recorded them
+            self.find(f"its pass rates are {event.pass_rates}, and the log gives {rates}", "its curve is wrong")
 
     def counts(self) -> Counts:
         return self.seen | {"under way": len(self._groups)}

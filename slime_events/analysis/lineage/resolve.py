@@ -304,9 +304,12 @@ def _members(ancestor: Ancestor, group: model.Group) -> tuple[str, ...]:
     """The group's samples, or those that it may have."""
     if group.verdict is not None and group.verdict.event.samples:
         return group.verdict.event.samples
-    settings, is_eval = ancestor.opened.settings, group.prompt and group.prompt.event.purpose is Purpose.EVAL
-    count = settings.evaluation.n_samples_per_eval_prompt if is_eval else settings.rollout.n_samples_per_prompt
-    return tuple(sample_id(group.group, index) for index in range(count))
+    settings, prompt = ancestor.opened.settings, group.prompt and group.prompt.event
+    count: int | None = settings.rollout.n_samples_per_prompt
+    if prompt and prompt.purpose is Purpose.EVAL:
+        asked = settings.evaluation.sets().get(prompt.dataset)
+        count = asked.n_samples_per_eval_prompt if asked else settings.evaluation.n_samples_per_eval_prompt
+    return tuple(sample_id(group.group, index) for index in range(count or 0))
 
 
 async def _approximate(ancestor: Ancestor) -> list[int]:

@@ -32,7 +32,7 @@ KEPT = 50
 """Step lines that are kept at least."""
 EXPECTS = 10
 """Steps by whose seconds the others are expected."""
-EVAL_FIELDS = ("dataset", "version", "mean", "samples", "failed", "oldest_version", "newest_version")
+EVAL_FIELDS = ("dataset", "version", "mean", "pass_rates", "samples", "failed", "oldest_version", "newest_version")
 
 
 class StepLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ CODE_ONLY = frozenset({"filter", "filter_digest", "functions", "post_process", "
 """Which code decided, not what: the same verdict by another filter is the same decision."""
 OUTCOMES = frozenset({"removed", "log_function"})
 """What functions decided that may do something else the next time: it is as recorded."""
-LATER = frozenset({"place"})
+LATER = frozenset({"place", "pass_rates"})
 """Fields that older logs do not have: nothing is decided by them, and none of them differs from what is missing."""
 ROUNDED = frozenset({"figures"})
 """Computed by numpy, whose sums may differ in the last digit from one machine to another."""
@@ -63,7 +63,7 @@ def is_same(one: Event, other: Event) -> bool:
 def _same(name: str, one: Any, other: Any) -> bool:
     if one == other:
         return True
-    if name in LATER and (one is None or other is None):
+    if name in LATER and (one in (None, {}) or other in (None, {})):
         return True
     if isinstance(one, Array) and isinstance(other, Array):
         return (one.dtype, one.n, one.digest()) == (other.dtype, other.n, other.digest())

@@ -80,7 +80,7 @@ class Regrader:
     def _name(self, group: Group, sample: str) -> str:
         """The built-in grader of a sample; empty for a user's own."""
         prompt, completed = prompt_of(group), completed_of(group.samples[sample])
-        if not (prompt.metadata or completed.metadata or completed.attributes):
+        if not (prompt.metadata or prompt.custom_rm_path or completed.metadata or completed.attributes):
             return self._usual
         return grader_name(self._settings, completed_sample(completed, prompt))
 

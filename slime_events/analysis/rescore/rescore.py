@@ -47,8 +47,8 @@ async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = Non
     judge = make_group_filter(settings.rollout, ArgsView.of_run(settings))
     was, now = (PostProcess.of(one.reward, ArgsView.of_run(one)) for one in (change.before, settings))
     comparison = Comparison(change, judge if filtered else None, opened.fetch, out, most, (was, now))
-    own = change.regrade and (settings.reward.custom_rm_path or settings.rollout.custom_generate_function_path)
-    fetch = opened.fetch if own else None
+    own = settings.reward.custom_rm_path or settings.rollout.custom_generate_function_path
+    fetch = opened.fetch if change.regrade and (own or settings.evaluation.has_functions) else None
     collector = Collector(opened.run, fetch)
     regrading = Regrader(
         settings.reward, ArgsView.of_run(settings).as_dict(), fetch=fetch, trajectories=collector.trajectories

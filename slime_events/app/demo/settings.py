@@ -9,8 +9,9 @@ from slime_events.app.demo.smollm2 import converted
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.engine import EngineSettings
+from slime_events.core.config.evaluation import EvalSettings
 from slime_events.core.config.reward import RewardSettings
-from slime_events.core.config.rollout import EvalSettings, RolloutSettings
+from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import RunSettings, TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 

@@ -129,6 +129,14 @@ def _check_plug_points(settings: TrainSettings) -> None:
         _try("--rm-type", _check_grader, reward)
     if rollout.custom_generate_function_path:
         _try("--custom-generate-function-path", _check_generate, rollout.custom_generate_function_path)
+    for name, one in settings.evaluation.sets().items():
+        where = settings.evaluation.where(name)
+        if one.custom_rm_path:
+            _try(f"{where}: custom_rm_path", _check_reward, one.custom_rm_path, reward.group_rm)
+        elif one.rm_type and not reward.custom_rm_path:
+            _try(f"{where}: rm_type", _check_grader, replace(reward, rm_type=one.rm_type))
+        if one.custom_generate_function_path:
+            _try(f"{where}: custom_generate_function_path", _check_generate, one.custom_generate_function_path)
     for path in rollout.rollout_sample_hook_path:
         _try("--rollout-sample-hook-path", _check_hook, path)
 
@@ -187,10 +195,10 @@ def _check_data(settings: TrainSettings) -> None:
     if data.prompt_data and not data.data_source_path:
         _try("--prompt-data", check_first_rows, data)
         _try("--prompt-data", _check_row_graders, data, settings)
-    for path in evaluation.eval_prompt_data[1::2]:
-        rows = eval_data(evaluation, data, path)
-        _try("--eval-prompt-data", check_first_rows, rows)
-        _try("--eval-prompt-data", _check_row_graders, rows, settings)
+    for name, one in evaluation.sets().items():
+        where, rows = evaluation.where(name), eval_data(one, data)
+        _try(where, check_first_rows, rows)
+        _try(where, _check_row_graders, rows, settings)
     if settings.debug.load_debug_rollout_data:
         _try("--load-debug-rollout-data", _check_dump, settings.debug.load_debug_rollout_data)
 

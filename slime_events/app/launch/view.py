@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from schemas.evals import EvalCompleted
+from schemas.evals import EvalCompleted, rates_text
 from slime_events.analysis.model.progress import Progress, StepLine
 from slime_events.app.launch.sparkline import sparkline
 from slime_events.core.state.run import RunState
@@ -75,7 +75,8 @@ class PlainView(View):
             made_by = f" (answers by {done.other_versions})" if done.other_versions else ""
             failed = f", {done.failed} failed" if done.failed else ""
             what = f"eval {done.dataset} of version {done.version}{made_by}"
-            self.note(f"{what}: {done.mean:.3f} over {done.samples} samples{failed}")
+            rates = f", {rates_text(done.pass_rates)}" if done.pass_rates else ""
+            self.note(f"{what}: {done.mean:.3f} over {done.samples} samples{rates}{failed}")
         self._evals = len(progress.figures.evals)
 
 
@@ -138,7 +139,8 @@ def screen(progress: Progress, steps: int, *, seconds: float, waits_for: WaitsFo
 def _eval(done: EvalCompleted) -> str:
     failed = f" ({done.failed} of {done.samples} failed)" if done.failed else ""
     made_by = f" by {done.other_versions}" if done.other_versions else ""
-    return f"{done.dataset} v{done.version}{made_by} {done.mean:.3f}{failed}"
+    rates = f" ({rates_text(done.pass_rates)})" if done.pass_rates else ""
+    return f"{done.dataset} v{done.version}{made_by} {done.mean:.3f}{rates}{failed}"
 
 
 def _figures(progress: Progress) -> Table:

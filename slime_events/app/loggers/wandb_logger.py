@@ -39,7 +39,7 @@ class WandbLogger:
                 name=name + tail,
                 id=own.wandb_run_id or run.id,
                 resume="allow",
-                mode=mode,
+                mode=mode,  # type: ignore[arg-type, unused-ignore]  # one of its choices
                 dir=str(folder),
                 config=msgspec.to_builtins(settings),
                 settings=wandb.Settings(console="off", **{key: value for key, value in given.items() if value}),

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.evaluation import EvalSet, name_problem, sampling_problems
 from slime_events.core.config.fields import settings_fields
 from slime_events.core.config.settings import TrainSettings
 
@@ -222,15 +223,29 @@ def _trainer(settings: TrainSettings) -> Iterator[str]:
 def _evaluation(settings: TrainSettings) -> Iterator[str]:
     evaluation = settings.evaluation
     pairs = evaluation.eval_prompt_data
-    if evaluation.eval_interval is not None and not pairs:
-        yield f"eval_interval {evaluation.eval_interval} needs eval_prompt_data: there is nothing to evaluate on."
+    if evaluation.eval_interval is not None and not (pairs or evaluation.eval_sets):
+        yield (
+            f"eval_interval {evaluation.eval_interval} needs eval_prompt_data or eval_config: there is nothing to "
+            "evaluate on."
+        )
     if len(pairs) % 2:
         yield f"eval_prompt_data holds pairs of a name and a path, and {pairs[-1]!r} is left over."
     names = pairs[0 : len(pairs) - len(pairs) % 2 : 2]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"eval_prompt_data names {name!r} twice: results are told apart by their names."
-    if evaluation.eval_temperature is not None and evaluation.eval_temperature < 0:
-        yield f"eval_temperature is {evaluation.eval_temperature}: it cannot be below 0, and 0 is greedy."
+    for name in dict.fromkeys(names):
+        if problem := name_problem(name):
+            yield f"eval_prompt_data: set {name!r}: {problem}"
+    room, longest = evaluation.eval_max_context_len, evaluation.eval_max_prompt_len
+    if room is not None and longest is not None and longest >= room:
+        yield f"eval_max_prompt_len {longest} leaves no room for an answer in eval_max_context_len {room}."
+    flags, rollout = evaluation.over(EvalSet(path="")), settings.rollout
+    training = EvalSet(path="", top_p=rollout.rollout_top_p, top_k=rollout.rollout_top_k)
+    said = list(sampling_problems(training, "eval_"))
+    yield from (problem for problem in sampling_problems(flags, "eval_") if problem not in said)
+    said = list(sampling_problems(flags))
+    for name, one in evaluation.sets().items():
+        yield from (f"{evaluation.where(name)}: {problem}" for problem in sampling_problems(one) if problem not in said)
 
 
 def _grading(settings: TrainSettings) -> Iterator[str]:
@@ -241,8 +256,6 @@ def _grading(settings: TrainSettings) -> Iterator[str]:
             "Nobody grades: set rm_type (a prompt's own metadata.rm_type goes before it), custom_rm_path, or a "
             "custom_generate_function_path that sets sample.reward."
         )
-    if reward.group_rm and settings.evaluation.eval_interval is not None:
-        yield "group_rm excludes eval_interval: a group's grader cannot grade the single samples of an evaluation."
     if reward.group_rm and not reward.custom_rm_path:
         yield "group_rm needs custom_rm_path: the built-in graders grade one sample at a time."
     if "remote_rm" in (reward.rm_type or "") and not reward.custom_rm_path and not reward.rm_url:

@@ -10,14 +10,12 @@ NULL = "is null: leave it out, and read it with getattr(args, name, None)"
 
 def read_yaml(path: str, flag: str) -> dict[str, Any]:
     """A YAML mapping of texts to JSON values, or None. Raises InvalidValue, which names flag and file."""
-    import yaml  # type: ignore[import-untyped]  # only who gives such a file waits for it
+    from slime_events.core.config.yaml_text import parse_yaml  # only who gives such a file waits for it
 
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        values = parse_yaml(Path(path).read_text(encoding="utf-8"), f"{flag} {path}")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidValue(f"{flag} {path} cannot be read: {error}") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise InvalidValue(f"{flag} {path} is not YAML: {' '.join(str(error).split())}") from error
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -41,4 +39,4 @@ def _problem(value: Any) -> str:
         return NULL
     if isinstance(value, str | bool | float) or (isinstance(value, int) and -(2**63) <= value < 2**63):
         return ""
-    return f"is {type(value).__name__} {value}: put it in quotes, and read it as text"
+    return f"is {type(value).__name__} {value}, and should be a JSON value"

@@ -1,12 +1,13 @@
 """Settings that follow from others: slime's rules for those that are left out, and our own."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from msgspec.structs import replace
 
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.engine import Device
-from slime_events.core.config.rollout import EvalSettings, RolloutSettings, staleness_bound
+from slime_events.core.config.evaluation import EvalSettings
+from slime_events.core.config.rollout import RolloutSettings, staleness_bound
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 
@@ -14,7 +15,7 @@ LOADED = "rollouts are loaded (load_debug_rollout_data)"
 _GENERATION = {
     "data": "prompt_data prompt_sampler data_source_path archive_prompts archive_where archive_reuse "
     "buffer_filter_path",
-    "evaluation": "eval_interval eval_prompt_data",
+    "evaluation": "eval_interval eval_prompt_data eval_config eval_sets",
     "rollout": "over_sampling_batch_size dynamic_sampling_filter_path partial_rollout "
     "mask_offpolicy_in_partial_rollout custom_generate_function_path rollout_sample_hook_path "
     "rollout_sample_filter_path rollout_all_samples_process_path custom_rollout_log_function_path "
@@ -56,7 +57,7 @@ def _without_generation(settings: TrainSettings) -> tuple[TrainSettings, list[st
         defaults = {name: getattr(type(given)(), name) for name in names}
         unused += [name for name in names if getattr(given, name) != defaults[name]]
         settings = replace(settings, **{group: replace(given, **defaults)})
-    return settings, [name for name in unused if name != "eval_prompt_data"]
+    return settings, [name for name in unused if name not in ("eval_prompt_data", "eval_config", "eval_sets")]
 
 
 def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> tuple[TrainSettings, tuple[str, ...]]:
@@ -89,8 +90,7 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     if rollout.mask_offpolicy_in_partial_rollout and not rollout.partial_rollout:
         notes.append("mask_offpolicy_in_partial_rollout has no effect: partial_rollout is not set.")
     evaluation = _evaluation(settings.evaluation, settings)
-    if evaluation.eval_prompt_data and evaluation.eval_interval is None:
-        notes.append("eval_prompt_data is never used: eval_interval is not set.")
+    notes += _unused(evaluation, settings)
     if rollout.rollout_top_p != 1.0:
         notes.append(
             "rollout_top_p is not 1: engine and trainer take log-probs over the whole vocabulary all the same."
@@ -210,7 +210,25 @@ def _evaluation(evaluation: EvalSettings, settings: TrainSettings) -> EvalSettin
         "eval_max_response_len": rollout.rollout_max_response_len,
         "eval_input_key": data.input_key,
         "eval_label_key": data.label_key,
+        "eval_tool_key": data.tool_key,
         "eval_on": "version",
     }
+    if (context := evaluation.eval_max_context_len) is not None:
+        fallback["eval_max_prompt_len"] = context - 1
     missing = {name: value for name, value in fallback.items() if getattr(evaluation, name) is None}
     return replace(evaluation, **missing)
+
+
+def _unused(evaluation: EvalSettings, settings: TrainSettings) -> Iterator[str]:
+    """A sentence for each setting of evaluation that has no effect."""
+    if evaluation.eval_sets and evaluation.eval_prompt_data:
+        yield "eval_prompt_data has no effect: eval_config, or eval_sets, says what is evaluated."
+    if evaluation.eval_interval is None and (evaluation.eval_sets or evaluation.eval_prompt_data):
+        given = "eval_sets is" if evaluation.eval_sets else "eval_prompt_data is"
+        yield f"{given} never used: eval_interval is not set."
+    for name, one in evaluation.eval_sets.items():
+        if one.rm_type and settings.reward.custom_rm_path and not one.custom_rm_path:
+            yield (
+                f"{evaluation.where(name)}: custom_rm_path {settings.reward.custom_rm_path} grades it, and finds its "
+                f"rm_type {one.rm_type} in the metadata."
+            )

@@ -14,6 +14,7 @@ from slime_events.core.config import tables
 from slime_events.core.config.combinations import impossible
 from slime_events.core.config.custom_config import NULL, read_yaml
 from slime_events.core.config.derivations import derive
+from slime_events.core.config.eval_config import with_eval_config
 from slime_events.core.config.fields import Registered, honoured, settings_fields
 from slime_events.core.config.installed import InstalledField, megatron_fields, sglang_fields
 from slime_events.core.config.nearest import did_you_mean, nearest_text
@@ -96,6 +97,9 @@ def parse_settings(
         if occurrence.flag != "--config":
             _apply(draft, occurrence)
     _apply_custom_config(draft)
+    if "evaluation" in draft.values:
+        evaluation = with_eval_config(draft.values["evaluation"], _read_sets, draft.given)
+        draft.values["evaluation"] = evaluation
     settings, derived = derive(settings_from(kept(draft.values)), given=draft.given)
     if problems := [*impossible(settings), *registered.impossible(settings)]:
         raise ImpossibleCombination("\n".join(problems))
@@ -103,11 +107,15 @@ def parse_settings(
     return ParsedTrain(settings, (*draft.notes, *inert, *derived))
 
 
-def _read(path: str) -> str:
+def _read(path: str, flag: str = "--config") -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidValue(f"--config {path} cannot be read: {error}") from error
+        raise InvalidValue(f"{flag} {path} cannot be read: {error}") from error
+
+
+def _read_sets(path: str) -> str:
+    return _read(path, "--eval-config")
 
 
 def _split(argv: Sequence[str]) -> list[_Occurrence]:

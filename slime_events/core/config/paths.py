@@ -24,7 +24,8 @@ def missing_paths(settings: TrainSettings) -> list[str]:
         elif path and "://" not in path and not Path(path, "config.json").exists():
             problems.append(f"{name} {path} has no config.json: give the folder of a Hugging Face checkpoint.")
     files = [("prompt_data", data.prompt_data or "")]
-    files += [("eval_prompt_data", path) for path in settings.evaluation.eval_prompt_data[1::2]]
+    evaluation = settings.evaluation
+    files += [(f"{evaluation.where(name)}: path", one.path) for name, one in evaluation.sets().items()]
     for name, path in files:
         local = re.sub(r"@\[[^\]]*\]$", "", path).removeprefix("file://")
         if path and "://" not in local and not Path(local).exists():

@@ -100,26 +100,3 @@ def staleness_bound(*, max_staleness: int, publish_every: int, draw: int | None,
     """
     bound = max_staleness + publish_every - 1
     return bound if draw is None else bound + math.ceil((draw - 1) / groups)
-
-
-class EvalSettings(Settings, frozen=True, kw_only=True):
-    """Named data sets, every `eval_interval` versions, on the same engines as training.
-
-    eval_on `version`: all answers are made by the version that is evaluated, whatever engines train on meanwhile. Runs
-    recorded before this setting existed have none; it means `latest` there.
-    """
-
-    eval_interval: Annotated[int | None, doc("evaluate every N versions", above=0)] = None
-    eval_prompt_data: Annotated[list[str], doc("pairs: name path name path ...")] = field(default_factory=list)
-    eval_on: Annotated[
-        Literal["version", "latest"] | None,
-        doc("weights that make an evaluation's answers: those that it is of, or what engines run by then"),
-    ] = None
-    skip_eval_before_train: Annotated[bool, doc("no evaluation of the first version")] = False
-    eval_input_key: Annotated[str | None, doc("prompt field; default: input-key")] = None
-    eval_label_key: Annotated[str | None, doc("label field; default: label-key")] = None
-    n_samples_per_eval_prompt: Annotated[int, doc("samples per question", above=0)] = 1
-    eval_temperature: Annotated[float | None, doc("default: the rollout's")] = None
-    eval_top_p: Annotated[float | None, doc("default: the rollout's")] = None
-    eval_top_k: Annotated[int | None, doc("default: the rollout's")] = None
-    eval_max_response_len: Annotated[int | None, doc("default: the rollout's", above=0)] = None

@@ -6,9 +6,10 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.base import Settings, doc
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.engine import EngineSettings
+from slime_events.core.config.evaluation import EvalSettings
 from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.config.reward import RewardSettings
-from slime_events.core.config.rollout import EvalSettings, RolloutSettings
+from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.trainer import TrainerSettings
 
 

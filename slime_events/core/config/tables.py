@@ -132,11 +132,6 @@ _NOT_YET = {
     "models that see images are not built": "--multimodal-keys",
     "a run goes on where its log ends": "--start-rollout-id",
     "micro batches are balanced by tokens (--balance-data)": "--balance-by-flops",
-    "give the data sets with --eval-prompt-data NAME PATH": "--eval-config",
-    "evaluation has no tools of its own": "--eval-tool-key",
-    "evaluation has no prompt limit of its own (--rollout-max-prompt-len)": "--eval-max-prompt-len",
-    "evaluation has no lower length limit": "--eval-min-new-tokens",
-    "evaluation has no context limit of its own (--rollout-max-context-len)": "--eval-max-context-len",
     "--ref-load is a Hugging Face folder, which has no steps": "--ref-ckpt-step",
     "a trainer checkpoint is written and restored whole": (
         "--async-save --no-save-optim --no-save-rng --no-load-optim --no-load-rng --finetune "

@@ -112,6 +112,11 @@ class GroupState(msgspec.Struct, kw_only=True, gc=False):
         return list(first.values())
 
     @property
+    def answers(self) -> list[float]:
+        """The reward of each rollout, in index order, as that of its first sample; 0 where it has none."""
+        return [sample.reward or 0.0 for sample in self.samples.values() if not order_in_group(sample.sample)[1]]
+
+    @property
     def oldest(self) -> int:
         """The oldest weight version in it. A sample without tokens counts with the version that was requested."""
         versions = [s.min_version if s.oldest is None else s.oldest for s in self.samples.values()]

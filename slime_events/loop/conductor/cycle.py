@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from msgspec import UNSET
 
 from schemas.errors import DataError
-from schemas.event import Event, Purpose
+from schemas.event import Event
 from schemas.prompts import PromptRejected, PromptSubmitted
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.core.config.settings import TrainSettings
@@ -120,5 +120,5 @@ def evaluation(name: str, version: int, plan: Plan, feed: Feed) -> list[Event]:
     if not prompts:
         raise DataError(f"evaluation set {name!r} has no usable prompt: {len(events)} lines were refused")
     for prompt in prompts:
-        events += requests_for(prompt.group, prompt.tokens, plan, purpose=Purpose.EVAL, version=version)
+        events += requests_for(prompt.group, prompt.tokens, plan, evaluation=name, version=version)
     return events

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from schemas.evals import EvalCompleted
 from schemas.event import Event
 from schemas.prompts import PromptRejected, PromptSubmitted
+from slime_events.algorithms.pass_rate import pass_rate
 from slime_events.core.state.group import GroupState, SamplePhase
 from slime_events.core.state.run import EvalState, RunPhase, RunState
 from slime_events.loop.conductor.accept import GroupFilter, has_ended, verdicts
@@ -34,7 +35,7 @@ def evals_due(state: RunState, plan: Plan) -> list[tuple[str, int]]:
         return []
     if not plan.eval_exact or due == state.first or due % plan.publish_every == 0:
         version = due
-    return [(name, version) for name in plan.eval_names if state.evals_begun.get(name, -1) < due]
+    return [(name, version) for name in plan.evals if state.evals_begun.get(name, -1) < due]
 
 
 def evals_completed(state: RunState, plan: Plan) -> list[EvalCompleted]:
@@ -46,6 +47,7 @@ def evals_completed(state: RunState, plan: Plan) -> list[EvalCompleted]:
 def _result(evaluation: EvalState, groups: Sequence[GroupState]) -> EvalCompleted:
     samples = [sample for group in groups for sample in group.samples.values()]
     graded = [s for s in samples if s.reward is not None]
+    answers = [group.answers for group in groups]
     return EvalCompleted(
         dataset=evaluation.dataset,
         version=evaluation.version,
@@ -55,6 +57,7 @@ def _result(evaluation: EvalState, groups: Sequence[GroupState]) -> EvalComplete
         mean_length=sum(s.length for s in samples) / len(samples),
         oldest_version=min((s.oldest for s in samples if s.oldest is not None), default=evaluation.version),
         newest_version=max((s.newest for s in samples if s.newest is not None), default=evaluation.version),
+        pass_rates=pass_rate([reward for one in answers for reward in one], list(map(len, answers))),
     )
 
 

@@ -74,43 +74,43 @@ def sample_seed(seed: int, sample: str) -> int:
 
 
 def requests_for(
-    group: str, prompt: Array, plan: Plan, *, purpose: Purpose = Purpose.TRAIN, version: int, order: int = -1
+    group: str, prompt: Array, plan: Plan, *, evaluation: str | None = None, version: int, order: int = -1
 ) -> list[RolloutRequested]:
     """A request per sample of a group, for weights `version` or newer; an evaluation is of that version.
 
-    order: of the group among the run's training groups.
+    evaluation: its data set. order: of the group among the run's training groups.
     """
-    samples = plan.samples if purpose is Purpose.TRAIN else plan.eval_samples
+    samples = plan.samples if evaluation is None else plan.eval_of(evaluation).samples
     return [
-        _request(group, prompt, sample_id(group, index), plan, purpose, version, order, min_version=version)
+        _request(group, prompt, sample_id(group, index), plan, evaluation, version, order, min_version=version)
         for index in range(samples)
     ]
 
 
 def _request(
-    group: str, prompt: Array, sample: str, plan: Plan, purpose: Purpose, version: int, order: int, **more: Any
+    group: str, prompt: Array, sample: str, plan: Plan, evaluation: str | None, version: int, order: int, **more: Any
 ) -> RolloutRequested:
     """version: that an evaluation is of; where evaluations are exact, no newer weights may make its answers."""
-    training, (index, _) = purpose is Purpose.TRAIN, order_in_group(sample)
+    training, (index, _) = evaluation is None, order_in_group(sample)
     return RolloutRequested(
         sample=sample,
         group=group,
         index=index,
-        place=_place(group, index, order, plan, training=training),
+        place=_place(group, index, order, plan, evaluation),
         prompt=prompt,
-        sampling=plan.sampling if training else (plan.eval_sampling or plan.sampling),
+        sampling=plan.sampling if evaluation is None else plan.eval_of(evaluation).sampling_for(prompt.n),
         seed=sample_seed(plan.seed, sample),
-        purpose=purpose,
+        purpose=Purpose.TRAIN if training else Purpose.EVAL,
         max_version=None if training or not plan.eval_exact else version,
         **more,
     )
 
 
-def _place(group: str, index: int, order: int, plan: Plan, *, training: bool) -> Place | None:
-    if training:
+def _place(group: str, index: int, order: int, plan: Plan, evaluation: str | None) -> Place | None:
+    if evaluation is None:
         return Place(order * plan.samples + index, order) if order >= 0 else None
     row = evaluation_row(group)
-    return None if row is None else Place(row * plan.eval_samples + index)
+    return None if row is None else Place(row * plan.eval_of(evaluation).samples + index)
 
 
 def requests_of(group: GroupState, state: RunState, plan: Plan, order: int) -> list[RolloutRequested]:
@@ -149,7 +149,8 @@ def requests_again(state: RunState, plan: Plan, *, training: bool) -> list[Rollo
                 continue
             masks = plan.mask_offpolicy and sample.suspensions > 0
             more: dict[str, Any] = {"min_version": min_version, "attempt": sample.attempt + 1, "mask_older": masks}
-            about = (group.group, group.prompt, sample.sample, plan, group.purpose, group.version, group.order)
+            evaluation = None if group.purpose is Purpose.TRAIN else group.dataset
+            about = (group.group, group.prompt, sample.sample, plan, evaluation, group.version, group.order)
             found.append(_request(*about, **more))
     return found
 

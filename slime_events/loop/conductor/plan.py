@@ -1,16 +1,34 @@
 """`Plan`: the settings that the conductor decides by. All else that it needs is in the state."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.rollouts import Sampling
-from slime_events.core.config.rollout import EvalSettings, RolloutSettings, staleness_bound
+from slime_events.core.config.evaluation import EvalSet, EvalSettings
+from slime_events.core.config.rollout import RolloutSettings, staleness_bound
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.state.group import GroupState
 from slime_events.core.state.run import RunPhase, RunState
+
+
+class EvalPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How one data set is evaluated. samples: answers to each question. max_context: tokens of prompt and answer."""
+
+    sampling: Sampling
+    samples: int = 1
+    max_context: int | None = None
+
+    def sampling_for(self, prompt: int) -> Sampling:
+        """The sampling after a prompt of so many tokens."""
+        drawn = self.sampling
+        if self.max_context is None:
+            return drawn
+        most = min(drawn.max_new_tokens, max(1, self.max_context - prompt))
+        return msgspec.structs.replace(drawn, max_new_tokens=most, min_new_tokens=min(drawn.min_new_tokens, most))
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +36,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     (None: the missing ones). in_prompt_order: groups are decided in the order of their requests. verdicts_at_once: each
     verdict is appended as soon as possible; else, without a filter, with its batch. partial_rollout: unfinished
     rollouts are suspended at step boundaries. mask_offpolicy: suspended ones are trained on the tokens of their newest
-    version only. eval_exact: only the evaluated version makes an evaluation's answers.
+    version only. eval_exact: only the evaluated version makes an evaluation's answers. evals: data sets by name.
     """
 
     steps: int
@@ -37,10 +55,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_every: int | None = None
     eval_every: int | None = None
     eval_first: bool = True
-    eval_names: tuple[str, ...] = ()
-    eval_samples: int = 1
     eval_exact: bool = False
-    eval_sampling: Sampling | None = None
+    evals: dict[str, EvalPlan] = {}
+
+    def eval_of(self, name: str) -> EvalPlan:
+        """How a data set is evaluated; as training samples where it is one no more, and still under way."""
+        return self.evals.get(name) or EvalPlan(sampling=self.sampling)
 
     @property
     def room(self) -> int:
@@ -78,12 +98,6 @@ def make_plan(rollout: RolloutSettings, evaluation: EvalSettings, trainer: Train
         stop_token_ids=tuple(rollout.rollout_stop_token_ids),
         skip_special_tokens=rollout.rollout_skip_special_tokens,
     )
-    of_evals = {
-        "max_new_tokens": evaluation.eval_max_response_len,
-        "temperature": evaluation.eval_temperature,
-        "top_p": evaluation.eval_top_p,
-        "top_k": evaluation.eval_top_k,
-    }
     order = rollout.accept_order
     return Plan(
         steps=rollout.num_rollout,
@@ -102,10 +116,25 @@ def make_plan(rollout: RolloutSettings, evaluation: EvalSettings, trainer: Train
         checkpoint_every=trainer.save_interval,
         eval_every=evaluation.eval_interval,
         eval_first=not evaluation.skip_eval_before_train,
-        eval_names=tuple(evaluation.eval_prompt_data[::2]),
         eval_exact=evaluation.eval_on == "version",
-        eval_samples=evaluation.n_samples_per_eval_prompt,
-        eval_sampling=msgspec.structs.replace(sampling, **{k: v for k, v in of_evals.items() if v is not None}),
+        evals={name: _eval_plan(one, evaluation, sampling) for name, one in evaluation.sets().items()},
+    )
+
+
+def _eval_plan(one: EvalSet, evaluation: EvalSettings, training: Sampling) -> EvalPlan:
+    own: dict[str, Any] = {
+        "max_new_tokens": one.max_response_len,
+        "min_new_tokens": one.min_new_tokens,
+        "temperature": one.temperature,
+        "top_p": one.top_p,
+        "top_k": one.top_k,
+        "stop": None if one.stop is None else tuple(one.stop),
+        "stop_token_ids": None if one.stop_token_ids is None else tuple(one.stop_token_ids),
+    }
+    return EvalPlan(
+        sampling=msgspec.structs.replace(training, **{name: value for name, value in own.items() if value is not None}),
+        samples=one.n_samples_per_eval_prompt or 1,
+        max_context=evaluation.eval_max_context_len,
     )
 
 

@@ -9,7 +9,8 @@ from schemas.ids import INBOX, TRAIN, evaluation_group_id, group_id, inbox_group
 from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
-from slime_events.core.config.rollout import EvalSettings, RolloutSettings
+from slime_events.core.config.evaluation import EvalSet, EvalSettings
+from slime_events.core.config.rollout import RolloutSettings
 from slime_events.loop.conductor.prompt_sampler import PromptSampler, make_prompt_sampler
 from slime_events.loop.conductor.user_data_source import UserDataSource
 from slime_events.loop.prompts.archived_prompts import ArchivedPrompts
@@ -26,7 +27,7 @@ from slime_events.loop.prompts.prompt import (
     rejected,
     submitted,
 )
-from slime_events.loop.prompts.source import PromptSource, eval_sources
+from slime_events.loop.prompts.source import EvalSource, PromptSource, eval_sources
 from slime_events.loop.prompts.weight_ancestry import WeightAncestry, read_ancestry
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.tokenizer import load_tokenizer
@@ -39,7 +40,7 @@ class PromptFeed:
     def __init__(
         self,
         source: PromptSource | None,
-        evaluations: Mapping[str, PromptSource],
+        evaluations: Mapping[str, EvalSource],
         data: DataSettings,
         tokenizer: Tokenizer,
         max_prompt_len: int | None,
@@ -69,7 +70,7 @@ class PromptFeed:
             longest = rollout.rollout_max_context_len - 1
         has_file = data.prompt_data and not data.data_source_path
         source = PromptSource(data, rollout.rollout_seed, tokenizer, longest) if has_file else None
-        evaluations = dict(eval_sources(evaluation, data, tokenizer, longest))
+        evaluations = eval_sources(evaluation, data, tokenizer, longest)
         args = ArgsView({**(shown or ArgsView({})).as_dict(), "hf_checkpoint": hf_checkpoint})
         pick = BufferFilter(data.buffer_filter_path, args) if archive and data.buffer_filter_path else None
         drawer: PromptSampler | UserDataSource | None
@@ -106,10 +107,10 @@ class PromptFeed:
 
     def evaluation(self, name: str, version: int) -> list[Prompted]:
         """All prompts of one evaluation set, for one weight version."""
-        source = self._evaluations[name]
+        source, asked = self._evaluations[name]
         if name not in self._evaluation_rows:
             self._evaluation_rows[name] = source.read(0, range(len(source)))
-        return [_event(row, source.url, name, version) for row in self._evaluation_rows[name]]
+        return [_question(row, source.url, name, asked, version) for row in self._evaluation_rows[name]]
 
     def from_inbox(self, prompt: InboxPrompt) -> PromptSubmitted | Problem:
         """An outside producer's prompt; its group id depends on the sender's key alone."""
@@ -138,19 +139,31 @@ class PromptFeed:
         )
 
 
-def _event(row: PromptRow | BadRow, url: str, dataset: str, version: int | None = None) -> Prompted:
-    """version: of an evaluation."""
+def _event(row: PromptRow | BadRow, url: str, dataset: str) -> Prompted:
     if isinstance(row, BadRow):
         return _rejected(row, dataset)
-    of_file = group_id(dataset, row.epoch, row.row)
+    return submitted(row, group_id(dataset, row.epoch, row.row), _source_of(row, url), dataset=dataset)
+
+
+def _question(row: PromptRow | BadRow, url: str, dataset: str, asked: EvalSet, version: int) -> Prompted:
+    """asked: what the data set says of all its questions. version: that the evaluation is of."""
+    if isinstance(row, BadRow):
+        return _rejected(row, dataset)
     return submitted(
         row,
-        group=of_file if version is None else evaluation_group_id(dataset, version, row.row),
-        source=Source(path=url, row=row.row, line=row.line, epoch=row.epoch, offset=row.position),
+        evaluation_group_id(dataset, version, row.row),
+        _source_of(row, url),
         dataset=dataset,
-        purpose=Purpose.TRAIN if version is None else Purpose.EVAL,
+        purpose=Purpose.EVAL,
         version=version,
+        metadata=asked.metadata(row.metadata),
+        custom_rm_path=asked.custom_rm_path or "",
+        generate_function_path=asked.custom_generate_function_path or "",
     )
+
+
+def _source_of(row: PromptRow, url: str) -> Source:
+    return Source(path=url, row=row.row, line=row.line, epoch=row.epoch, offset=row.position)
 
 
 def _rejected(bad: BadRow, dataset: str) -> PromptRejected:

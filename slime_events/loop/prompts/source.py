@@ -8,7 +8,7 @@ import functools
 import random
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 
 from schemas.errors import DataError, ImpossibleCombination, InvalidValue
 from slime_events.core.config.data import DataSettings
-from slime_events.core.config.rollout import EvalSettings
+from slime_events.core.config.evaluation import EvalSet, EvalSettings
 from slime_events.loop.prompts.prompt import BadRow, Problem, PromptRow, Tokenizer, make_prompt
 from slime_events.loop.prompts.reader import DataFile, open_reader, parse_path, too_many
 
@@ -136,29 +136,33 @@ def _last_needed(bounds: slice, most: int | None) -> int | None:
     return min((stop for stop in (last, most and first + most) if stop is not None), default=None)
 
 
+class EvalSource(NamedTuple):
+    """The questions of a data set, and what it says of all of them."""
+
+    source: PromptSource
+    asked: EvalSet
+
+
 def eval_sources(
-    evaluation: EvalSettings, data: DataSettings, tokenizer: Tokenizer | None = None, max_prompt_len: int | None = None
-) -> list[tuple[str, PromptSource]]:
-    """The named evaluation sets of --eval-prompt-data, in file order. Raises InvalidValue where a pair is broken."""
-    given = evaluation.eval_prompt_data
-    if len(given) % 2:
-        raise InvalidValue(f"--eval-prompt-data takes pairs `name path`, and {len(given)} words are no pairs: {given}")
-    names, paths = given[::2], given[1::2]
-    if len(set(names)) < len(names):
-        raise InvalidValue(f"--eval-prompt-data names a set twice: {', '.join(names)}")
-    return [
-        (name, PromptSource(eval_data(evaluation, data, path), tokenizer=tokenizer, max_prompt_len=max_prompt_len))
-        for name, path in zip(names, paths, strict=True)
-    ]
+    evaluation: EvalSettings, data: DataSettings, tokenizer: Tokenizer | None = None, longest: int | None = None
+) -> dict[str, EvalSource]:
+    """The data sets of an evaluation by name. longest: tokens of a prompt, where evaluation has no limit of its own."""
+    longest = longest if evaluation.eval_max_prompt_len is None else evaluation.eval_max_prompt_len
+    return {
+        name: EvalSource(PromptSource(eval_data(one, data), tokenizer=tokenizer, max_prompt_len=longest), one)
+        for name, one in evaluation.sets().items()
+    }
 
 
-def eval_data(evaluation: EvalSettings, data: DataSettings, path: str) -> DataSettings:
-    """The settings to read one evaluation set."""
+def eval_data(one: EvalSet, data: DataSettings) -> DataSettings:
+    """The settings to read one data set of an evaluation."""
     return msgspec.structs.replace(
         data,
-        prompt_data=path,
-        input_key=evaluation.eval_input_key or data.input_key,
-        label_key=evaluation.eval_label_key or data.label_key,
+        prompt_data=one.path,
+        input_key=one.input_key or data.input_key,
+        label_key=data.label_key if one.label_key is None else one.label_key or None,
+        tool_key=one.tool_key or data.tool_key,
+        metadata_key=one.metadata_key or data.metadata_key,
         rollout_shuffle=False,
     )
 

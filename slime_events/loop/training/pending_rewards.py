@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.ids import is_of_evaluation
+from schemas.ids import is_of_evaluation, order_in_group
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutRequested
@@ -68,7 +68,7 @@ class PendingRewards:
             part.pop(group, None)
 
     def take(self) -> Iterator[tuple[str, dict[str, Recorded]]]:
-        """(group, its completions by sample) that are due, each once."""
+        """(group, its completions by sample, in index order) that are due, each once."""
         groups, self._fresh = self._fresh, {}
         for group in groups:
             completed = self._completed[group]
@@ -76,7 +76,7 @@ class PendingRewards:
             if not fresh or (self._whole_groups and not self._requested.get(group, set()) <= completed.keys()):
                 continue
             self._taken |= fresh.keys()
-            yield group, fresh
+            yield group, dict(sorted(fresh.items(), key=lambda item: order_in_group(item[0])))
 
     def is_evaluation(self, group: str) -> bool:
         """Whether a group belongs to an evaluation."""

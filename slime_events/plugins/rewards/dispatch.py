@@ -116,11 +116,16 @@ def own_grader(settings: RewardSettings, sample: Sample) -> str:
     return grader_name(settings, sample) if names else ""
 
 
-def resolve_group(settings: RewardSettings, *, evaluation: bool = False, user_dir: Path | None = None) -> Grader | None:
-    """The user's `(args, samples) -> list` of --group-rm; None where groups are graded sample by sample."""
-    if not (settings.group_rm and settings.custom_rm_path):
+def resolve_group(
+    settings: RewardSettings, sample: Sample, *, evaluation: bool = False, user_dir: Path | None = None
+) -> Grader | None:
+    """The user's `(args, samples) -> list` of --group-rm; None where groups are graded sample by sample. sample: one of
+    the group, which may have a grader of its own.
+    """
+    path = sample.custom_rm_path or settings.custom_rm_path
+    if not (settings.group_rm and path):
         return None
-    return load_own(settings.custom_rm_path, reward_key(settings, evaluation=evaluation), user_dir)
+    return load_own(path, reward_key(settings, evaluation=evaluation), user_dir)
 
 
 def reward_key(settings: RewardSettings, *, evaluation: bool = False) -> str | None:

@@ -91,7 +91,7 @@ class Worker:
 
     def prepare(self) -> messages.Ready:
         """Load the run's own grader and what it imports, before any sample's time runs."""
-        group = dispatch.resolve_group(self._settings, user_dir=self._folder)
+        group = dispatch.resolve_group(self._settings, Sample(), user_dir=self._folder)
         if group is None and not (self._settings.custom_rm_path or self._settings.rm_type):
             return messages.Ready("", "", False)  # each sample names its own
         grader = group or dispatch.resolve(self._settings, Sample(), user_dir=self._folder)
@@ -119,11 +119,12 @@ class Worker:
             self._loop.run_until_complete(self._grade_side_by_side(waiting, answer))
 
     def _grader(self, job: messages.Job) -> dispatch.Grader:
-        evaluation, folder = job.evaluation, self._folder
-        if job.group and (grader := dispatch.resolve_group(self._settings, evaluation=evaluation, user_dir=folder)):
-            return grader
-        grader = dispatch.resolve(self._settings, job.samples[0], evaluation=evaluation, user_dir=folder)
-        if (key := dispatch.own_grader(self._settings, job.samples[0])) not in self._known:
+        evaluation, folder, first = job.evaluation, self._folder, job.samples[0]
+        own = dispatch.resolve_group(self._settings, first, evaluation=evaluation, user_dir=folder)
+        if job.group and own:
+            return own
+        grader = dispatch.resolve(self._settings, first, evaluation=evaluation, user_dir=folder)
+        if (key := dispatch.own_grader(self._settings, first)) not in self._known:
             if not grader.own:
                 dispatch.import_heavy(grader.name)
             self._loaded(messages.Loaded(key, grader.name, grader.digest))

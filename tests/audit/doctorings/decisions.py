@@ -163,6 +163,8 @@ EVALUATIONS = (
     row("of newer weights", change(EVALUATED, min_version=1, max_version=1), names=("v0",)),
     row("older weights", change(MEAN, oldest_version=-7), names=("v-7", "v0")),
     row("newer weights", change(MEAN, newest_version=7), names=("v7", "v0")),
+    row("other pass rates", change(MEAN, pass_rates={"pass@1": 0.5, "pass@2": 1.0}), names=("pass@2",)),
+    row("without pass rates", change(MEAN, pass_rates={}), ()),
     row("another length", change(MEAN, mean_length=23.0), names=("mean_length", 23.0, 24.0)),
 )
 

@@ -119,6 +119,7 @@ EVALS = Table(
         Column("dataset", TEXT, "t.dataset", "its name"),
         Column("version", INT, "t.version", "the weight version that it is of"),
         Column("reward_mean", FLOAT, "t.mean", "mean reward; failed samples count 0"),
+        Column("pass_rates", NUMBERS, "t.pass_rates", "unbiased pass@k: `pass_rates['pass@4']`"),
         Column("samples", INT, "t.samples", "how many"),
         Column("failed", INT, "t.failed", "how many of them"),
         Column("tokens_mean", FLOAT, "t.mean_length", "response tokens"),

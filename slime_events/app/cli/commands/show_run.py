@@ -10,6 +10,7 @@ from slime_events.analysis.model.foreign import NO_FOREIGN, Foreign, ForeignFoun
 from slime_events.analysis.model.progress import NANO, Progress, ProgressSnapshot, StepLine, plan_in_force
 from slime_events.analysis.model.rejections import Reason, reason_of
 from slime_events.app.cli.commands.show_files import files_text
+from slime_events.app.cli.render.evals import evals_text
 from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import (
     block,
@@ -19,7 +20,6 @@ from slime_events.app.cli.render.text import (
     paragraphs,
     restored_text,
     table,
-    versions_text,
 )
 from slime_events.app.launch.run_status import MEANINGS, RunStatus, status_of
 from slime_events.app.launch.sparkline import sparkline
@@ -121,11 +121,7 @@ def _rejections(run: Run) -> list[dict[str, Any]]:
 
 def run_text(facts: dict[str, Any], folder: RunFolder | None = None) -> str:
     """`run_facts` for a terminal."""
-    rows = [
-        (e["dataset"], e["version"], f"{e['mean']:.3f}", e["samples"], e["failed"], versions_text(e))
-        for e in facts["evals"]
-    ]
-    evals = table(("eval", "version", "mean", "samples", "failed", "answers by"), rows) if rows else ""
+    evals = evals_text(facts["evals"], versions=True)
     files = files_text(folder, facts["disk"]) if folder else ""
     return paragraphs(_head(facts), _steps(facts), evals, _refused(facts), _engines(facts), _foreign(facts), files)
 

@@ -5,6 +5,7 @@ from typing import Any
 from schemas.groups import GroupAccepted
 from schemas.prompts import as_text
 from slime_events.analysis.model import Group, Run, Sample, Step, Version
+from slime_events.app.cli.render.evals import evals_text
 from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import (
     clock,
@@ -14,7 +15,6 @@ from slime_events.app.cli.render.text import (
     shorten,
     spans_text,
     table,
-    versions_text,
 )
 
 LABEL_WIDTH = 24
@@ -122,9 +122,8 @@ def version_text(facts: dict[str, Any]) -> str:
         *(("gone on from", f"by {one['trainer']}: {restored_text(one)}") for one in facts["restored"]),
     ])  # fmt: skip
     loads = [(a["engine"], f"{a['seconds']:.3f}", f"{a['lag']:.3f}", a["resumed"]) for a in facts["activations"]]
-    scores = [(e["dataset"], f"{e['mean']:.3f}", e["samples"], e["failed"], versions_text(e)) for e in facts["evals"]]
     return paragraphs(
         head,
         table(("engine", "update s", "after publication s", "rollouts that went on"), loads) if loads else "",
-        table(("eval", "mean", "samples", "failed", "answers by"), scores) if scores else "",
+        evals_text(facts["evals"]),
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from schemas.batches import BatchSealed
+from schemas.evals import rates_text
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
 from slime_events.app.cli.render.json_values import plain
@@ -76,7 +77,10 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
     "trainer.restored": lambda e: f"{e.trainer}: {restored_text(plain(e))}",
     "weights.published": lambda e: f"{e.kind} {e.bytes / 1e6:.1f} MB digest {e.digest[:12]} {e.url}",
     "weights.activated": lambda e: f"on {e.engine} in {e.seconds:.2f} s, {e.lag:.2f} s after publication",
-    "eval.completed": lambda e: f"mean {e.mean:.3f} over {e.samples} samples, {e.failed} failed",
+    "eval.completed": lambda e: (
+        f"mean {e.mean:.3f} over {e.samples} samples, {e.failed} failed"
+        + (f", {rates_text(e.pass_rates)}" if e.pass_rates else "")
+    ),
     "checkpoint.saved": lambda e: f"{e.url} in {e.seconds:.1f} s",
     "archive.sealed": lambda e: f"positions {e.first} to {e.last}, {e.bytes / 1e6:.1f} MB",
     "worker.joined": lambda e: f"{e.role} pid {e.pid} {_seconds(e.seconds)}",

@@ -117,12 +117,6 @@ def versions_range(oldest: int, newest: int) -> str:
     return f"v{oldest}" if oldest == newest else f"v{oldest} to v{newest}"
 
 
-def versions_text(facts: Mapping[str, Any]) -> str:
-    """`v20`, or `v20..v21`: the weights that made the answers of an evaluation."""
-    oldest, newest = facts["oldest_version"], facts["newest_version"]
-    return f"v{oldest}" if oldest == newest else f"v{oldest}..v{newest}"
-
-
 def restored_text(facts: Mapping[str, Any]) -> str:
     """What a trainer that took over came to, of a `trainer.restored` as plain values."""
     said = f"weights {facts['weights']}, optimizer {facts['optimizer']}, {facts['retrained']} steps since "
