@@ -50,7 +50,7 @@ class ArgsView:
         servers, then what `--custom-config-path` adds.
         """
         groups = (settings.data, settings.evaluation, settings.trainer, settings.engine, settings.algorithm)
-        shown = vars(cls.of(*groups, settings.reward, settings.rollout))
+        shown = vars(cls.of(*groups, settings.reward, settings.rollout, settings.metrics))
         added = {name: _usable(value) for name, value in settings.rollout.custom_config.items()}
         return cls({**ROUTER, **shown, **added})
 

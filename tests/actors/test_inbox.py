@@ -75,7 +75,7 @@ async def test_a_key_twice_in_one_message_is_one_prompt(tmp_path: Path) -> None:
         ([{"key": "a"}, {"key": "b", "prompt": 3}], [(0, "prompt"), (1, "prompt")]),
         ([{"key": "a", "prompt": "p", "colour": 1}], [(0, "colour")]),
         ([{"key": "", "prompt": "p"}, {"key": "b", "prompt": "x" * 300}], [(0, "key"), (1, "prompt")]),
-        ([{"key": "a", "prompt": "p", "metadata": []}], [(0, "metadata")]),
+        ([{"key": "a", "prompt": "p", "tools": {}}], [(0, "tools")]),
     ],
 )
 async def test_every_wrong_field_is_named_and_nothing_is_taken(

@@ -81,6 +81,8 @@ def test_every_dependency_is_written_once_and_has_its_exact_version() -> None:
         "accelerate",  # TRL needs it, and a test does
         "sglang",  # with its dependencies and without
         "megatron-core",
+        "tensorboard",  # the user's choice, and tests do
+        "wandb",
     }
     files = [(ROOT / "requirements" / name).read_text(encoding="utf-8") for name in ("constraints.txt", "cpu.txt")]
     pinned = {line.partition("==")[0].lower().replace("_", "-") for text in files for line in text.splitlines()}

@@ -124,7 +124,8 @@ def test_what_it_lists(capsys: pytest.CaptureFixture[str]) -> None:
     listed = capsys.readouterr().out
     assert [line.split()[0] for line in listed.splitlines()[1:]] == [table.name for table in TABLES]
     query(["any", "--schema", "evals"])
-    assert "tokens_mean     DOUBLE     response tokens" in capsys.readouterr().out
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["tokens_mean", "DOUBLE", "response", "tokens"] in rows
 
 
 def test_what_it_refuses(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class Counted:
 
     metrics: dict[str, float]
     optimizer_digest: str = "0" * 64
+    functions: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -135,13 +135,14 @@ async def test_each_set_has_its_own_way_and_the_run_says_so(folder: Path, capfd:
     check_run(sim)
     check_exact(sim)
     check_training(sim)
-    asked: dict[str, set[tuple[Sampling, int]]] = {"exact": set(), "own": set()}
+    asked: dict[str, list[tuple[Sampling, int]]] = {"exact": [], "own": []}
     requests = sim.events(RolloutRequested, purpose=Purpose.EVAL)
     for request in requests:
         group = [one for one in requests if one.group == request.group]
-        asked[request.group.split("-")[1]].add((request.sampling, len(group)))
-    assert asked["exact"] == {(Sampling(max_new_tokens=8, temperature=0.0), 1)}
-    assert asked["own"] == {(Sampling(max_new_tokens=24, top_k=3, stop=("#",)), 4)}
+        asked[request.group.split("-")[1]].append((request.sampling, len(group)))
+    exact, own = Sampling(max_new_tokens=8, temperature=0.0), Sampling(max_new_tokens=24, top_k=3, stop=("#",))
+    assert asked == {"exact": [(exact, 1)] * len(asked["exact"]), "own": [(own, 4)] * len(asked["own"])}
+    assert all(asked.values())
     prompts = sim.events(PromptSubmitted, purpose=Purpose.EVAL)
     metadata = [one.metadata for one in prompts if one.dataset == "exact" and one.version == 0]
     assert metadata == [{"own": n, "level": 1, "rm_type": "exact"} for n in range(3)]
