@@ -75,19 +75,22 @@ def before_step(args, rollout_id, step_id, model, optimizer, opt_param_scheduler
     assert optimizer.param_groups and opt_param_scheduler is not None
 """
 
+LOADED = "user_trainer_functions_"
+"""How the module of that file is called, and no other test's."""
+
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[str]:
     """Path of a file with a user's functions."""
-    file = tmp_path / "own.py"
+    file = tmp_path / "trainer_functions.py"
     file.write_text(OWN)
     yield str(file)
-    for name in [name for name in sys.modules if name.startswith("user_own_")]:
+    for name in [name for name in sys.modules if name.startswith(LOADED)]:
         del sys.modules[name]
 
 
 def calls() -> list[Any]:
-    (module,) = (module for name, module in sys.modules.items() if name.startswith("user_own_"))
+    (module,) = (module for name, module in sys.modules.items() if name.startswith(LOADED))
     found: list[Any] = module.CALLS
     return found
 
