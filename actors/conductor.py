@@ -11,6 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.step_samples import StepSamples
@@ -53,12 +54,20 @@ prepared and stored.
 """
 
 
+class Readers(NamedTuple):
+    """What reads whole rollouts for the conductor. recorded: those that are reused. finishing: a step's, for the user's
+    functions that see them.
+    """
+
+    recorded: RecordedRolloutReader
+    finishing: StepSamples | None = None
+
+
 class Conductor:
     """The shell around `run_cycle`.
 
     deadline_s: seconds without progress after which the run fails with what it waited for. keeper: loads and stores
-    snapshots of the state. recorded: reads the recorded rollouts that are reused. finishing: the user's functions that
-    see a step's samples.
+    snapshots of the state.
     """
 
     def __init__(
@@ -70,13 +79,12 @@ class Conductor:
         *,
         deadline_s: float,
         keeper: StateKeeper[Snapshot] | None = None,
-        recorded: RecordedRolloutReader | None = None,
-        finishing: StepSamples | None = None,
+        readers: Readers | None = None,
     ) -> None:
         self._worker, self._policy, self._feed, self._offload = worker, policy, feed, offload
         self._stall = Stall(deadline_s, 2 * TICK_S, time.monotonic())
         self._keeper: StateKeeper[Snapshot] = keeper or StateKeeper(None)
-        self._recorded, self._finishing = recorded or RecordedRolloutReader(worker.id, None), finishing
+        self._recorded, self._finishing = readers or Readers(RecordedRolloutReader(worker.id, None))
         self._folded = StateFold(worker.log.run)
         self._appended = self._run_at = 0
         self._begun = self._over = self._stop_asked = False

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.archivist import Backoff, LetGo, SealPolicy, archive_run, retried
-from actors.conductor import Conductor
+from actors.conductor import Conductor, Readers
 from actors.grader import Grader
 from actors.inbox import Inbox
 from actors.log_keeper import LogKeeper
@@ -65,6 +65,7 @@ class ConductorActor:
             feed = PromptFeed.open(data, settings.evaluation, settings.rollout, checkpoint, archive, shown)
             blobs = BlobStore(address.blob_url)
             offload = partial(offload_async, blobs=blobs)
+            finishing = _finishing(settings, worker, partial(fetch, blobs=blobs))
             self._conductor = Conductor(
                 worker,
                 policy,
@@ -72,8 +73,7 @@ class ConductorActor:
                 offload,
                 deadline_s=settings.rollout.rollout_deadline,
                 keeper=StateKeeper(_snapshots(address), address.archive_url),
-                recorded=RecordedRolloutReader(worker.id, recorded),
-                finishing=_finishing(settings, worker, partial(fetch, blobs=blobs)),
+                readers=Readers(RecordedRolloutReader(worker.id, recorded), finishing),
             )
             if self._stop_asked:
                 self._conductor.stop()

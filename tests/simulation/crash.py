@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.archivist import SealPolicy
+from actors.conductor import Readers
 from actors.inbox import Inbox
 from actors.log_keeper import LogKeeper
 from actors.recorded_rollout_reader import RecordedRolloutReader
@@ -277,9 +278,9 @@ class Crashed:
         await worker.join({})
         every = self.scene.snapshots
         keeper = StateKeeper(self.snapshots, every=every) if every else None
-        reader = RecordedRolloutReader(worker.id, self.scene.recorded)
+        readers = Readers(RecordedRolloutReader(worker.id, self.scene.recorded))
         await make_conductor(
-            worker, self.scene.plan, self.feed, self.scene.judge, self.scene.texts, keeper=keeper, recorded=reader
+            worker, self.scene.plan, self.feed, self.scene.judge, self.scene.texts, keeper=keeper, readers=readers
         ).run()
 
     async def _grade(self, line: MortalLine) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from actors.conductor import Readers
 from actors.inbox import Inbox
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.trainer.trainer import Trainer
@@ -82,8 +83,8 @@ class Simulation:
         rows = [f"prompt {n}" for n in range(40)] if prompts is None else prompts
         self.feed = feed or make_feed(folder, rows, evaluations or {})
         worker = self._worker("conductor")
-        reader = RecordedRolloutReader(worker.id, recorded)
-        more: dict[str, Any] = {"deadline_s": deadline_s, "recorded": reader, "policy": policy}
+        readers = Readers(RecordedRolloutReader(worker.id, recorded))
+        more: dict[str, Any] = {"deadline_s": deadline_s, "readers": readers, "policy": policy}
         self.conductor = make_conductor(worker, self.plan, self.feed, judge, **more)
         self.inbox = Inbox(worker, self.feed, NatsAddress(url=""))
         self.trainer = self._new_trainer()
