@@ -145,6 +145,7 @@ class Launch:
                 incarnation = await announce_resume(worker, self._resumes, self._settings, self._folder)
             self._has_begun = True
             await asyncio.shield(starting)  # what is being started can be stopped only once it is there
+            self._heed_signals()  # Ray takes SIGTERM for a crash: it prints stacks, and aborts at a second one
             check_count(self._settings.engine.device, Needs.of(self._settings), cluster.gpus)
             check_cancelled()
             self._roles = Roles(cluster, self._settings, self._address(server, incarnation))
@@ -194,15 +195,18 @@ class Launch:
     @contextlib.contextmanager
     def _stopping(self) -> Iterator[None]:
         """While inside, SIGINT and SIGTERM end the run in order: what has been started is stopped, nothing stays."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        for number in STOPS:
-            loop.add_signal_handler(number, self._interrupt, task)
+        self._heed_signals()
         try:
             yield
         finally:
             for number in STOPS:
-                loop.remove_signal_handler(number)
+                asyncio.get_running_loop().remove_signal_handler(number)
+
+    def _heed_signals(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        for number in STOPS:
+            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, task)
 
     def _interrupt(self, task: asyncio.Task[Any]) -> None:
         self._interrupts += 1
