@@ -27,7 +27,7 @@ def find_available_port(base_port: int) -> int:
 
 
 def get_free_port(start_port: int = 10000, consecutive: int = 1) -> int:
-    """The first port from `start_port` on that is free with those after it. Raises PlugPointError where there is none."""
+    """The first of so many free ports in a row. Raises PlugPointError where there are none."""
     return _first_free(start_port, consecutive)
 
 
