@@ -168,7 +168,7 @@ def _check_grader(reward: RewardSettings) -> None:
 
 def _check_source(path: str) -> None:
     make = load_function(path)
-    check_call(make, "(args)", 1)
+    check_call(make, "(args)", 1, makes=True)
     if inspect.isclass(make):
         samples = getattr(make, "get_samples", None)
         if not callable(samples):
