@@ -33,11 +33,11 @@ class GenerateFunction:
         self.name, self.digest = name_of(self._function), digest_of(self._function)
         self._hooks = hooks
         self.code = {self.name: self.digest} | {hook.name: hook.digest for hook in hooks}
-        if not inspect.iscoroutinefunction(self._function):
-            raise PlugPointError(f"{self.name}{defined_at(self._function)} has to be `async def`: it awaits its turns")
         names = inspect.signature(self._function).parameters
         self._optional = [name for name in ("evaluation", "session") if name in names]
-        check_call(self._function, "(args, sample, sampling_params)", 3, set(self._optional))
+        check_call(self._function, "(args, sample, sampling_params)", 3, set(self._optional), awaits=True)
+        if not inspect.iscoroutinefunction(self._function):
+            raise PlugPointError(f"{self.name}{defined_at(self._function)} has to be `async def`: it awaits its turns")
 
     async def __call__(
         self,

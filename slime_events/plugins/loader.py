@@ -67,17 +67,24 @@ def load_function(
 
 
 def check_call(
-    function: Callable[..., Any], takes: str, count: int, names: Iterable[str] = (), *, makes: bool = False
+    function: Callable[..., Any],
+    takes: str,
+    count: int,
+    names: Iterable[str] = (),
+    *,
+    makes: bool = False,
+    awaits: bool = False,
 ) -> None:
     """Raises PlugPointError where a function cannot take `count` positional arguments and these named ones.
 
-    takes: the arguments in words. makes: it may be a class, whose objects are wanted. A function without a signature,
-    such as one of C, is accepted.
+    takes: the arguments in words. makes: it may be a class, whose objects are wanted. awaits: it may be `async def`. A
+    function without a signature, such as one of C, is accepted.
     """
+    name, place = name_of(function).partition(":")[2], defined_at(function)
     if inspect.isclass(function) and not makes:
         raise PlugPointError(
-            f"{function.__qualname__}{defined_at(function)} is a class, and is called with {takes} as a function: name "
-            f"a function, or a static method of it as {function.__qualname__}.method"
+            f"{name}{place} is a class, and is called with {takes} as a function: name a function, or a static method "
+            f"of it as {name}.method"
         )
     try:
         signature = inspect.signature(function)
@@ -86,8 +93,9 @@ def check_call(
     try:
         signature.bind(*[None] * count, **dict.fromkeys(names))
     except TypeError as error:
-        name = name_of(function).partition(":")[2]
-        raise PlugPointError(f"{name}{signature}{defined_at(function)} is called with {takes}: {error}") from None
+        raise PlugPointError(f"{name}{signature}{place} is called with {takes}: {error}") from None
+    if inspect.iscoroutinefunction(function) and not awaits:
+        raise PlugPointError(f"{name}{place} is `async def`, and nobody awaits it here: write `def`")
 
 
 def accepted(function: Callable[..., Any], names: Iterable[str]) -> list[str]:

@@ -260,7 +260,7 @@ COMMANDS = [
 ]  # fmt: skip
 OWN_CODE = [Case(name, (*TRAIN, *flags), says, (2,)) for name, flags, says in own_code.wrong_code()]
 """Every mistake at every plug point."""
-A_FEW = [Case(name, (*TRAIN, *flags), says, (2,)) for name, flags, says in own_code.wrong_code(most=4)]
+A_FEW = [Case(name, (*TRAIN, *flags), says, (2,)) for name, flags, says in own_code.wrong_code(most=2)]
 """Of those each mistake and each plug point several times."""
 OTHERS = [*REWARDS, *PLUG_POINTS, *DATA, *ARCHIVES, *PLACES, *COMMANDS]
 CASES = [*A_FEW, *OTHERS]

@@ -27,8 +27,10 @@ POINTS = {
     "--data-source-path": "",
 }
 """Flags that name a function, or a class, of a user's, and the flags without which nobody would call it."""
+AWAITED = ("--custom-rm-path", "--custom-generate-function-path", "--rollout-sample-hook-path", "--data-source-path")
+"""Those where a coroutine is no mistake, or where a class is wanted."""
 FILES = {
-    "mine.py": "number = 7\n\n\ndef takes_none(): ...\n\n\nclass Made: ...\n",
+    "mine.py": "number = 7\n\n\ndef takes_none(): ...\n\n\nclass Made: ...\n\n\nasync def waits(*_, **__): ...\n",
     "raises.py": "\n1 / 0\n",
     "exits.py": "import sys\nsys.exit(0)\n",
     "grammar.py": "def reward(:\n",
@@ -64,6 +66,7 @@ MISTAKES = (
     Mistake("no function", "mine", "number", ("mine.py", "int")),
     Mistake("other arguments", "mine", "takes_none", ("takes_none()", "mine.py:4", "is called with")),
     Mistake("a class", "mine", "Made", ("Made",)),
+    Mistake("a coroutine", "mine", "waits", ("waits", "mine.py:10", "async def")),
     Mistake("no Python", "grammar", "f", ("SyntaxError", "grammar.py, line 1")),
     Mistake("its import raises", "raises", "f", ("ZeroDivisionError", "raises.py:2")),
     Mistake("what it imports raises", "deep", "f", ("ZeroDivisionError", "raises.py:2")),
@@ -82,8 +85,9 @@ def wrong_code(most: int | None = None) -> Iterator[tuple[str, tuple[str, ...], 
     most: mistakes of a plug point, of each other ones; None: all of them.
     """
     for number, (flag, needs) in enumerate(POINTS.items()):
-        turns = range(len(MISTAKES)) if most is None else range(number * most, (number + 1) * most)
+        can = [one for one in MISTAKES if one.name != "a coroutine" or flag not in AWAITED]
+        turns = range(len(can)) if most is None else range(number * most, (number + 1) * most)
         for turn in turns:
-            mistake = MISTAKES[turn % len(MISTAKES)]
+            mistake = can[turn % len(can)]
             path = mistake.path(turn + number)
             yield f"{flag} {path}: {mistake.name}", (*needs.split(), flag, path), (flag, *mistake.says)
