@@ -24,7 +24,7 @@ from tests.users.script import slime_events, users_folder, words
 from tests.users.trial import AFTERWARDS, Ran
 
 TOGETHER = (
-    *("reward", "sample hooks", "sample filter", "all samples", "rollout log", "eval log", "reward post-process"),
+    *("reward", "sample hooks", "sample filter", "all samples", "rollout log", "reward post-process"),
     *("correction", "loss reducer", "init and train step", "before log-probs"),
 )
 """Names of the cases whose files are in one run here; `make users` gives each a run of its own."""
@@ -38,7 +38,7 @@ METRICS = {
     *("rollout/raw_reward", "rollout/rewards", "rollout/response_len/mean", "rollout/truncated_ratio"),
     *("train/loss", "train/pg_loss", "train/kl_loss", "train/grad_norm", "train/lr-pg_0", "train/own_apart"),
     *("perf/rollout_time", "perf/train_time", "perf/step_time", "perf/tokens_per_gpu_per_sec"),
-    *("passrate/pass@1", "passrate/pass@4", "eval/digits4", "eval/digits4-pass@1"),
+    *("passrate/pass@1", "passrate/pass@4", "eval/digits4", "eval/digits4/response_len/mean"),
 }
 """Some that slime gives such a run."""
 
