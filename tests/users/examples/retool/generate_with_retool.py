@@ -49,14 +49,17 @@ async def execute(said: str) -> tuple[str, bool]:
     return "\nMy previous action is invalid. Let me try again.\n", False
 
 
-async def generate(args, sample: Sample, sampling_params) -> Sample:
-    assert not args.partial_rollout, "Partial rollout is not supported for this function at the moment."
-    # A sample that comes back has what it had before.
+def begin_again(sample: Sample) -> None:
+    """A sample that comes back has what it had before."""
     sample.rollout_log_probs = None
     sample.rollout_top_p_token_ids = None
     sample.rollout_top_p_token_offsets = None
     sample.response, sample.response_length, sample.loss_mask = "", 0, []
 
+
+async def generate(args, sample: Sample, sampling_params) -> Sample:
+    assert not args.partial_rollout, "Partial rollout is not supported for this function at the moment."
+    begin_again(sample)
     state = GenerateState(args)
     url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
     messages = [{"role": "user", "content": sample.prompt}]
