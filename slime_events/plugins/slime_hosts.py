@@ -5,7 +5,8 @@ import os
 import random
 import socket
 import subprocess
-from typing import Any, Protocol
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 from schemas.errors import PlugPointError
 
@@ -71,23 +72,7 @@ def exec_command(cmd: str, capture_output: bool = False) -> str | None:
     return done.stdout if capture_output else None
 
 
-class Process(Protocol):
-    """As of multiprocessing."""
-
-    def is_alive(self) -> bool:
-        """Whether it runs."""
-
-    def terminate(self) -> None:
-        """Ask it to end."""
-
-    def kill(self) -> None:
-        """End it."""
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for its end."""
-
-
-def terminate_process(process: Process, timeout: float = 1.0) -> None:
+def terminate_process(process: BaseProcess, timeout: float = 1.0) -> None:
     """Ask a process to end, and kill it after `timeout` seconds."""
     if process.is_alive():
         process.terminate()

@@ -19,11 +19,16 @@ from slime_events.analysis.audit.audit import Audit
 from tests.simulation.crash import Crash, Fate, Half
 from tests.users.examples.stage import END, Played, Stage
 
-CRASH = Fate([Crash(9, Half.AFTER, role="engine0")])
+
+@pytest.fixture(params=[None, 9], ids=["whole", "crashed"])
+def fate(request: pytest.FixtureRequest) -> Fate:
+    """Of the engine: its ninth append is stored, and it dies before it knows."""
+    return Fate([Crash(request.param, Half.AFTER, role="engine0")] if request.param else [])
 
 
 def all_went_well(played: Played) -> list[RolloutCompleted]:
     """The samples; none failed anywhere, and the step was trained."""
+    assert played.run.fate.exhausted
     assert not played.of(RolloutFailed)
     assert not played.of(RewardFailed)
     assert len(played.of(StepCommitted)) == 1
@@ -57,9 +62,8 @@ SEARCH = (
 )
 
 
-@pytest.mark.parametrize("fate", [None, CRASH], ids=["whole", "crashed"])
-async def test_search_r1(stage: Stage, fate: Fate | None) -> None:
-    played = await stage.play("search_r1", SEARCH, searcher, QUESTIONS, fate=fate and Fate(fate.crashes))
+async def test_search_r1(stage: Stage, fate: Fate) -> None:
+    played = await stage.play("search_r1", SEARCH, searcher, QUESTIONS, fate=fate)
     for done in all_went_well(played):
         whole = await played.trajectory(done)
         said = await played.trained_text(done)
@@ -97,13 +101,13 @@ def calculator(text: str) -> str:
     return f"Let me compute.\n<tool_call>{json.dumps(call)}</tool_call>" + END
 
 
-async def test_retool(stage: Stage) -> None:
+async def test_retool(stage: Stage, fate: Fate) -> None:
     flags = (
         "--custom-generate-function-path generate_with_retool.generate "
         "--custom-rm-path generate_with_retool.reward_func --reward-key score"
     )
     rows = [{"prompt": "17*3", "label": "51"}, {"prompt": "2**10", "label": "1000"}]
-    played = await stage.play("retool", flags, calculator, rows)
+    played = await stage.play("retool", flags, calculator, rows, fate=fate)
     details = {one.sample: one.detail for one in played.of(RewardAssigned)}
     for done in all_went_well(played):
         right = done.group.endswith("0")
@@ -126,13 +130,13 @@ def agents(text: str) -> str:
     return "two</think>Judgment: 2" + END
 
 
-async def test_multi_agent(stage: Stage) -> None:
+async def test_multi_agent(stage: Stage, fate: Fate) -> None:
     flags = (
         "--custom-generate-function-path rollout_with_multi_agents.generate_with_multi_agents --rm-type math "
         "--apply-chat-template"
     )
     rows = [{"prompt": "2+2", "label": "4"}, {"prompt": "2+3", "label": "5"}]
-    played = await stage.play("multi_agent", flags, agents, rows)
+    played = await stage.play("multi_agent", flags, agents, rows, fate=fate)
     done = all_went_well(played)
     assert len(done) == 4 * 5, "two solvers, two rewriters and a selector of each rollout"
     by_rollout = Counter(one.rollout or one.sample for one in done)
@@ -155,12 +159,10 @@ def clerk(text: str) -> str:
     return f'<tool_call>{{"name": "cancel", "arguments": {{"order": "{order}"}}}}</tool_call>' + END
 
 
-@pytest.mark.parametrize("fate", [None, CRASH], ids=["whole", "crashed"])
-async def test_tau_bench(stage: Stage, fate: Fate | None) -> None:
+async def test_tau_bench(stage: Stage, fate: Fate) -> None:
     flags = "--custom-generate-function-path generate_with_tau.generate"
     rows: list[dict[str, Any]] = [{"index": task, "metadata": {"user_id": f"user{task}"}} for task in (0, 1)]
-    keys, fate = "--input-key index", fate and Fate(fate.crashes)
-    played = await stage.play("tau_bench", flags, clerk, rows, keys=keys, fate=fate)
+    played = await stage.play("tau_bench", flags, clerk, rows, keys="--input-key index", fate=fate)
     for done in all_went_well(played):
         task = int(done.group[-1])
         assert rewards(played)[done.sample] == (1.0 if task == 0 else 0.0), "the environment's, no grader's"
@@ -198,14 +200,14 @@ def solver(text: str) -> str:
     return f'<tool_call>{{"name": "calc_score", "arguments": {{"answer": "{answer}"}}}}</tool_call>' + END
 
 
-async def test_geo3k_with_several_turns(stage: Stage) -> None:
+async def test_geo3k_with_several_turns(stage: Stage, fate: Fate) -> None:
     flags = (
         "--custom-generate-function-path rollout.generate --custom-rm-path rollout.reward_func "
         "--custom-config-path geo3k.yaml --apply-chat-template --rollout-max-response-len 600"
     )
     asked = [{"role": "user", "content": "How long is the side?"}]
     rows = [{"prompt": asked, "label": "7"}, {"prompt": asked, "label": "6"}]
-    played = await stage.play("geo3k_text", flags, solver, rows)
+    played = await stage.play("geo3k_text", flags, solver, rows, fate=fate)
     for done in all_went_well(played):
         turns = 3 if done.group.endswith("0") else 2
         assert roles(played, done.sample) == [TurnRole.ASSISTANT] * turns
@@ -215,7 +217,7 @@ async def test_geo3k_with_several_turns(stage: Stage) -> None:
         assert "<|im_start|>tool\nscore" in done.text
 
 
-async def test_fan_out_with_a_reward_for_the_group(stage: Stage) -> None:
+async def test_fan_out_with_a_reward_for_the_group(stage: Stage, fate: Fate) -> None:
     flags = (
         "--custom-generate-function-path generate_fan_out.generate_segments "
         "--custom-rm-path generate_fan_out.group_reward --group-rm"
@@ -225,7 +227,7 @@ async def test_fan_out_with_a_reward_for_the_group(stage: Stage) -> None:
         return "it is 4" + END if "So far" in text else "a first thought that is cut off somewhere" + END
 
     rows = [{"prompt": "2+2?", "label": 4}, {"prompt": "2+3?", "label": 5}]
-    played = await stage.play("fan_out", flags, says, rows)
+    played = await stage.play("fan_out", flags, says, rows, fate=fate)
     done = all_went_well(played)
     assert Counter(one.metadata["segment"] for one in done) == {0: 4, 1: 4}
     for one in done:
