@@ -14,13 +14,13 @@ from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu
 from actors.megatron.flags import sort_flags
+from actors.megatron.frozen_model import load_frozen
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.optimizer import build_optimizer, build_scheduler, follow_weights, wrap_data_parallel
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee, join, leave
 from actors.megatron.weights import export_hf_weights, load_hf_weights, optimizer_digest, tensor_bytes
-from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import StepResult, TrainBatch
@@ -79,15 +79,12 @@ class TrainerRank:
         saved = load if load and checkpoint.is_checkpoint(load) else None
         policy = build_model(architecture, self._config, self.place.device)
         load_hf_weights(policy, architecture, base if saved else load or base, group)
-        reference = None
-        if estimator_of(self._algorithm).needs_reference(self._algorithm):
-            reference = build_model(architecture, self._config, self.place.device).requires_grad_(False)
-            load_hf_weights(reference, architecture, settings.ref_load or base, group)
+        frozen = load_frozen(architecture, settings, self._algorithm, self._flags.transformer, self.place.device, group)
         model = wrap_data_parallel(policy, self._config, self._flags)
         optimizer = build_optimizer(model, settings, self._flags)
         scheduler = build_scheduler(optimizer, settings, self._flags.scheduler)
         self.trainee = Trainee(
-            architecture, settings, self._algorithm, self.place, model, reference, optimizer, scheduler, self._functions
+            architecture, settings, self._algorithm, self.place, model, frozen, optimizer, scheduler, self._functions
         )
         if saved:
             self.load_checkpoint(saved)
@@ -103,7 +100,8 @@ class TrainerRank:
         with step.metrics.timed("digest"):
             digest = self.optimizer_digest() if self._settings.hashes_optimizer(batch.step + 1) else ""
         seconds = {"seconds_digest": step.metrics.seconds["digest"]}
-        return StepResult(metrics | seconds, digest, self._functions.digests)
+        models = {name: one.digest for name, one in self.trainee.frozen.items()}
+        return StepResult(metrics | seconds, digest, self._functions.digests, models)
 
     def optimizer_digest(self) -> str:
         """Hex sha256 of the optimizer state, of each rank's in rank order where there are several."""

@@ -14,15 +14,16 @@ from torch import Tensor
 from actors.megatron.cpu import stand_in
 from actors.megatron.data_split import check_samples, rollout_denominators
 from actors.megatron.forward import response_log_probs
+from actors.megatron.frozen_model import PREFIXES, REFERENCE, TEACHER
 from actors.megatron.step_metrics import OffPolicyMetrics, StepMetrics
 from actors.megatron.trainee import Trainee
 from actors.megatron.user_functions import columns, own_advantages, own_loss, sum_of_sample_mean, whole_logits
 from schemas.errors import TrainerError
-from slime_events.algorithms.advantages import compute_advantages, token_kls, whitened
+from slime_events.algorithms.advantages import compute_advantages, finished, token_kls
 from slime_events.algorithms.correction import OwnTerms
 from slime_events.algorithms.objective import policy_objective, sft_objective, truncated
 from slime_events.algorithms.packing import OptimizerStep, optimizer_steps
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.train_batch import TrainBatch, TrainSample
 from slime_events.plugins.trainer_points import (
     ADVANTAGE,
     BEFORE_LOG_PROB,
@@ -41,14 +42,15 @@ class RolloutStep:
     In order: reference and old log-probs where the settings need them, advantages of the whole batch, then for each
     optimizer step forward and backward over this rank's micro batches, sum of the gradients over ranks, update.
 
-    By index into the batch, where there are any: log-probs of the `reference`, `old` ones that were scored, and those
-    that a pass saw `before` the update; `advantages` and `returns` by token; `entropies` that were scored.
-    `micro_batches`: of each optimizer step, this rank's.
+    By index into the batch, where there are any: log-probs of the `reference` and the `teacher`, `old` ones that were
+    scored, and those that a pass saw `before` the update; `advantages` and `returns` by token; `entropies` that were
+    scored. `micro_batches`: of each optimizer step, this rank's.
     """
 
     def __init__(self, trainee: Trainee, batch: TrainBatch) -> None:
         """Raises TrainerError for a sample that cannot be trained on, and for a batch that fills no optimizer step."""
-        check_samples(batch.samples, trainee.architecture.vocab_size)
+        architectures = trainee.architecture, *(one.architecture for one in trainee.frozen.values())
+        check_samples(batch.samples, min(one.vocab_size for one in architectures))
         self.trainee = trainee
         self.samples = batch.samples
         self.step = batch.step
@@ -69,6 +71,7 @@ class RolloutStep:
         self.trained_tokens = [int(sample.loss_mask.sum()) for sample in batch.samples]
         self.denominators = rollout_denominators(batch.samples)
         self.reference: dict[int, Tensor] = {}
+        self.teacher: dict[int, Tensor] = {}
         self.old: dict[int, Tensor] = {}
         self.before: dict[int, Tensor] = {}
         self.advantages: dict[int, Tensor] = {}
@@ -134,22 +137,24 @@ class RolloutStep:
         own = self.trainee.functions.at(ADVANTAGE) if algorithm.compute_advantages_and_returns else None
         # A KL in the reward enters every advantage, and whitening mixes them: then every rank needs all log-probs.
         # What a user's function looks at is not known.
-        whole = algorithm.kl_coef != 0 or own is not None
+        whole = algorithm.kl_coef != 0 or algorithm.use_opd or own is not None
         own_old = not algorithm.use_rollout_logprobs
         own_old = own_old or any(bool(torch.isnan(one).any()) for one in self.rollout)
         if whole:
             self.micro_batches = [self._deal(step.indices) for step in self.steps]
             mine = sorted(self.passes)
-            if algorithm.kl_coef != 0 or self.trainee.reference is not None:
-                self.reference = self._exchange(self._score_reference(mine))
+            if algorithm.kl_coef != 0 or REFERENCE in self.trainee.frozen:
+                self.reference = self._exchange(self._score_frozen(REFERENCE, mine))
             if own_old:
                 self.old = self._exchange(self._score_policy(mine))
+            if algorithm.use_opd:
+                self._ask_teacher(mine)
         if algorithm.compute_advantages_and_returns:
             self._compute_advantages(own)
             self.moving = self._moving()
         self.micro_batches = [self._deal(self.passing(step.indices)) for step in self.steps]
         if algorithm.use_kl_loss and not whole:
-            self.reference = self._score_reference(self.passes)
+            self.reference = self._score_frozen(REFERENCE, self.passes)
         # With one update, what the update's own forward pass sees is the policy before it.
         if own_old and not whole and self._looks_back:
             self.old = self._score_policy(self.passes)
@@ -169,6 +174,7 @@ class RolloutStep:
         before = [self.old.get(index, self.rollout[index]) for index in self.kept]
         masks = [self.masks[index] for index in self.kept]
         references = [self.reference[index] for index in self.kept] if algorithm.kl_coef != 0 else None
+        teachers = [self.teacher[index] for index in self.kept] if algorithm.use_opd else None
         if own is None:
             advantages = compute_advantages(
                 torch.tensor([self.samples[index].reward for index in self.kept], device=self.trainee.place.device),
@@ -176,13 +182,13 @@ class RolloutStep:
                 references,
                 masks,
                 algorithm,
+                teacher_log_probs=teachers,
             )
             returns = advantages
         else:
             data = self._columns(self.kept) | {"kl": token_kls(before, references, masks, algorithm)}
             advantages, returns = own_advantages(own, self.trainee.functions.args, data)
-            if algorithm.normalize_advantages:
-                advantages = whitened(advantages, masks)
+            advantages = finished(advantages, before, masks, algorithm, teacher_log_probs=teachers)
         self.advantages = dict(zip(self.kept, advantages, strict=True))
         self.returns = dict(zip(self.kept, returns, strict=True))
 
@@ -192,6 +198,7 @@ class RolloutStep:
             "rollout_log_probs": dict(enumerate(self.rollout)),
             "log_probs": self.old,
             "ref_log_probs": self.reference,
+            "teacher_log_probs": self.teacher,
             "advantages": self.advantages,
             "returns": self.returns,
             "entropy": self.entropies or {},
@@ -204,8 +211,12 @@ class RolloutStep:
         if missing := [index for index in mine if index not in entropies]:
             self._score_policy(missing)
         for index in mine:
-            mean = (entropies[index] * (self.masks[index] != 0)).sum() / max(self.trained_tokens[index], 1)
-            self.metrics.add_over_the_step("rollout_entropy", mean * self._weight(index))
+            self._add_mean("rollout_entropy", index, entropies[index])
+
+    def _add_mean(self, name: str, index: int, values: Tensor) -> None:
+        """A figure over the step: the mean of values [response] over a sample's trained tokens, by its weight."""
+        mean = values.masked_fill(self.masks[index] == 0, 0.0).sum() / max(self.trained_tokens[index], 1)
+        self.metrics.add_over_the_step(name, mean * self._weight(index))
 
     def _moving(self) -> dict[int, bool]:
         """Whether any trained token of a sample has an advantage other than exactly 0."""
@@ -220,11 +231,22 @@ class RolloutStep:
         self.trainee.functions.notify(BEFORE_LOG_PROB, [self.trainee.model], "")
         return self.trainee.score(self.trainee.model, self.samples, indices, self.temperature, self.entropies)
 
-    def _score_reference(self, indices: list[int]) -> dict[int, Tensor]:
-        if self.trainee.reference is None:
-            raise TrainerError("a KL is on but the trainer was built without a reference model")
-        self.trainee.functions.notify(BEFORE_LOG_PROB, [self.trainee.reference], "ref_")
-        return self.trainee.score(self.trainee.reference, self.samples, indices, self.temperature)
+    def _score_frozen(self, name: str, indices: list[int]) -> dict[int, Tensor]:
+        frozen = self.trainee.frozen.get(name)
+        if frozen is None:
+            raise TrainerError(f"the settings ask for the {name}'s log-probs, but the trainer was built without one")
+        self.trainee.functions.notify(BEFORE_LOG_PROB, [frozen.model], PREFIXES[name])
+        return self.trainee.score(frozen.model, self.samples, indices, self.temperature)
+
+    def _ask_teacher(self, mine: Sequence[int]) -> None:
+        """The teacher's log-probs of the whole step, and how far this rank's samples are from them."""
+        if self.trainee.algorithm.opd_type == "sglang":
+            self.teacher = recorded_log_probs(self.samples, self.kept, self.trainee.place.device)
+        else:
+            self.teacher = self._exchange(self._score_frozen(TEACHER, list(mine)))
+        for index in mine:
+            before = self.old.get(index, self.rollout[index])
+            self._add_mean("opd_reverse_kl", index, before - self.teacher[index])
 
     def _exchange(self, scores: dict[int, Tensor]) -> dict[int, Tensor]:
         """Scores of all kept samples, from those of this rank and of the others."""
@@ -353,6 +375,20 @@ class RolloutStep:
         if self.trainee.algorithm.calculate_per_token_loss:
             return max(1, sum(self.trained_tokens[index] for index in step.indices))
         return step.rollouts
+
+
+def recorded_log_probs(
+    samples: Sequence[TrainSample], indices: Sequence[int], device: torch.device
+) -> dict[int, Tensor]:
+    """A teacher's, of these samples, float32 [response]. Raises TrainerError where their graders asked none."""
+    known = {index: given for index in indices if (given := samples[index].teacher_log_probs) is not None}
+    for index in indices:
+        if index not in known or len(known[index]) != samples[index].response_length:
+            raise TrainerError(
+                f"sample {samples[index].sample} has no log-probs of a teacher (opd-type sglang): its reward function "
+                "has to set sample.teacher_log_probs, as slime.rollout.on_policy_distillation.reward_func does"
+            )
+    return {index: torch.tensor(given, device=device) for index, given in known.items()}
 
 
 def known_or_own(rollout: Tensor, own: Tensor) -> Tensor:

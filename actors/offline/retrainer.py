@@ -31,7 +31,7 @@ from slime_events.analysis.retrain.difference import (
     Distance,
     Retrained,
     distance,
-    function_differences,
+    part_differences,
     training_differences,
 )
 from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_step, recorded_steps
@@ -124,7 +124,7 @@ def same_digests(
     weights = keep.write(committed.version, tensors, committed.step).digest if keep else digest_of(tensors)
     trained = training_differences(committed, Digests(weights, result.optimizer_digest))
     if trained:  # equal bits need no reason
-        trained = function_differences(committed, result.functions) + trained
+        trained = part_differences(committed, result.functions, result.models) + trained
     differences = step.differences + trained
     if weights == committed.weights_digest:
         return differences, None

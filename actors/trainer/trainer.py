@@ -273,6 +273,7 @@ class Trainer:
             metrics=result.metrics,
             seconds=seconds,
             functions=result.functions,
+            models=result.models,
         )
         due = version % self.plan.publish_every == 0 or version == self.plan.steps
         published = [self._as_published(manifest)] if due else []

@@ -18,6 +18,7 @@ class TrainSample:
     engine made. reward: after normalisation over its group (slime's post-process); raw_reward: as graded. rollout:
     shared by fan-out siblings; a step counts rollouts.
     oldest_version, newest_version: of the weights that made its tokens. reused: recorded by another run.
+    teacher_log_probs: float32 [response], where its grader asked a teacher.
     """
 
     sample: str
@@ -33,6 +34,7 @@ class TrainSample:
     newest_version: int
     truncated: bool = False
     reused: bool = False
+    teacher_log_probs: npt.NDArray[np.float32] | None = None
 
     @property
     def total_length(self) -> int:
@@ -55,9 +57,11 @@ class TrainBatch:
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """metrics: by name, the same on every rank (seconds: the slowest rank's). optimizer_digest: of all ranks' state.
-    functions: a user's own that had a part in it, sha256 of their source by the setting that names them.
+    functions: a user's own that had a part in it, sha256 of their source by the setting that names them. models: those
+    that gave log-probs beside the policy, digest of their weights by name.
     """
 
     metrics: dict[str, float]
     optimizer_digest: str
     functions: dict[str, str] = field(default_factory=dict)
+    models: dict[str, str] = field(default_factory=dict)

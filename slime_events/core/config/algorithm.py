@@ -8,6 +8,7 @@ KlType = Literal["k1", "k2", "k3", "low_var_kl"]
 MisLevel = Literal["token", "sequence", "geometric"]
 MisMode = Literal["truncate", "clip", "mask"]
 LossType = Literal["policy_loss", "sft_loss", "custom_loss"]
+TeacherType = Literal["sglang", "megatron"]
 
 
 class AlgorithmSettings(Settings, frozen=True, kw_only=True):
@@ -37,6 +38,17 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
     entropy_coef: Annotated[float, doc("weight of the entropy bonus")] = 0.0
     gamma: Annotated[float, doc("discount of token rewards")] = 1.0
     lambd: Annotated[float, doc("GAE lambda")] = 1.0
+    use_opd: Annotated[
+        bool, doc("on-policy distillation: take from the advantage what a token is likelier than to the teacher")
+    ] = False
+    opd_type: Annotated[
+        TeacherType | None,
+        doc(
+            "where the teacher runs: in the trainer's ranks, or behind an address that the reward function asks; "
+            "default: megatron with opd-teacher-load, else sglang"
+        ),
+    ] = None
+    opd_kl_coef: Annotated[float, doc("weight of log p(student) - log p(teacher)", least=0)] = 1.0
     normalize_advantages: Annotated[bool, doc("whiten advantages over the whole step")] = False
     rewards_normalization: Annotated[bool, doc("centre rewards on their group's mean")] = True
     grpo_std_normalization: Annotated[bool, doc("divide by the group's std; off is Dr.GRPO")] = True
