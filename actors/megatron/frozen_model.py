@@ -1,4 +1,4 @@
-"""`FrozenModel`: a model that is not trained and gives log-probs: the reference, or the teacher."""
+"""`FrozenModel`: a model that is not trained and gives log-probs: the reference, the teacher, or an older policy."""
 
 from __future__ import annotations
 
@@ -13,26 +13,31 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from actors.megatron.architecture import Architecture, check_vocabulary
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.weights import digest_tensors, export_hf_weights, load_hf_weights
+from schemas.errors import CheckpointMismatch
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.train_batch import StoredVersion
 from storage.digests import weights_digest
 
 REFERENCE = "reference"
 TEACHER = "teacher"
-PREFIXES = {REFERENCE: "ref_", TEACHER: "teacher_"}
+OLD_ACTOR = "old_actor"
+PREFIXES = {REFERENCE: "ref_", TEACHER: "teacher_", OLD_ACTOR: ""}
 """slime's prefixes of the columns that their log-probs go to."""
 
 
 @dataclass(slots=True)
 class FrozenModel:
-    """This rank's part, cut as the policy is. digest: of the whole weights in the trainer's dtype, as a weight version
-    has one (storage/digests.py).
+    """This rank's part, cut as the policy is over `group`. digest: of the whole weights in the trainer's dtype, as a
+    weight version has one (storage/digests.py). version: of this run, where it has become one.
     """
 
     architecture: Architecture
     model: torch.nn.Module
-    digest: str
+    group: dist.ProcessGroup
+    digest: str = ""
+    version: int | None = None
 
     @classmethod
     def load(
@@ -44,10 +49,26 @@ class FrozenModel:
         group: dist.ProcessGroup,
     ) -> FrozenModel:
         """Of a Hugging Face folder; collective in the tensor parallel group. Raises CheckpointMismatch."""
-        model = build_model(architecture, config, device).requires_grad_(False)
-        load_hf_weights(model, architecture, folder, group)
-        exported = export_hf_weights(model, architecture, group)
-        return cls(architecture, model, weights_digest(digest_tensors(exported)))
+        found = cls(architecture, build_model(architecture, config, device).requires_grad_(False), group)
+        found._fill(folder)
+        return found
+
+    def become(self, stored: StoredVersion) -> None:
+        """A version of this run; likewise. Raises CheckpointMismatch where its folder holds other weights."""
+        if self.version == stored.version:
+            return
+        self.version = None
+        self._fill(stored.folder)
+        if self.digest != stored.digest:
+            raise CheckpointMismatch(
+                f"{stored.folder} holds weights {self.digest}, and version {stored.version} has {stored.digest}: put "
+                "the folder back from a copy"
+            )
+        self.version = stored.version
+
+    def _fill(self, folder: str) -> None:
+        load_hf_weights(self.model, self.architecture, folder, self.group)
+        self.digest = weights_digest(digest_tensors(export_hf_weights(self.model, self.architecture, self.group)))
 
 
 def load_frozen(
@@ -71,4 +92,7 @@ def load_frozen(
         architecture = Architecture.read(teacher)
         config = transformer_config(architecture, settings, flags)
         found[TEACHER] = FrozenModel.load(teacher, architecture, config, device, group)
+    if algorithm.keep_old_actor:
+        config = transformer_config(policy, settings, flags)
+        found[OLD_ACTOR] = FrozenModel(policy, build_model(policy, config, device).requires_grad_(False), group)
     return found

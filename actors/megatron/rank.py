@@ -14,13 +14,14 @@ from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu
 from actors.megatron.flags import sort_flags
-from actors.megatron.frozen_model import load_frozen
+from actors.megatron.frozen_model import OLD_ACTOR, REFERENCE, load_frozen
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.optimizer import build_optimizer, build_scheduler, follow_weights, wrap_data_parallel
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee, join, leave
 from actors.megatron.weights import export_hf_weights, load_hf_weights, optimizer_digest, tensor_bytes
+from schemas.errors import TrainerError
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import StepResult, TrainBatch
@@ -93,6 +94,7 @@ class TrainerRank:
         """All optimizer steps of one rollout step. dump: the file that what went into it is written to. Raises
         TrainerError; the weights are then not to be used.
         """
+        models = self._other_models(batch)
         step = RolloutStep(self.trainee, batch)
         metrics = step.run()
         if dump is not None:
@@ -100,8 +102,17 @@ class TrainerRank:
         with step.metrics.timed("digest"):
             digest = self.optimizer_digest() if self._settings.hashes_optimizer(batch.step + 1) else ""
         seconds = {"seconds_digest": step.metrics.seconds["digest"]}
-        models = {name: one.digest for name, one in self.trainee.frozen.items()}
         return StepResult(metrics | seconds, digest, self._functions.digests, models)
+
+    def _other_models(self, batch: TrainBatch) -> dict[str, str]:
+        """Let the reference be what it is at this step; the digests of all models that the step asks, by name."""
+        frozen = self.trainee.frozen
+        if batch.reference is not None:
+            frozen[REFERENCE].become(batch.reference)
+        elif REFERENCE in frozen and frozen[REFERENCE].version is not None:
+            raise TrainerError(f"step {batch.step} has the reference that was loaded, which has moved on: begin anew")
+        old = {f"{OLD_ACTOR} v{one.version}": one.digest for one in batch.old}
+        return {name: one.digest for name, one in frozen.items() if name != OLD_ACTOR} | old
 
     def optimizer_digest(self) -> str:
         """Hex sha256 of the optimizer state, of each rank's in rank order where there are several."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from actors.megatron.cpu import stand_in
 from actors.megatron.data_split import check_samples, rollout_denominators
 from actors.megatron.forward import response_log_probs
-from actors.megatron.frozen_model import PREFIXES, REFERENCE, TEACHER
+from actors.megatron.frozen_model import OLD_ACTOR, PREFIXES, REFERENCE, TEACHER
 from actors.megatron.step_metrics import OffPolicyMetrics, StepMetrics
 from actors.megatron.trainee import Trainee
 from actors.megatron.user_functions import columns, own_advantages, own_loss, sum_of_sample_mean, whole_logits
@@ -55,6 +55,7 @@ class RolloutStep:
         self.samples = batch.samples
         self.step = batch.step
         self.temperature = batch.temperature
+        self.old_versions = batch.old
         self.metrics = StepMetrics()
         self.steps = optimizer_steps(
             [sample.rollout for sample in batch.samples],
@@ -66,7 +67,8 @@ class RolloutStep:
         # Copies: what was read from the log cannot be written, and torch wants that of memory that it shares.
         self.masks = [torch.tensor(sample.loss_mask, device=device) for sample in batch.samples]
         self.rollout = [torch.tensor(sample.rollout_log_probs, device=device) for sample in batch.samples]
-        self.fresh = [sample.oldest_version == sample.newest_version == batch.step for sample in batch.samples]
+        newest = [sample.oldest_version == sample.newest_version == batch.step for sample in batch.samples]
+        self.fresh = [bool(batch.old) or one for one in newest]  # old log-probs are those of the engines' weights
         self.off_policy = OffPolicyMetrics(device) if any(sample.reused for sample in batch.samples) else None
         self.trained_tokens = [int(sample.loss_mask.sum()) for sample in batch.samples]
         self.denominators = rollout_denominators(batch.samples)
@@ -138,7 +140,7 @@ class RolloutStep:
         # A KL in the reward enters every advantage, and whitening mixes them: then every rank needs all log-probs.
         # What a user's function looks at is not known.
         whole = algorithm.kl_coef != 0 or algorithm.use_opd or own is not None
-        own_old = not algorithm.use_rollout_logprobs
+        own_old = not algorithm.use_rollout_logprobs or algorithm.get_mismatch_metrics
         own_old = own_old or any(bool(torch.isnan(one).any()) for one in self.rollout)
         if whole:
             self.micro_batches = [self._deal(step.indices) for step in self.steps]
@@ -146,7 +148,7 @@ class RolloutStep:
             if algorithm.kl_coef != 0 or REFERENCE in self.trainee.frozen:
                 self.reference = self._exchange(self._score_frozen(REFERENCE, mine))
             if own_old:
-                self.old = self._exchange(self._score_policy(mine))
+                self.old = self._exchange(self._score_old(mine))
             if algorithm.use_opd:
                 self._ask_teacher(mine)
         if algorithm.compute_advantages_and_returns:
@@ -157,7 +159,7 @@ class RolloutStep:
             self.reference = self._score_frozen(REFERENCE, self.passes)
         # With one update, what the update's own forward pass sees is the policy before it.
         if own_old and not whole and self._looks_back:
-            self.old = self._score_policy(self.passes)
+            self.old = self._score_old(self.passes)
         if self.entropies is not None:
             self._measure_entropy(self.entropies)
 
@@ -166,12 +168,12 @@ class RolloutStep:
         """Whether the loss needs log-probs before the update that its own pass does not see."""
         algorithm = self.trainee.algorithm
         if algorithm.loss_type == "policy_loss":
-            return len(self.steps) > 1
+            return len(self.steps) > 1 or bool(self.old_versions)
         return algorithm.loss_type == "custom_loss" and algorithm.compute_advantages_and_returns
 
     def _compute_advantages(self, own: UserFunction | None) -> None:
         algorithm = self.trainee.algorithm
-        before = [self.old.get(index, self.rollout[index]) for index in self.kept]
+        before = [self._before(index) for index in self.kept]
         masks = [self.masks[index] for index in self.kept]
         references = [self.reference[index] for index in self.kept] if algorithm.kl_coef != 0 else None
         teachers = [self.teacher[index] for index in self.kept] if algorithm.use_opd else None
@@ -191,6 +193,13 @@ class RolloutStep:
             advantages = finished(advantages, before, masks, algorithm, teacher_log_probs=teachers)
         self.advantages = dict(zip(self.kept, advantages, strict=True))
         self.returns = dict(zip(self.kept, returns, strict=True))
+
+    def _before(self, index: int) -> Tensor:
+        """A sample's log-probs [response] under the policy that is not updated yet, as the loss takes them."""
+        rollout, own = self.rollout[index], self.old.get(index)
+        if own is None:
+            return rollout
+        return known_or_own(rollout, own) if self.trainee.algorithm.use_rollout_logprobs else own
 
     def _columns(self, indices: Sequence[int]) -> dict[str, Any]:
         """These samples as a user's function sees them."""
@@ -231,6 +240,22 @@ class RolloutStep:
         self.trainee.functions.notify(BEFORE_LOG_PROB, [self.trainee.model], "")
         return self.trainee.score(self.trainee.model, self.samples, indices, self.temperature, self.entropies)
 
+    def _score_old(self, indices: list[int]) -> dict[int, Tensor]:
+        """Log-probs under the policy before the update, and where versions are kept under the one that made a token."""
+        scores = self._score_policy(indices)
+        for stored in self.old_versions:
+            self.trainee.frozen[OLD_ACTOR].become(stored)
+            spans = {
+                index: [span for span in self.samples[index].spans if span.version == stored.version]
+                for index in indices
+            }
+            older = self._score_frozen(OLD_ACTOR, [index for index in indices if spans[index]])
+            for index, log_probs in older.items():
+                scores[index] = scores[index].clone()
+                for span in spans[index]:
+                    scores[index][span.start : span.end] = log_probs[span.start : span.end]
+        return scores
+
     def _score_frozen(self, name: str, indices: list[int]) -> dict[int, Tensor]:
         frozen = self.trainee.frozen.get(name)
         if frozen is None:
@@ -245,8 +270,7 @@ class RolloutStep:
         else:
             self.teacher = self._exchange(self._score_frozen(TEACHER, list(mine)))
         for index in mine:
-            before = self.old.get(index, self.rollout[index])
-            self._add_mean("opd_reverse_kl", index, before - self.teacher[index])
+            self._add_mean("opd_reverse_kl", index, self._before(index) - self.teacher[index])
 
     def _exchange(self, scores: dict[int, Tensor]) -> dict[int, Tensor]:
         """Scores of all kept samples, from those of this rank and of the others."""

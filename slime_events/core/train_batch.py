@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from schemas.rollouts import WeightSpan
+
 
 @dataclass(frozen=True, slots=True)
 class TrainSample:
@@ -18,7 +20,7 @@ class TrainSample:
     engine made. reward: after normalisation over its group (slime's post-process); raw_reward: as graded. rollout:
     shared by fan-out siblings; a step counts rollouts.
     oldest_version, newest_version: of the weights that made its tokens. reused: recorded by another run.
-    teacher_log_probs: float32 [response], where its grader asked a teacher.
+    teacher_log_probs: float32 [response], where its grader asked a teacher. spans: which version made which tokens.
     """
 
     sample: str
@@ -35,6 +37,7 @@ class TrainSample:
     truncated: bool = False
     reused: bool = False
     teacher_log_probs: npt.NDArray[np.float32] | None = None
+    spans: tuple[WeightSpan, ...] = ()
 
     @property
     def total_length(self) -> int:
@@ -43,15 +46,28 @@ class TrainSample:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredVersion:
+    """A weight version of this run in a Hugging Face folder. digest: of its weights, sha256 (hex)."""
+
+    version: int
+    folder: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class TrainBatch:
     """The batch of one `batch.sealed`: `step` makes version `step + 1` from version `step`.
 
-    temperature: of the rollouts; engine and trainer take log-probs of logits / temperature.
+    temperature: of the rollouts; engine and trainer take log-probs of logits / temperature. reference: what the
+    reference model is at this step, where it follows the policy. old: the older versions that made some of its tokens,
+    where these have old log-probs of their own; see `PastVersions`.
     """
 
     step: int
     samples: tuple[TrainSample, ...]
     temperature: float = 1.0
+    reference: StoredVersion | None = None
+    old: tuple[StoredVersion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,9 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
     use_kl_loss: Annotated[bool, doc("add a KL term against the reference model to the loss")] = False
     kl_loss_coef: Annotated[float, doc("its weight; 0 only measures it", least=0)] = 0.0
     kl_loss_type: Annotated[KlType, doc("KL estimator")] = "k1"
+    ref_update_interval: Annotated[
+        int | None, doc("every N steps the reference becomes the policy; default: it stays", above=0)
+    ] = None
     use_unbiased_kl: Annotated[bool, doc("multiply the KL term by the importance ratio")] = False
     entropy_coef: Annotated[float, doc("weight of the entropy bonus")] = 0.0
     gamma: Annotated[float, doc("discount of token rewards")] = 1.0
@@ -54,6 +57,9 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
     grpo_std_normalization: Annotated[bool, doc("divide by the group's std; off is Dr.GRPO")] = True
     calculate_per_token_loss: Annotated[bool, doc("average over tokens instead of over rollouts")] = False
     use_rollout_logprobs: Annotated[bool, doc("take the engine's log-probs as the old policy")] = False
+    keep_old_actor: Annotated[
+        bool, doc("take the old policy's log-probs of each token from the weights that made it, not from the newest")
+    ] = False
     use_tis: Annotated[bool, doc("truncated importance sampling, engine against trainer")] = False
     tis_clip: Annotated[float, doc("upper bound of the TIS weight")] = 2.0
     tis_clip_low: Annotated[float, doc("lower bound of the TIS weight", least=0)] = 0.0

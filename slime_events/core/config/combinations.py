@@ -102,6 +102,8 @@ def _data(settings: TrainSettings) -> Iterator[str]:
         yield "data_source_path excludes archive_prompts and prompt_sampler: it decides itself which prompt is next."
     if data.prompt_sampler == "curriculum" and data.prompt_data is None:
         yield "prompt_sampler curriculum needs prompt_data: it selects rows of that file."
+    if data.archive_reuse == "rollouts" and settings.algorithm.keep_old_actor:
+        yield "keep_old_actor excludes archive_reuse rollouts: the weights that made those are another run's."
     if data.supervised:
         yield from _supervised(settings)
     if data.archive_reuse != "rollouts":

@@ -124,8 +124,6 @@ _NOT_YET = {
     ),
     "it needs recomputation of the loss in the trainer": "--recompute-loss-function",
     "it needs partly frozen models in the trainer": "--only-train-params-name-list --freeze-params-name-list",
-    "it needs a second copy of the weights in the trainer": "--keep-old-actor",
-    "it needs a reference model that follows the actor": "--ref-update-interval",
     "it needs engines that this run did not start": "--rollout-external-engine-addrs",
     "it needs engines of several kinds in one run": "--prefill-num-servers --sglang-config",
     "leave --prompt-data out, and publish prompts: `slime-events produce`": "--disable-rollout-global-dataset",

@@ -48,6 +48,7 @@ def build_batch(
                 newest_version=trajectory.newest,
                 truncated=trajectory.stop is StopReason.LENGTH,
                 reused=trajectory.reused,
+                spans=trajectory.spans,
                 teacher_log_probs=None if (taught := trajectory.teacher_log_probs) is None else fetch(taught),
             )
         )
