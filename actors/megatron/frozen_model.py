@@ -18,11 +18,11 @@ from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import StoredVersion
+from slime_events.loop.training.past_versions import OLD_ACTOR
 from storage.digests import weights_digest
 
 REFERENCE = "reference"
 TEACHER = "teacher"
-OLD_ACTOR = "old_actor"
 PREFIXES = {REFERENCE: "ref_", TEACHER: "teacher_", OLD_ACTOR: ""}
 """slime's prefixes of the columns that their log-probs go to."""
 

@@ -14,7 +14,7 @@ from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu
 from actors.megatron.flags import sort_flags
-from actors.megatron.frozen_model import OLD_ACTOR, REFERENCE, load_frozen
+from actors.megatron.frozen_model import REFERENCE, load_frozen
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.optimizer import build_optimizer, build_scheduler, follow_weights, wrap_data_parallel
 from actors.megatron.rollout_step import RolloutStep
@@ -25,6 +25,7 @@ from schemas.errors import TrainerError
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.loop.training.past_versions import OLD_ACTOR, old_actor
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.trainer_points import INIT, TrainerFunctions
 from storage.weights.store import TensorBytes
@@ -111,7 +112,7 @@ class TrainerRank:
             frozen[REFERENCE].become(batch.reference)
         elif REFERENCE in frozen and frozen[REFERENCE].version is not None:
             raise TrainerError(f"step {batch.step} has the reference that was loaded, which has moved on: begin anew")
-        old = {f"{OLD_ACTOR} v{one.version}": one.digest for one in batch.old}
+        old = {old_actor(one.version): one.digest for one in batch.old}
         return {name: one.digest for name, one in frozen.items() if name != OLD_ACTOR} | old
 
     def optimizer_digest(self) -> str:

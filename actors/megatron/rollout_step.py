@@ -14,7 +14,8 @@ from torch import Tensor
 from actors.megatron.cpu import stand_in
 from actors.megatron.data_split import check_samples, rollout_denominators
 from actors.megatron.forward import response_log_probs
-from actors.megatron.frozen_model import OLD_ACTOR, PREFIXES, REFERENCE, TEACHER
+from actors.megatron.frozen_model import REFERENCE
+from actors.megatron.scores import Scores, known_or_own
 from actors.megatron.step_metrics import OffPolicyMetrics, StepMetrics
 from actors.megatron.trainee import Trainee
 from actors.megatron.user_functions import columns, own_advantages, own_loss, sum_of_sample_mean, whole_logits
@@ -23,10 +24,9 @@ from slime_events.algorithms.advantages import compute_advantages, finished, tok
 from slime_events.algorithms.correction import OwnTerms
 from slime_events.algorithms.objective import policy_objective, sft_objective, truncated
 from slime_events.algorithms.packing import OptimizerStep, optimizer_steps
-from slime_events.core.train_batch import TrainBatch, TrainSample
+from slime_events.core.train_batch import TrainBatch
 from slime_events.plugins.trainer_points import (
     ADVANTAGE,
-    BEFORE_LOG_PROB,
     BEFORE_TRAIN_STEP,
     LOSS,
     REDUCER,
@@ -55,7 +55,7 @@ class RolloutStep:
         self.samples = batch.samples
         self.step = batch.step
         self.temperature = batch.temperature
-        self.old_versions = batch.old
+        self.looks_further = bool(batch.old)
         self.metrics = StepMetrics()
         self.steps = optimizer_steps(
             [sample.rollout for sample in batch.samples],
@@ -79,6 +79,7 @@ class RolloutStep:
         self.advantages: dict[int, Tensor] = {}
         self.returns: dict[int, Tensor] = {}
         self.entropies: dict[int, Tensor] | None = {} if trainee.algorithm.use_rollout_entropy else None
+        self.scores = Scores(trainee, batch, self.entropies)
         self.moving: dict[int, bool] = {}
         self.micro_batches: list[list[list[int]]] = []
 
@@ -146,9 +147,9 @@ class RolloutStep:
             self.micro_batches = [self._deal(step.indices) for step in self.steps]
             mine = sorted(self.passes)
             if algorithm.kl_coef != 0 or REFERENCE in self.trainee.frozen:
-                self.reference = self._exchange(self._score_frozen(REFERENCE, mine))
+                self.reference = self._exchange(self.scores.frozen(REFERENCE, mine))
             if own_old:
-                self.old = self._exchange(self._score_old(mine))
+                self.old = self._exchange(self.scores.old(mine))
             if algorithm.use_opd:
                 self._ask_teacher(mine)
         if algorithm.compute_advantages_and_returns:
@@ -156,10 +157,10 @@ class RolloutStep:
             self.moving = self._moving()
         self.micro_batches = [self._deal(self.passing(step.indices)) for step in self.steps]
         if algorithm.use_kl_loss and not whole:
-            self.reference = self._score_frozen(REFERENCE, self.passes)
+            self.reference = self.scores.frozen(REFERENCE, self.passes)
         # With one update, what the update's own forward pass sees is the policy before it.
         if own_old and not whole and self._looks_back:
-            self.old = self._score_old(self.passes)
+            self.old = self.scores.old(self.passes)
         if self.entropies is not None:
             self._measure_entropy(self.entropies)
 
@@ -168,7 +169,7 @@ class RolloutStep:
         """Whether the loss needs log-probs before the update that its own pass does not see."""
         algorithm = self.trainee.algorithm
         if algorithm.loss_type == "policy_loss":
-            return len(self.steps) > 1 or bool(self.old_versions)
+            return len(self.steps) > 1 or self.looks_further
         return algorithm.loss_type == "custom_loss" and algorithm.compute_advantages_and_returns
 
     def _compute_advantages(self, own: UserFunction | None) -> None:
@@ -218,7 +219,7 @@ class RolloutStep:
         """The policy's entropy before the update, of this rank's share of the step."""
         mine = [index for step in self.steps for members in self._deal(step.indices) for index in members]
         if missing := [index for index in mine if index not in entropies]:
-            self._score_policy(missing)
+            self.scores.policy(missing)
         for index in mine:
             self._add_mean("rollout_entropy", index, entropies[index])
 
@@ -236,39 +237,9 @@ class RolloutStep:
         any_of = np.logical_or.reduceat(nonzero, np.cumsum(lengths) - lengths)
         return dict(zip(self.kept, any_of.tolist(), strict=True))
 
-    def _score_policy(self, indices: list[int]) -> dict[int, Tensor]:
-        self.trainee.functions.notify(BEFORE_LOG_PROB, [self.trainee.model], "")
-        return self.trainee.score(self.trainee.model, self.samples, indices, self.temperature, self.entropies)
-
-    def _score_old(self, indices: list[int]) -> dict[int, Tensor]:
-        """Log-probs under the policy before the update, and where versions are kept under the one that made a token."""
-        scores = self._score_policy(indices)
-        for stored in self.old_versions:
-            self.trainee.frozen[OLD_ACTOR].become(stored)
-            spans = {
-                index: [span for span in self.samples[index].spans if span.version == stored.version]
-                for index in indices
-            }
-            older = self._score_frozen(OLD_ACTOR, [index for index in indices if spans[index]])
-            for index, log_probs in older.items():
-                scores[index] = scores[index].clone()
-                for span in spans[index]:
-                    scores[index][span.start : span.end] = log_probs[span.start : span.end]
-        return scores
-
-    def _score_frozen(self, name: str, indices: list[int]) -> dict[int, Tensor]:
-        frozen = self.trainee.frozen.get(name)
-        if frozen is None:
-            raise TrainerError(f"the settings ask for the {name}'s log-probs, but the trainer was built without one")
-        self.trainee.functions.notify(BEFORE_LOG_PROB, [frozen.model], PREFIXES[name])
-        return self.trainee.score(frozen.model, self.samples, indices, self.temperature)
-
     def _ask_teacher(self, mine: Sequence[int]) -> None:
         """The teacher's log-probs of the whole step, and how far this rank's samples are from them."""
-        if self.trainee.algorithm.opd_type == "sglang":
-            self.teacher = recorded_log_probs(self.samples, self.kept, self.trainee.place.device)
-        else:
-            self.teacher = self._exchange(self._score_frozen(TEACHER, list(mine)))
+        self.teacher = self._exchange(self.scores.teacher(mine))
         for index in mine:
             self._add_mean("opd_reverse_kl", index, self._before(index) - self.teacher[index])
 
@@ -399,22 +370,3 @@ class RolloutStep:
         if self.trainee.algorithm.calculate_per_token_loss:
             return max(1, sum(self.trained_tokens[index] for index in step.indices))
         return step.rollouts
-
-
-def recorded_log_probs(
-    samples: Sequence[TrainSample], indices: Sequence[int], device: torch.device
-) -> dict[int, Tensor]:
-    """A teacher's, of these samples, float32 [response]. Raises TrainerError where their graders asked none."""
-    known = {index: given for index in indices if (given := samples[index].teacher_log_probs) is not None}
-    for index in indices:
-        if index not in known or len(known[index]) != samples[index].response_length:
-            raise TrainerError(
-                f"sample {samples[index].sample} has no log-probs of a teacher (opd-type sglang): its reward function "
-                "has to set sample.teacher_log_probs, as slime.rollout.on_policy_distillation.reward_func does"
-            )
-    return {index: torch.tensor(given, device=device) for index, given in known.items()}
-
-
-def known_or_own(rollout: Tensor, own: Tensor) -> Tensor:
-    """The engine's log-probs [response]; the trainer's own where there are none (NaN), for a ratio of 1."""
-    return torch.where(torch.isnan(rollout), own.to(rollout.dtype), rollout)

@@ -23,6 +23,8 @@ from schemas.errors import CheckpointMismatch
 from schemas.rollouts import WeightSpan
 from schemas.steps import StepCommitted
 from schemas.trainers import Fidelity, TrainerRestored
+from slime_events.analysis.audit.audit import Audit
+from slime_events.analysis.audit.ledger import Rules
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
@@ -154,6 +156,10 @@ async def test_a_killed_trainer_and_a_retraining_need_the_same(tmp_path: Path, e
     old = {name: digest for event in committed for name, digest in event.models.items() if name.startswith("old_actor")}
     assert len(old) > 1, "no sample was older than its step"
     assert all(digest == digests.get(int(name.rpartition("v")[2]), digest) for name, digest in old.items())
+    auditor = Audit("sim", rules=Rules(algorithm=settings.algorithm), files=False)
+    for record in sim.log.records:
+        auditor.apply(record)
+    assert auditor.finish().findings == []
     shutil.rmtree(tmp_path / "run" / "weights")
 
     opened = OpenedRun(sim.log, settings, unpack, None, "sim")

@@ -58,5 +58,19 @@ class PastVersions(NamedTuple):
         return frozenset(old) | ({reference} if reference is not None and reference < step else set())
 
 
+OLD_ACTOR = "old_actor"
+
+
+def old_actor(version: int) -> str:
+    """What `step.committed` calls an older policy that was asked."""
+    return f"{OLD_ACTOR} v{version}"
+
+
+def old_version(name: str) -> int | None:
+    """Its version; None for any other model."""
+    version = name.removeprefix(f"{OLD_ACTOR} v")
+    return int(version) if version != name and version.isdecimal() else None
+
+
 NO_PAST = PastVersions()
 """Of most runs."""
