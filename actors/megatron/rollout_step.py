@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import torch
-import torch.distributed as dist
 from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
 
@@ -18,9 +16,17 @@ from actors.megatron.frozen_model import REFERENCE
 from actors.megatron.scores import Scores, known_or_own
 from actors.megatron.step_metrics import OffPolicyMetrics, StepMetrics
 from actors.megatron.trainee import Trainee
-from actors.megatron.user_functions import columns, own_advantages, own_loss, sum_of_sample_mean, whole_logits
+from actors.megatron.user_functions import (
+    columns,
+    on_device,
+    own_advantages,
+    own_loss,
+    postprocessed,
+    sum_of_sample_mean,
+    whole_logits,
+)
 from schemas.errors import TrainerError
-from slime_events.algorithms.advantages import compute_advantages, finished, token_kls
+from slime_events.algorithms.advantages import compute_advantages, finished, moves, token_kls
 from slime_events.algorithms.correction import OwnTerms
 from slime_events.algorithms.objective import policy_objective, sft_objective, truncated
 from slime_events.algorithms.packing import OptimizerStep, optimizer_steps
@@ -28,6 +34,7 @@ from slime_events.core.train_batch import TrainBatch
 from slime_events.plugins.trainer_points import (
     ADVANTAGE,
     BEFORE_TRAIN_STEP,
+    DATA,
     LOSS,
     REDUCER,
     TIS,
@@ -44,7 +51,7 @@ class RolloutStep:
 
     By index into the batch, where there are any: log-probs of the `reference` and the `teacher`, `old` ones that were
     scored, and those that a pass saw `before` the update; `advantages` and `returns` by token; `entropies` that were
-    scored. `micro_batches`: of each optimizer step, this rank's.
+    scored; by name, what a user's function `left` beside them. `micro_batches`: of each optimizer step, this rank's.
     """
 
     def __init__(self, trainee: Trainee, batch: TrainBatch) -> None:
@@ -55,7 +62,6 @@ class RolloutStep:
         self.samples = batch.samples
         self.step = batch.step
         self.temperature = batch.temperature
-        self.looks_further = bool(batch.old)
         self.metrics = StepMetrics()
         self.steps = optimizer_steps(
             [sample.rollout for sample in batch.samples],
@@ -67,19 +73,22 @@ class RolloutStep:
         # Copies: what was read from the log cannot be written, and torch wants that of memory that it shares.
         self.masks = [torch.tensor(sample.loss_mask, device=device) for sample in batch.samples]
         self.rollout = [torch.tensor(sample.rollout_log_probs, device=device) for sample in batch.samples]
-        newest = [sample.oldest_version == sample.newest_version == batch.step for sample in batch.samples]
-        self.fresh = [bool(batch.old) or one for one in newest]  # old log-probs are those of the engines' weights
+        # Old actors are the very weights that the engines had.
+        self.fresh = [
+            bool(batch.old) or one.oldest_version == one.newest_version == batch.step for one in batch.samples
+        ]
         self.off_policy = OffPolicyMetrics(device) if any(sample.reused for sample in batch.samples) else None
         self.trained_tokens = [int(sample.loss_mask.sum()) for sample in batch.samples]
-        self.denominators = rollout_denominators(batch.samples)
+        self.denominators = batch.columns.get("rollout_mask_sums") or rollout_denominators(batch.samples)
         self.reference: dict[int, Tensor] = {}
         self.teacher: dict[int, Tensor] = {}
         self.old: dict[int, Tensor] = {}
         self.before: dict[int, Tensor] = {}
         self.advantages: dict[int, Tensor] = {}
         self.returns: dict[int, Tensor] = {}
+        self.left = {name: dict(enumerate(on_device(column, device))) for name, column in batch.columns.items()}
         self.entropies: dict[int, Tensor] | None = {} if trainee.algorithm.use_rollout_entropy else None
-        self.scores = Scores(trainee, batch, self.entropies)
+        self.scores = Scores(trainee, batch, self.kept, self.entropies)
         self.moving: dict[int, bool] = {}
         self.micro_batches: list[list[list[int]]] = []
 
@@ -137,24 +146,30 @@ class RolloutStep:
     def _prepare(self) -> None:
         """Log-probs before the update and under the reference where they are needed, and the advantages."""
         algorithm = self.trainee.algorithm
-        own = self.trainee.functions.at(ADVANTAGE) if algorithm.compute_advantages_and_returns else None
+        functions, has_advantages = self.trainee.functions, algorithm.compute_advantages_and_returns
+        own, postprocess = functions.at(ADVANTAGE) if has_advantages else None, functions.at(DATA)
         # A KL in the reward enters every advantage, and whitening mixes them: then every rank needs all log-probs.
         # What a user's function looks at is not known.
         whole = algorithm.kl_coef != 0 or algorithm.use_opd or own is not None
+        whole = whole or (postprocess is not None and has_advantages)
         own_old = not algorithm.use_rollout_logprobs or algorithm.get_mismatch_metrics
         own_old = own_old or any(bool(torch.isnan(one).any()) for one in self.rollout)
         if whole:
             self.micro_batches = [self._deal(step.indices) for step in self.steps]
             mine = sorted(self.passes)
             if algorithm.kl_coef != 0 or REFERENCE in self.trainee.frozen:
-                self.reference = self._exchange(self.scores.frozen(REFERENCE, mine))
+                self.reference = self.scores.shared(self.scores.frozen(REFERENCE, mine))
             if own_old:
-                self.old = self._exchange(self.scores.old(mine))
+                self.old = self.scores.shared(self.scores.old(mine))
             if algorithm.use_opd:
                 self._ask_teacher(mine)
-        if algorithm.compute_advantages_and_returns:
+        if has_advantages:
             self._compute_advantages(own)
-            self.moving = self._moving()
+        if postprocess is not None:
+            self._postprocess(postprocess)
+        if has_advantages:
+            parts = [[one[index] for index in self.kept] for one in (self.advantages, dict(enumerate(self.masks)))]
+            self.moving = dict(zip(self.kept, moves(*parts), strict=True))
         self.micro_batches = [self._deal(self.passing(step.indices)) for step in self.steps]
         if algorithm.use_kl_loss and not whole:
             self.reference = self.scores.frozen(REFERENCE, self.passes)
@@ -169,7 +184,7 @@ class RolloutStep:
         """Whether the loss needs log-probs before the update that its own pass does not see."""
         algorithm = self.trainee.algorithm
         if algorithm.loss_type == "policy_loss":
-            return len(self.steps) > 1 or self.looks_further
+            return len(self.steps) > 1 or self.scores.has_older
         return algorithm.loss_type == "custom_loss" and algorithm.compute_advantages_and_returns
 
     def _compute_advantages(self, own: UserFunction | None) -> None:
@@ -189,7 +204,7 @@ class RolloutStep:
             )
             returns = advantages
         else:
-            data = self._columns(self.kept) | {"kl": token_kls(before, references, masks, algorithm)}
+            data = self._rollout_data() | {"kl": token_kls(before, references, masks, algorithm)}
             advantages, returns = own_advantages(own, self.trainee.functions.args, data)
             advantages = finished(advantages, before, masks, algorithm, teacher_log_probs=teachers)
         self.advantages = dict(zip(self.kept, advantages, strict=True))
@@ -202,9 +217,30 @@ class RolloutStep:
             return rollout
         return known_or_own(rollout, own) if self.trainee.algorithm.use_rollout_logprobs else own
 
+    def _postprocess(self, function: UserFunction) -> None:
+        """Let the user's function change the columns of the whole step."""
+        given = postprocessed(function, self.trainee.functions.args, self.step, self._rollout_data())
+        left = {name: dict(zip(self.kept, parts, strict=True)) for name, parts in given.items()}
+        self.advantages |= left.pop("advantages", {})
+        self.returns |= left.pop("returns", {})
+        self.old |= left.pop("log_probs", {})
+        self.reference |= left.pop("ref_log_probs", {})
+        before, sums = self.denominators or self.trained_tokens, left.pop("rollout_mask_sums", {})
+        self.denominators = [float(sums.get(index, tokens)) for index, tokens in enumerate(before)]
+        for index, mask in left["loss_masks"].items():
+            self.masks[index], self.trained_tokens[index] = mask, int(mask.sum())
+            self.rollout[index] = left["rollout_log_probs"][index]
+        self.left |= left
+
+    def _rollout_data(self) -> dict[str, Any]:
+        """All samples of the step as slime's `rollout_data`."""
+        data = self._columns(self.kept)
+        return data | {"tokens": list(data["unconcat_tokens"])}
+
     def _columns(self, indices: Sequence[int]) -> dict[str, Any]:
         """These samples as a user's function sees them."""
-        known: dict[str, dict[int, Tensor]] = {
+        known: dict[str, dict[int, Any]] = {
+            "rollout_mask_sums": dict(enumerate(self.denominators or map(float, self.trained_tokens))),
             "rollout_log_probs": dict(enumerate(self.rollout)),
             "log_probs": self.old,
             "ref_log_probs": self.reference,
@@ -213,7 +249,8 @@ class RolloutStep:
             "returns": self.returns,
             "entropy": self.entropies or {},
         }
-        return columns(self.samples, indices, self.trainee.place.device, **{k: v for k, v in known.items() if v})
+        known = self.left | {name: by_index for name, by_index in known.items() if by_index}
+        return columns(self.samples, indices, self.trainee.place.device, **known)
 
     def _measure_entropy(self, entropies: dict[int, Tensor]) -> None:
         """The policy's entropy before the update, of this rank's share of the step."""
@@ -228,31 +265,11 @@ class RolloutStep:
         mean = values.masked_fill(self.masks[index] == 0, 0.0).sum() / max(self.trained_tokens[index], 1)
         self.metrics.add_over_the_step(name, mean * self._weight(index))
 
-    def _moving(self) -> dict[int, bool]:
-        """Whether any trained token of a sample has an advantage other than exactly 0."""
-        lengths = np.array([len(self.masks[index]) for index in self.kept])
-        advantages = torch.cat([self.advantages[index] for index in self.kept])
-        masks = torch.cat([self.masks[index] for index in self.kept])
-        nonzero = ((advantages != 0) & (masks != 0)).cpu().numpy()
-        any_of = np.logical_or.reduceat(nonzero, np.cumsum(lengths) - lengths)
-        return dict(zip(self.kept, any_of.tolist(), strict=True))
-
     def _ask_teacher(self, mine: Sequence[int]) -> None:
         """The teacher's log-probs of the whole step, and how far this rank's samples are from them."""
-        self.teacher = self._exchange(self.scores.teacher(mine))
+        self.teacher = self.scores.shared(self.scores.teacher(mine))
         for index in mine:
             self._add_mean("opd_reverse_kl", index, self._before(index) - self.teacher[index])
-
-    def _exchange(self, scores: dict[int, Tensor]) -> dict[int, Tensor]:
-        """Scores of all kept samples, from those of this rank and of the others."""
-        lengths = [self.samples[index].response_length for index in self.kept]
-        flat = torch.zeros(sum(lengths), device=self.trainee.place.device)
-        views = dict(zip(self.kept, torch.split(flat, lengths), strict=True))
-        for index, score in scores.items():
-            views[index].copy_(score)
-        if self.trainee.place.data.size() > 1:
-            dist.all_reduce(flat, group=self.trainee.place.data)
-        return views
 
     def _optimizer_step(self, number: int, step: OptimizerStep) -> float:
         """One update; the norm of the gradient before clipping."""
@@ -305,7 +322,6 @@ class RolloutStep:
             raise TrainerError("loss_type is custom_loss and no custom_loss_function_path is set")
         packed = trainee.pack(self.samples, members)
         batch = self._columns(members) | {"tokens": packed.token_ids, "packed_seq_params": packed.packed}
-        batch["rollout_mask_sums"] = denominators or [float(self.trained_tokens[index]) for index in members]
         reduce = sum_of_sample_mean(masks, denominators, per_token=trainee.algorithm.calculate_per_token_loss)
         return own_loss(function, trainee.functions.args, batch, whole_logits(trainee, packed), reduce)
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from actors.megatron.frozen_model import PREFIXES, TEACHER
@@ -17,10 +18,29 @@ OfSamples = dict[int, Tensor]
 
 
 class Scores:
-    """entropies: takes those of the policy, likewise; None where nobody wants them."""
+    """kept: the samples that fill optimizer steps. entropies: takes those of the policy, likewise; None where nobody
+    wants them.
+    """
 
-    def __init__(self, trainee: Trainee, batch: TrainBatch, entropies: OfSamples | None) -> None:
-        self._trainee, self._batch, self._entropies = trainee, batch, entropies
+    def __init__(self, trainee: Trainee, batch: TrainBatch, kept: Sequence[int], entropies: OfSamples | None) -> None:
+        self._trainee, self._batch, self._kept, self._entropies = trainee, batch, kept, entropies
+
+    @property
+    def has_older(self) -> bool:
+        """Whether older versions than the policy are asked for old log-probs."""
+        return bool(self._batch.old)
+
+    def shared(self, scores: OfSamples) -> OfSamples:
+        """Of all kept samples, from those of this rank and of the others; collective."""
+        place = self._trainee.place
+        lengths = [self._batch.samples[index].response_length for index in self._kept]
+        flat = torch.zeros(sum(lengths), device=place.device)
+        views = dict(zip(self._kept, torch.split(flat, lengths), strict=True))
+        for index, score in scores.items():
+            views[index].copy_(score)
+        if place.data.size() > 1:
+            dist.all_reduce(flat, group=place.data)
+        return views
 
     def policy(self, indices: Sequence[int]) -> OfSamples:
         """Under the policy as it is now."""

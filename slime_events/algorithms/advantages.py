@@ -94,6 +94,14 @@ def _finished(
     return masked_whiten(flat, segments.mask, all_reduce) if settings.normalize_advantages else flat
 
 
+def moves(advantages: list[Tensor], loss_masks: list[Tensor]) -> list[bool]:
+    """Of each sample whether any trained token has an advantage other than exactly 0."""
+    segments = Segments.of(loss_masks)
+    nonzero = (torch.cat(advantages) != 0) & segments.mask
+    moved: list[bool] = (segments.pad(nonzero.float()).sum(1) > 0).tolist()
+    return moved
+
+
 def masked_whiten(
     values: Tensor, mask: Tensor, all_reduce: AllReduce | None = None, *, shift_mean: bool = True
 ) -> Tensor:

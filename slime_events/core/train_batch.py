@@ -4,6 +4,7 @@ It is built from the log alone, so the same log gives the same batch.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,14 +59,16 @@ class StoredVersion:
 class TrainBatch:
     """The batch of one `batch.sealed`: `step` makes version `step + 1` from version `step`.
 
-    temperature: of the rollouts; engine and trainer take log-probs of logits / temperature. reference: what the
-    reference model is at this step, where it follows the policy. old: the older versions that made some of its tokens,
-    where these have old log-probs of their own; see `PastVersions`.
+    temperature: of the rollouts; engine and trainer take log-probs of logits / temperature. columns: by name, what a
+    user's function made of the samples for others of his in the trainer: an array or a value for each of them.
+    reference: what the reference model is at this step, where it follows the policy. old: the older versions that made
+    some of its tokens, where these have old log-probs of their own; see `PastVersions`.
     """
 
     step: int
     samples: tuple[TrainSample, ...]
     temperature: float = 1.0
+    columns: dict[str, list[Any]] = field(default_factory=dict)
     reference: StoredVersion | None = None
     old: tuple[StoredVersion, ...] = ()
 

@@ -104,7 +104,7 @@ def parse_settings(
     if problems := [*impossible(settings), *registered.impossible(settings)]:
         raise ImpossibleCombination("\n".join(problems))
     inert = [f"{', '.join(flags)}: no effect; {reason}." for reason, flags in draft.inert.items()]
-    return ParsedTrain(settings, (*draft.notes, *inert, *derived))
+    return ParsedTrain(settings, (*draft.notes, *inert, *derived, *registered.idle(settings)))
 
 
 def _read(path: str, flag: str = "--config") -> str:
