@@ -80,7 +80,7 @@ async def retrain(
     begun = time.perf_counter() if begun is None else begun
     chain = await read_chain(opened.log)
     settings = with_topology(opened.settings, wanted.tensor, wanted.ranks)
-    exact, steps, save = is_same(settings, opened.settings), _steps(chain, wanted), wanted.save
+    exact, steps, save, base = is_same(settings, opened.settings), _steps(chain, wanted), wanted.save, wanted.from_base
     if save is not None and not exact:
         raise ImpossibleCombination("--save-version makes weights that the run had: only the run's own topology can")
     trained, saved = list[Retrained](), tuple[str, ...]()
@@ -93,12 +93,10 @@ async def retrain(
         (partial(same_digests, folder_of=partial(weights_folder, opened, chain)), SAME)
     )
     if not exact:
-        judging = _by_distance(opened, chain, steps, wanted.from_base, make_ranks)
+        judging = _by_distance(opened, chain, steps, base, make_ranks)
     async with judging as (judge, compared), make_ranks(settings) as ranks, past_versions(opened, chain) as past:
         building = time.perf_counter() - begun
-        first = await begin(
-            opened, chain, ranks, newest=steps.start, past=past, from_base=wanted.from_base, exact=exact
-        )
+        first = await begin(opened, chain, ranks, newest=steps.start, past=past, from_base=base, exact=exact)
         middle = first if save is None else save.version
         ended = await retrain_steps(ranks, judge, run_steps(opened, chain, range(first, middle)), judged, past=past)
         if ended is None and save is not None:

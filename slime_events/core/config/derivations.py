@@ -102,7 +102,7 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     ]
     if algorithm.kl_loss_coef and not algorithm.use_kl_loss:
         notes.append("kl_loss_coef has no effect: use_kl_loss is not set.")
-    notes += [*_without_effect(settings), *_teacher_notes(algorithm, rollout)]
+    notes += _teacher_notes(algorithm, rollout)
     trainer = replace(settings.trainer, hf_checkpoint=settings.trainer.hf_checkpoint or checkpoint)
     if trainer.sequence_parallel and trainer.tensor_model_parallel_size == 1:
         trainer = replace(trainer, sequence_parallel=False)
@@ -148,17 +148,6 @@ def _idle(algorithm: AlgorithmSettings) -> list[str]:
     if algorithm.custom_tis_function_path or algorithm.custom_loss_function_path:
         return []  # a user's function may look at all of them
     return [name for name in _OF_MIS if getattr(algorithm, name) != getattr(AlgorithmSettings(), name)]
-
-
-def _without_effect(settings: TrainSettings) -> Iterator[str]:
-    """Settings of the old policy and the reference that nothing looks at."""
-    algorithm = settings.algorithm
-    if algorithm.keep_old_actor and algorithm.use_rollout_logprobs:
-        yield "keep_old_actor has no effect: use_rollout_logprobs takes the engine's log-probs as the old policy's."
-    elif algorithm.keep_old_actor and settings.rollout.max_staleness == 0:
-        yield "keep_old_actor has no effect: with max_staleness 0 the weights that are trained made every token."
-    if algorithm.ref_update_interval and not (algorithm.use_kl_loss or algorithm.kl_coef):
-        yield "ref_update_interval has no effect: there is no reference, as use_kl_loss and kl_coef are not set."
 
 
 def _teacher_type(settings: TrainSettings) -> TeacherType:
