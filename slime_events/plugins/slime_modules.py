@@ -81,6 +81,7 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
     "slime.rollout.fully_async_rollout": _of(
         f"{_GENERATE}.slime_rollout", generate_rollout_fully_async="generate_rollout"
     ),
+    "slime.rollout.on_policy_distillation": _of(f"{_GRADERS}.teacher", "post_process_rewards reward_func"),
     "slime.rollout.data_source": {
         **_of(f"{_PROMPTS}.data_source", "DataSource RolloutDataSource RolloutDataSourceWithBuffer"),
         **_of(f"{_PROMPTS}.buffer_filter", "pop_first"),
@@ -159,7 +160,11 @@ NOT_HERE: dict[str, str] = {
 """Packages of slime's that are not here, and what does their work."""
 
 _MIS = "train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"
-_ON_COMMAND_LINES = ("slime.rollout.filter_hub.dynamic_sampling_filters", "slime.backends.megatron_utils.loss")
+_ON_COMMAND_LINES = (
+    "slime.rollout.filter_hub.dynamic_sampling_filters",
+    "slime.rollout.on_policy_distillation",
+    "slime.backends.megatron_utils.loss",
+)
 SLIME_PATHS: dict[str, str] = {
     **{f"{module}.{name}": target for module in _ON_COMMAND_LINES for name, target in SLIME_MODULES[module].items()},
     **dict.fromkeys((_MIS, f"examples.{_MIS}"), f"{_ALGORITHMS}.mis:compute_mis_weights_with_cp"),
