@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from aiohttp import web
 from msgspec.structs import replace
 
 from schemas.arrays import pack_log_probs, unpack
@@ -234,6 +236,43 @@ async def test_fan_out_with_a_reward_for_the_group(stage: Stage, fate: Fate) -> 
         assert rewards(played)[one.sample] == float(one.group.endswith("0"))
         assert one.stop is (StopReason.LENGTH if one.metadata["segment"] == 0 else StopReason.STOP)
         assert ("So far: a first thought" in one.prompt_text) is (one.metadata["segment"] == 1)
+
+
+@pytest.fixture
+async def teacher() -> AsyncIterator[str]:
+    """An SGLang server that only scores: -0.125 times the place of a token."""
+
+    async def score(request: web.Request) -> web.Response:
+        asked = await request.json()
+        assert (asked["return_logprob"], asked["logprob_start_len"]) == (True, 0)
+        scored = [[-0.125 * place if place else None, token, None] for place, token in enumerate(asked["input_ids"])]
+        return web.json_response({"text": "", "meta_info": {"input_token_logprobs": scored}})
+
+    app = web.Application()
+    app.router.add_post("/generate", score)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}/generate"
+    await runner.cleanup()
+
+
+async def test_on_policy_distillation(stage: Stage, teacher: str) -> None:
+    names = "slime.rollout.on_policy_distillation"
+    flags = (
+        f"--use-opd --opd-type sglang --opd-kl-coef 1.0 --rm-url {teacher} --custom-rm-path {names}.reward_func "
+        f"--custom-reward-post-process-path {names}.post_process_rewards"
+    )
+    rows = [{"prompt": "1+1", "label": "2"}, {"prompt": "10+10", "label": "20"}]
+    played = await stage.play(".", flags, lambda text: "hm" + END, rows)
+    graded = {one.sample: one for one in played.of(RewardAssigned)}
+    for done in all_went_well(played):
+        of_teacher = graded[done.sample].teacher_log_probs
+        assert of_teacher is not None
+        places = range(done.prompt_length, done.prompt_length + done.length)
+        assert unpack(of_teacher).tolist() == [-0.125 * place for place in places]
+        assert graded[done.sample].value == 0.0
 
 
 async def test_an_evaluation_of_several_tasks(stage: Stage) -> None:
