@@ -78,6 +78,10 @@ class LogUnavailable(StorageError):
     """The log did not answer within the deadline."""
 
 
+class InboxFull(LogUnavailable):
+    """As many prompts from outside wait as a run takes: it will take more later."""
+
+
 class AccessDenied(StorageError):
     """The NATS server does not admit the credentials, or does not let them do what was asked."""
 

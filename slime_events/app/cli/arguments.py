@@ -344,12 +344,27 @@ prompt, so a file can be sent again after any doubt."""
     _option(parser, "--wait S", "seconds to wait for a run that takes no prompts yet [60]", float, 60.0)
 
 
+def _gateway(parser: CommandParser) -> None:
+    parser.description = "HTTP for producers: prompts in, and what became of them. Each source has a token of its own."
+    _option(parser, "--listen HOST:PORT", "where [127.0.0.1:8500]", default="127.0.0.1:8500")
+    _option(parser, "--issue NAME", "only print a new token of a source; an earlier one of it ends")
+    _option(parser, "--revoke NAME", "only end a source's token")
+    _switch(parser, "--sources", "only list the sources that have a token")
+    _option(parser, "--tls-cert FILE", "PEM certificate: answer by HTTPS")
+    _option(parser, "--tls-key FILE", "PEM key of that certificate")
+    _switch(parser, "--insecure", "listen beyond this machine without TLS, behind something that does it")
+    _option(
+        parser, "--allow-origin URL", "web pages of this origin may use it (repeatable)", default=[], action="append"
+    )
+    _option(parser, "--host-name NAME", "a name that it is reached by (repeatable)", default=[], action="append")
+
+
 def _nats_config(parser: CommandParser) -> None:
     parser.description = """\
 Accounts and permissions for a NATS server of your own, to paste into its configuration: one user for a run's roles, one
-for producers, one for viewers. With --out it makes their passwords, in files for --nats-creds."""
+for producers, one for a gateway, one for viewers. With --out it makes their passwords, in files for --nats-creds."""
     _option(parser, "--run NAME", "the run that producers and viewers may use [any]", default="*", dest="name")
-    _option(parser, "--out DIR", "a new folder for accounts.conf, roles.json, producer.json and viewer.json", Path)
+    _option(parser, "--out DIR", "a new folder for accounts.conf and a file of credentials for each", Path)
     _option(parser, "--nats-url URL", "the server's address, to be noted in those files")
 
 
@@ -390,6 +405,7 @@ COMMANDS: dict[str, Command] = {
     "archive": Command("bring a run's archive up to the end of its log, verify it, repair it", _archive),
     "restore": Command("a run's folder and log again, from the archive alone", _restore, takes_run=False),
     "produce": Command("send prompts from a file to a run that is on", _produce),
+    "gateway": Command("HTTP for producers of a run: prompts in, and what became of them", _gateway),
     "nats-config": Command("accounts and permissions for a NATS server of your own", _nats_config, takes_run=False),
     "doctor": Command(
         "check that everything a run needs is here, and how to fix what is not", _doctor, takes_run=False
