@@ -7,8 +7,10 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
     ├── SchemaError
     │   └── DamagedEvent / UnknownEventType / UnknownSchemaVersion / UnwritableEvent / InvalidSubject
     ├── StorageError
-    │   ├── Conflict / LogUnavailable / AccessDenied / FolderInUse / EventTooLarge / BlobMissing / BlobDamaged
-    │   └── LogDamaged / ArchiveDamaged / WeightsDamaged / StoreUnavailable / NoSpace
+    │   ├── Conflict / AccessDenied / FolderInUse / EventTooLarge / BlobMissing / BlobDamaged
+    │   ├── LogDamaged / ArchiveDamaged / WeightsDamaged / StoreUnavailable / NoSpace
+    │   └── LogUnavailable
+    │       └── InboxFull
     ├── ConfigError
     │   ├── UnknownFlag / ImpossibleCombination / RunIsOn / RunHasEnded
     │   └── InvalidValue

@@ -26,7 +26,7 @@ async def run(arguments: argparse.Namespace) -> int:
         sources.revoke(arguments.revoke)
         return 0
     if arguments.sources:
-        print("\n".join(sources.names))
+        print(*sources.names, sep="\n", end="\n" if sources.names else "")
         return 0
     await _serve(folder, sources, _settings(arguments))
     return 0
