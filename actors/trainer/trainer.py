@@ -38,6 +38,7 @@ from storage.blobs import BlobStore
 from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, once
 from storage.payloads import fetch
+from storage.weights.copies import copy_version
 from storage.weights.store import Retention, WeightManifest, WeightStore, digest_of, verify
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,8 @@ class TrainerPlan:
     """steps: of the run; weights of the last are published. checkpoints: the folder that they are saved into.
     publish_every, checkpoint_every: versions; None saves none. retention: which weights stay, beside those of a
     checkpoint that does; None keeps all. checkpoint_retention: which checkpoints stay. exact: a step that is trained
-    again and comes out otherwise ends the run.
+    again and comes out otherwise ends the run. save_hf: path with {rollout_id}, which the weights of a checkpoint are
+    copied to.
     """
 
     steps: int
@@ -58,6 +60,7 @@ class TrainerPlan:
     retention: Retention | None = None
     checkpoint_retention: Retention | None = None
     exact: bool = False
+    save_hf: str | None = None
 
     @classmethod
     def of(cls, settings: TrainSettings, checkpoints: str, *, evaluated: int = 0) -> TrainerPlan:
@@ -73,6 +76,7 @@ class TrainerPlan:
             weights if weights.newest else None,
             saved if saved.newest else None,
             trainer.exact,
+            trainer.save_hf,
         )
 
 
@@ -313,5 +317,8 @@ class Trainer:
             optimizer_digest=digests.optimizer,
             seconds=time.perf_counter() - begun,
         )
+        if self.plan.save_hf and version in self._store.versions():
+            target = self.plan.save_hf.format(rollout_id=version - 1)
+            await asyncio.to_thread(copy_version, self._store.folder(version, digests.weights), target)
         await self._worker.append([saved])
         self._saved.add(version)
