@@ -81,7 +81,6 @@ READ_INSIDE = {
     "dump_details": "`derive` makes two paths of it",
     "eval_config": "its contents are eval_sets",
     "max_turns": "user's generate functions find it on args",
-    "lambd": "`idle` says that no estimator looks at it",
     **dict.fromkeys(
         (
             *("eval_sets", "eval_input_key", "eval_label_key", "eval_tool_key", "eval_temperature", "eval_top_p"),

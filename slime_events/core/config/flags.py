@@ -107,7 +107,8 @@ def parse_settings(
     if problems := [*impossible(settings), *registered.impossible(settings)]:
         raise ImpossibleCombination("\n".join(problems))
     inert = [f"{', '.join(flags)}: no effect; {reason}." for reason, flags in draft.inert.items()]
-    return ParsedTrain(settings, (*draft.notes, *inert, *derived, *_other_defaults(settings, draft.values)))
+    said = (*draft.notes, *inert, *derived, *registered.idle(settings))
+    return ParsedTrain(settings, (*said, *_other_defaults(settings, draft.values)))
 
 
 def _other_defaults(settings: TrainSettings, values: Values) -> list[str]:

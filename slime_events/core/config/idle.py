@@ -1,4 +1,7 @@
-"""`idle`: settings that were given and change nothing in this run, with the reason. None is ignored in silence."""
+"""`idle`: settings that were given and change nothing in this run, with the reason. None is ignored in silence.
+
+Those that depend on the estimator are in `slime_events/algorithms/idle_settings.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,6 @@ _MIS = (
     "use_rs rs_level rs_lower_bound rs_upper_bound rs_veto_threshold"
 )
 _WANDB = "wandb_mode wandb_project wandb_team wandb_group wandb_run_id wandb_host wandb_dir wandb_always_use_train_step"
-DISCOUNTED = ("reinforce_plus_plus", "ppo")
-"""Estimators with a discount."""
 
 
 def idle(settings: TrainSettings) -> Iterator[str]:
@@ -37,18 +38,10 @@ def _of_the_loss(settings: TrainSettings) -> Iterator[_Rule]:
     algorithm = settings.algorithm
     own = algorithm.custom_loss_function_path or algorithm.custom_advantage_function_path
     kl = algorithm.use_kl_loss or algorithm.kl_coef
-    yield "trainer", "ref_load", kl or own, "there is no KL (use_kl_loss, kl_coef), so there is no reference model"
-    if own or algorithm.custom_tis_function_path:
-        return  # a user's function may look at all of them
-    tis = algorithm.use_tis or algorithm.get_mismatch_metrics
-    yield "algorithm", _MIS, False, "they are MIS's, which custom_tis_function_path would name"
-    yield "algorithm", "tis_clip tis_clip_low", tis, "use_tis is not set"
-    yield "algorithm", "opsm_delta", algorithm.use_opsm, "use_opsm is not set"
-    yield "algorithm", "kl_loss_coef use_unbiased_kl", algorithm.use_kl_loss, "use_kl_loss is not set"
-    yield "algorithm", "kl_loss_type", kl, "there is no KL (use_kl_loss, kl_coef)"
-    estimator = algorithm.advantage_estimator
-    yield "algorithm", "gamma", estimator in DISCOUNTED, f"{estimator} has no discount"
-    yield "algorithm", "lambd", estimator == "ppo", f"it is of GAE, and {estimator} has none"
+    yield "trainer", "ref_load", kl, "there is no KL (use_kl_loss, kl_coef), so there is no reference model"
+    mis = own or algorithm.custom_tis_function_path  # which may look at all of them
+    yield "algorithm", _MIS, mis, "they are MIS's, which custom_tis_function_path would name"
+    yield "algorithm", "kl_loss_coef", algorithm.use_kl_loss, "use_kl_loss is not set"
 
 
 def _of_the_run(settings: TrainSettings) -> Iterator[_Rule]:
