@@ -22,7 +22,7 @@ from slime_events.core.config.nearest import did_you_mean, nearest_text
 from slime_events.core.config.secrets import kept
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import Values, read_toml, settings_from
-from slime_events.core.config.values import ValueType, fits, parse_words
+from slime_events.core.config.values import ValueType, fits, layer_pattern, parse_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +187,7 @@ def _apply_custom_config(draft: _Draft) -> None:
 OLDER_FLAGS = {
     "--finetune": ("--no-load-optim", "a new run counts its steps from 0 in any case"),
     "--async-buffer-size": ("--max-staleness", "how many versions a rollout may be behind"),
+    "--sglang-enable-deterministic-inference": ("--deterministic", "the same tokens for the same seed and weights"),
     "--true-on-policy-mode": ("--deterministic", "the same tokens for the same seed and weights"),
 }
 """Flags of Megatron and of older releases of slime that have another name here, and what that means."""
@@ -293,6 +294,8 @@ def _installed_value(one: _Occurrence, known: InstalledField, switch_value: bool
     if known.type.switch:
         one.take("none")
         return switch_value
+    if known.name == "moe_layer_freq" and (layers := layer_pattern(one.inline or "".join(one.words))):
+        return layers
     return one.value(known.type)
 
 
