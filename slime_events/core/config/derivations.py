@@ -1,9 +1,10 @@
 """Settings that follow from others: slime's rules for those that are left out, and our own."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from msgspec.structs import replace
 
+from slime_events.core.config.algorithm import AlgorithmSettings, TeacherType
 from slime_events.core.config.engine import Device
 from slime_events.core.config.evaluation import EvalSettings
 from slime_events.core.config.idle import idle
@@ -81,6 +82,8 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     algorithm, rollout = settings.algorithm, settings.rollout
     if algorithm.eps_clip_high is None:
         algorithm = replace(algorithm, eps_clip_high=algorithm.eps_clip)
+    if algorithm.use_opd:
+        algorithm = replace(algorithm, opd_type=algorithm.opd_type or _teacher_type(settings))
     if rollout.n_samples_per_prompt == 1 and algorithm.grpo_std_normalization:
         algorithm = replace(algorithm, grpo_std_normalization=False)
         notes.append("grpo_std_normalization is off: a group of one sample has no standard deviation.")
@@ -99,6 +102,7 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
         notes.append(
             "rollout_top_p is not 1: engine and trainer take log-probs over the whole vocabulary all the same."
         )
+    notes += _teacher_notes(algorithm, rollout)
     trainer = replace(settings.trainer, hf_checkpoint=settings.trainer.hf_checkpoint or checkpoint)
     if trainer.sequence_parallel and trainer.tensor_model_parallel_size == 1:
         trainer = replace(trainer, sequence_parallel=False)
@@ -133,6 +137,18 @@ def _supervised(settings: TrainSettings, given: Collection[tuple[str, str]]) -> 
         notes.append(f"{', '.join(idle)}: no effect; nothing is generated or graded (supervised).")
     debug = replace(settings.debug, debug_train_only=True)
     return replace(settings, debug=debug, rollout=replace(rollout, **defaults)), notes
+
+
+def _teacher_type(settings: TrainSettings) -> TeacherType:
+    return "megatron" if settings.trainer.opd_teacher_load else "sglang"
+
+
+def _teacher_notes(algorithm: AlgorithmSettings, rollout: RolloutSettings) -> Iterator[str]:
+    if algorithm.use_opd and algorithm.opd_type == "sglang" and rollout.rollout_temperature != 1:
+        yield (
+            "opd_type sglang: an engine gives a teacher's log-probs at temperature 1, the student's are those at "
+            f"rollout_temperature {rollout.rollout_temperature}."
+        )
 
 
 def on_device(settings: TrainSettings, device: Device) -> TrainSettings:

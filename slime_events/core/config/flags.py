@@ -188,7 +188,11 @@ OLDER_FLAGS = {
     "--finetune": ("--no-load-optim", "a new run counts its steps from 0 in any case"),
     "--async-buffer-size": ("--max-staleness", "how many versions a rollout may be behind"),
     "--sglang-enable-deterministic-inference": ("--deterministic", "the same tokens for the same seed and weights"),
-    "--true-on-policy-mode": ("--deterministic", "the same tokens for the same seed and weights"),
+    "--true-on-policy-mode": (
+        "--deterministic",
+        "the same tokens for the same seed and weights; the engine's log-probs are the trainer's up to the rounding of "
+        "two kernels, and logprob_agreement_max of each step says how much that is",
+    ),
 }
 """Flags of Megatron and of older releases of slime that have another name here, and what that means."""
 

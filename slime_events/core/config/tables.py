@@ -124,21 +124,18 @@ _NOT_YET = {
     "delta weight versions need a delta writer in the weight store": (
         "--update-weight-delta-encoding --update-weight-delta-checksum --update-weight-local-checkpoint-dir"
     ),
-    "it needs a second copy of the weights in the trainer": "--keep-old-actor",
-    "it needs a reference model that follows the actor": "--ref-update-interval",
     "it needs engines that this run did not start": "--rollout-external-engine-addrs",
     "it needs engines of several kinds in one run": "--prefill-num-servers --sglang-config",
     "models that see images are not built": "--multimodal-keys",
-    "--ref-load is a Hugging Face folder, which has no steps": "--ref-ckpt-step",
+    "--ref-load and --opd-teacher-load are Hugging Face folders, which have no steps": (
+        "--ref-ckpt-step --opd-teacher-ckpt-step"
+    ),
     "the settings of the run say what its schedule is, not the checkpoint": "--use-checkpoint-opt-param-scheduler",
     "the optimizer keeps its moments in memory; --reset-optimizer-states makes each rollout step begin without them": (
         "--use-stateless-adam"
     ),
     "layers are built as the checkpoint's config.json says, for dense Qwen and Llama models": "--spec",
     "it needs the engine's expert routing in the rollout events": "--use-routing-replay --use-rollout-routing-replay",
-    "on-policy distillation needs a teacher model": (
-        "--use-opd --opd-type --opd-kl-coef --opd-teacher-load --opd-teacher-ckpt-step"
-    ),
     "it plays dumps beside engines that make no rollouts, to measure their memory, and "
     "engines here make whatever is asked for: --load-debug-rollout-data plays the same files without engines": (
         "--load-forge-rollout-data"
