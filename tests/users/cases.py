@@ -44,11 +44,12 @@ def ranked(ran: Ran) -> None:
 
 
 def judged(ran: Ran) -> None:
-    """By the length of the response."""
-    lengths = {one.sample: one.length for one in ran.of(RolloutCompleted)}
+    """By the length of the response, by one object in a process."""
+    texts = {one.sample: one.text for one in ran.of(RolloutCompleted)}
     rewards = ran.of(RewardAssigned)
-    assert rewards
-    assert all(one.value == pytest.approx(min(1.0, lengths[one.sample] / 10)) for one in rewards)
+    assert len(ran.called("compute_reward")) == len(rewards) > len(ran.called("made"))
+    assert all(one.grader.endswith(":CustomRewardModel") for one in rewards)
+    assert all(one.value == pytest.approx(min(len(texts[one.sample]), 20) / 20 + 0.25) for one in rewards)
 
 
 def made_by_name(ran: Ran) -> None:
@@ -190,7 +191,8 @@ CASES = [
     Case("reward", "--custom-rm-path reward.score --reward-key score --custom-config-path own.yaml",
          ("score",), scored),
     Case("reward of a group", "--custom-rm-path reward:rank --group-rm", ("rank",), ranked),
-    Case("reward of a class", "--custom-rm-path reward.py:Judge.grade", ("grade",), judged),
+    Case("reward of a class", "--custom-rm-path custom_rm.py --custom-config-path own.yaml",
+         ("made", "compute_reward"), judged),
     Case("generate", f"--custom-generate-function-path turn_by_name.generate {KEEP}", ("generate",), made_by_name),
     Case("generate several", f"--custom-generate-function-path panel.py {KEEP}", ("panel",), made_by_panel),
     Case("dynamic filter", KEEP, ("keep",), filtered),
