@@ -25,7 +25,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.trainer_points import INIT, TrainerFunctions
+from slime_events.plugins.trainer_points import IN_STEPS, INIT, WRITTEN, RunEngines, TrainerFunctions
 from storage.weights.store import TensorBytes
 
 
@@ -103,7 +103,7 @@ class TrainerRank:
         with step.metrics.timed("digest"):
             digest = self.optimizer_digest() if self._settings.hashes_optimizer(batch.step + 1) else ""
         seconds = {"seconds_digest": step.metrics.seconds["digest"]}
-        return StepResult(metrics | seconds, digest, self._functions.digests)
+        return StepResult(metrics | seconds, digest, self._functions.digests(*IN_STEPS))
 
     def optimizer_digest(self) -> str:
         """Hex sha256 of the optimizer state, of each rank's in rank order where there are several."""
@@ -128,6 +128,13 @@ class TrainerRank:
     def export_bytes(self) -> list[TensorBytes]:
         """The same as bytes, on the CPU without a copy; nothing on ranks other than 0."""
         return [tensor_bytes(name, tensor) for name, tensor in self.export_weights()]
+
+    def show_weights(self, folder: str) -> dict[str, str]:
+        """Show a written weight version to the user's function that wants to see it. The digest of its source by the
+        setting that names it. Raises PlugPointError.
+        """
+        self._functions.notify(WRITTEN, folder, RunEngines())
+        return self._functions.digests(WRITTEN)
 
     def save_checkpoint(self, folder: str | Path) -> None:
         """Write model, optimizer and schedule to a new folder that appears only when it is complete."""

@@ -67,7 +67,8 @@ def batch_metrics(batch: BatchSealed, samples: Sequence[SampleFigures], settings
         values["rollout_log_probs"] = statistics.fmean(log_probs)
     if oldest := [batch.step - sample.oldest for sample in samples if sample.oldest is not None]:
         values |= statistics_of("staleness", oldest)
-    if settings.algorithm.advantage_estimator != PPO and not has_kl_penalty(settings.algorithm):
+    made_elsewhere = settings.algorithm.advantages_by or settings.algorithm.advantage_estimator == PPO
+    if not made_elsewhere and not has_kl_penalty(settings.algorithm):
         masks = [sample.mask for sample in samples]
         values["advantages"] = float(sample_advantages(batch.rewards, masks, settings.algorithm).mean.mean())
     if settings.metrics.log_correct_samples:
