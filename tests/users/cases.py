@@ -126,6 +126,28 @@ def post_processed(ran: Ran) -> None:
         assert batch.post_process.endswith(":centred")
 
 
+def converted(ran: Ran) -> None:
+    """Rewards, loss masks and a column of its own are the batch's."""
+    for batch in ran.of(BatchSealed):
+        assert sum(batch.rewards) == pytest.approx(0, abs=1e-6)
+        assert {one.name for one in batch.columns} == {"loss_masks", "weights"}
+        assert batch.converted_by.endswith(":centred")
+
+
+def halved(ran: Ran) -> None:
+    """Half of the advantages that the other function set."""
+    loss_is(-0.25)(ran)
+    assert all("rollout_data_postprocess_path" in step.functions for step in ran.of(StepCommitted))
+
+
+def pushed(ran: Ran) -> None:
+    """Every version was shown to it before it was published."""
+    published = ran.of(WeightsPublished)
+    assert len(ran.called("push")) >= len(published) == 3
+    assert all(call["weights"] == 1 for call in ran.called("push"))
+    assert all("custom_update_weight_post_write_path" in one.functions for one in published)
+
+
 def lost(ran: Ran) -> None:
     """The loss's own figure is a metric of the step."""
     for step in ran.of(StepCommitted):
@@ -206,6 +228,10 @@ CASES = [
     Case("eval log", "--custom-eval-rollout-log-function-path step_functions.log_eval", ("log_eval",), eval_logged),
     Case("reward post-process", "--custom-reward-post-process-path post_process.centred",
          ("centred",), post_processed),
+    Case("convert to train data", "--custom-convert-samples-to-train-data-path convert.centred",
+         ("convert",), converted),
+    Case("data post-process", f"{LEVEL} --rollout-data-postprocess-path step_data.halved", ("halved",), halved),
+    Case("weight post-write", "--custom-update-weight-post-write-path written.push", ("push",), pushed),
     Case("loss", "--loss-type custom_loss --custom-loss-function-path own_loss.likelihood", ("likelihood",), lost),
     Case("advantage", LEVEL, ("level",), loss_is(-0.5)),
     Case("correction", f"{LEVEL} --use-tis --custom-tis-function-path correction.doubled", ("doubled",), corrected),

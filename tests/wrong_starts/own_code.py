@@ -24,6 +24,9 @@ POINTS = {
     "--custom-megatron-init-path": "",
     "--custom-megatron-before-log-prob-hook-path": "",
     "--custom-megatron-before-train-step-hook-path": "",
+    "--rollout-data-postprocess-path": "",
+    "--custom-convert-samples-to-train-data-path": "",
+    "--custom-update-weight-post-write-path": "",
     "--data-source-path": "",
 }
 """Flags that name a function, or a class, of a user's, and the flags without which nobody would call it."""
