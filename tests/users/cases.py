@@ -74,11 +74,11 @@ def made_by_panel(ran: Ran) -> None:
 
 
 def filtered(ran: Ran) -> None:
-    """Groups of one reward and an odd number are out."""
-    for one in (*ran.of(GroupAccepted), *ran.of(GroupRejected)):
-        keeps = len(set(one.rewards)) > 1 or int(one.group[-6:]) % 2 == 0
-        assert keeps is isinstance(one, GroupAccepted)
-    assert {one.reason for one in ran.of(GroupRejected)} <= {"all_0.0", "all_1.0"}
+    """What the filter kept is accepted, what it did not is rejected for its reason."""
+    accepted, rejected = ran.of(GroupAccepted), ran.of(GroupRejected)
+    assert [call["kept"] for call in ran.called("keep")].count(True) == len(accepted)
+    assert [call["kept"] for call in ran.called("keep")].count(False) == len(rejected)
+    assert all(len(set(one.rewards)) == 1 and one.reason == f"all_{one.rewards[0]:.1f}" for one in rejected)
 
 
 def hooked(ran: Ran) -> None:
