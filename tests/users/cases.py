@@ -33,6 +33,13 @@ def scored(ran: Ran) -> None:
     assert max(one.value for one in rewards) == 1.25, "with what --custom-config-path adds"
 
 
+def taught(ran: Ran) -> None:
+    """The student is half a nat above its teacher."""
+    first, *_ = ran.of(StepCommitted)
+    assert first.metrics["opd_reverse_kl"] == pytest.approx(0.5, abs=1e-3)
+    assert {one.value for one in ran.of(RewardAssigned)} == {0.0}
+
+
 def ranked(ran: Ran) -> None:
     """Rewards are ranks in their group, in evaluations of one sample each 1."""
     groups: dict[str, list[float]] = defaultdict(list)
@@ -215,6 +222,7 @@ CASES = [
     Case("reward of a group", "--custom-rm-path reward:rank --group-rm", ("rank",), ranked),
     Case("reward of a class", "--custom-rm-path custom_rm.py --custom-config-path own.yaml",
          ("made", "compute_reward"), judged),
+    Case("teacher", f"--use-opd --opd-type sglang --custom-rm-path teacher.ask {KEEP}", ("ask",), taught),
     Case("generate", f"--custom-generate-function-path turn_by_name.generate {KEEP}", ("generate",), made_by_name),
     Case("generate several", f"--custom-generate-function-path panel.py {KEEP}", ("panel",), made_by_panel),
     Case("dynamic filter", KEEP, ("keep",), filtered),
