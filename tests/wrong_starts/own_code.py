@@ -66,6 +66,8 @@ MISTAKES = (
     Mistake("no such file", "../elsewhere/mistaken", "f", ("/elsewhere/mistaken.py",), ("{}.py:{}",)),
     Mistake("no such name", "mistaken", "takes_nine", ("mistaken.py", "nearest: takes_none")),
     Mistake("no name", "mistaken", "", ("mistaken",), ("{}", "{}:")),
+    Mistake("two spellings in one", "mistaken", "f", ("mistaken.py:f", "mistaken.f"), ("{}.py.{}",)),
+    Mistake("no text", "", "", ("empty",), ("",)),
     Mistake("no function", "mistaken", "number", ("mistaken.py", "int")),
     Mistake("other arguments", "mistaken", "takes_none", ("takes_none()", "mistaken.py:4", "is called with")),
     Mistake("a class", "mistaken", "Made", ("Made",)),

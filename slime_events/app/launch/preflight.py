@@ -26,6 +26,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.gpus import this_machine
 from slime_events.core.run.process_environment import rank_environment
+from slime_events.core.run.run_settings import flag_of
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import check_call, load_function
 from slime_events.plugins.step_functions import POINTS, StepFunction
@@ -128,6 +129,10 @@ def _check_teacher(trainer: TrainerSettings) -> None:
 
 def _check_plug_points(settings: TrainSettings) -> None:
     """Those that this run will use."""
+    for component in map(settings.__getattribute__, settings.__struct_fields__):
+        for name in component.__struct_fields__:
+            if name.endswith("_path") and getattr(component, name) in ("", [""]):
+                raise InvalidValue(f"{flag_of(name)} is empty: name a function, or leave it out")
     rollout, reward, data = settings.rollout, settings.reward, settings.data
     if data.data_source_path:
         _try("--data-source-path", _check_source, data.data_source_path)
