@@ -59,6 +59,11 @@ def load_function(
         return _from_file(source, name, default_names, folder)
     if not name:
         source, _, name = path.rpartition(".")
+        if source.endswith(".py"):
+            module_name = source.removesuffix(".py")
+            raise PlugPointMissing(
+                f"{path!r} is half a file and half a module: write {source}:{name}, or {module_name}.{name}"
+            )
     if not source or not name:
         raise PlugPointMissing(
             f"{path!r} does not name a function: write module:function, package.module.function or file.py:function"
