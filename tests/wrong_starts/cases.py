@@ -56,7 +56,7 @@ FILES = {
     "broken.jsonl": '{"messages": [\n',
     "list.jsonl": "[1, 2]\n",
     "other.jsonl": '{"question": "1+1", "label": "2"}\n',
-    "seven.jsonl": '{"messages": 7, "label": "2"}\n',
+    "seven.jsonl": '{"messages": {"seven": 7}, "label": "2"}\n',
     "key.yaml": "datasets: [{name: a, path: data/eval.jsonl, temprature: 1}]\n",
     "pathless.yaml": "datasets: [{name: a}]\n",
     "absent.yaml": "datasets: [{name: a, path: nowhere.jsonl}]\n",
