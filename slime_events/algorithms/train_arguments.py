@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from slime_events.algorithms.estimators import ESTIMATORS, impossible_estimator
+from slime_events.algorithms.estimators import ESTIMATORS, impossible_estimator, without_critic
 from slime_events.core.config.fields import Registered
 from slime_events.core.config.flags import ParsedTrain, parse_settings
 
@@ -11,7 +11,8 @@ def registered() -> Registered:
     """The estimators, for whatever reads or shows settings."""
     return Registered(
         choices={("algorithm", "advantage_estimator"): tuple(ESTIMATORS)},
-        impossible=lambda settings: impossible_estimator(settings.algorithm),
+        impossible=impossible_estimator,
+        idle=without_critic,
     )
 
 

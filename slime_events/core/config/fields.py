@@ -30,11 +30,13 @@ DISABLE_NAMES = {
 class Registered:
     """What only rooms to the right know of settings: they have the registries that some settings name an entry of.
 
-    choices: the names in a registry, by component and field. impossible: a sentence for each thing that cannot be.
+    choices: the names in a registry, by component and field. impossible: a sentence for each thing that cannot be;
+    idle: for settings without effect.
     """
 
     choices: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     impossible: Callable[[TrainSettings], Iterable[str]] = lambda settings: ()
+    idle: Callable[[TrainSettings], Iterable[str]] = lambda settings: ()
 
     def type_of(self, known: SettingsField) -> ValueType:
         """What a field can hold."""
