@@ -28,6 +28,7 @@ NAMES = (
     "replay",
     "fold",
     "retrain",
+    "algorithms",
     "resume",
     "leader_loss",
     "lineage",
@@ -39,8 +40,8 @@ NAMES = (
 )
 """In the order in which they run. From `step` on they share the runs of the demo that the first of them makes."""
 
-LONG = ("recovery", "effective_time")
-"""Runs that are killed again and again: many minutes each, with `--long` or where they are named."""
+LONG = ("recovery", "effective_time", "algorithms")
+"""Runs that are killed again and again, or a run for each algorithm: many minutes each, with `--long` or named."""
 MORE = "trl"
 """Has more to measure with `--long`."""
 

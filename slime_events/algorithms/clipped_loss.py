@@ -1,4 +1,7 @@
-"""PPO's clipped loss: the policy term that estimators share."""
+"""PPO's clipped loss (Schulman et al., 2017, arXiv 1707.06347): the policy term that estimators share.
+
+The two bounds may differ (DAPO, 2025, arXiv 2503.14476); the dual clip is of Ye et al. (2019, arXiv 1912.09729).
+"""
 
 import torch
 from torch import Tensor

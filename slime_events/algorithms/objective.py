@@ -142,7 +142,8 @@ def _reference_kl(
 
 
 def opsm_mask(log_ratio: Tensor, advantages: Tensor, segments: Segments, delta: float) -> Tensor:
-    """OPSM, off-policy sequence masking (DeepSeek-V3.2, 2025): leaves out bad samples that the policy drifted from.
+    """OPSM, off-policy sequence masking (DeepSeek-V3.2, 2025, arXiv 2512.02556): leaves out bad samples that the policy
+    drifted from.
 
     Weight per token [tokens]: 0 where the advantage is negative and the sample's mean KL is above `delta`, else 1.
     `log_ratio` is old - new log-probs, [tokens].
@@ -172,7 +173,7 @@ LOW_VAR_BOUND = 10.0
 
 
 def approx_kl(log_probs: Tensor, base: Tensor, kind: KlType, importance_ratio: Tensor | None = None) -> Tensor:
-    """KL per token, elementwise, in nats; with lr = log_probs - base:
+    """KL per token, elementwise, in nats (Schulman, "Approximating KL divergence", 2020). lr = log_probs - base:
 
     k1 = lr (unbiased, signed), k2 = lr^2 / 2, k3 = exp(-lr) - 1 + lr (unbiased, never negative), low_var_kl = k3
     within [-10, 10]. `importance_ratio` (policy / behaviour) makes the estimate and its gradient unbiased where the
@@ -201,7 +202,9 @@ class Correction(NamedTuple):
 
 
 def truncated(train_log_probs: Tensor, rollout_log_probs: Tensor, low: float, high: float) -> Correction:
-    """Weight = ratio within [low, high]; ratio = exp(train - rollout), both of the policy that sampled."""
+    """TIS, truncated importance sampling (Yao et al., "Your efficient RL framework secretly brings you off-policy RL
+    training", 2025): weight = ratio within [low, high]; ratio = exp(train - rollout), both of the policy that sampled.
+    """
     ratio = (train_log_probs - rollout_log_probs).detach().exp()
     weight = ratio.clamp(low, high)
     return Correction(weight, (weight != ratio).float(), ratio)

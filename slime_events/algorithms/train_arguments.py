@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from slime_events.algorithms.estimators import ESTIMATORS, impossible_estimator, without_critic
+from slime_events.algorithms.estimators import ESTIMATORS, impossible_estimator
+from slime_events.algorithms.idle_settings import idle_settings
 from slime_events.core.config.fields import Registered
 from slime_events.core.config.flags import ParsedTrain, parse_settings
 
@@ -12,7 +13,7 @@ def registered() -> Registered:
     return Registered(
         choices={("algorithm", "advantage_estimator"): tuple(ESTIMATORS)},
         impossible=impossible_estimator,
-        idle=without_critic,
+        idle=idle_settings,
     )
 
 

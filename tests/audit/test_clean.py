@@ -193,13 +193,14 @@ async def test_what_a_resumption_changes_holds_from_there_on(synchronous: Run) -
     assert "it says all steps, and 5 of 9 are committed, so the run ended before it was done" in str(finding)
 
 
-async def test_a_changed_weight_file(synchronous: Run, tmp_path: Path) -> None:
-    """Also where the run's folder was copied: then under the run's own weights folder."""
+@pytest.mark.parametrize("original", ["there", "gone"])
+async def test_a_changed_weight_file(synchronous: Run, tmp_path: Path, original: str) -> None:
+    """Of a copied run's folder: it is seen there, whatever became of the files that the log names."""
     weights = tmp_path / "weights"
     shutil.copytree(synchronous.folder / "weights", weights)
     log = synchronous.doctored()
     for record in log.records:
-        if record.type == "weights.published":
+        if record.type == "weights.published" and original == "gone":
             record.event["url"] = record.event["url"].replace(str(synchronous.folder), "/gone")
     published = log.find("weights.published", nth=3)
     file = weights / Path(published.event["url"]).name / "model.safetensors"

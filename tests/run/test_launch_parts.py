@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import threading
@@ -76,6 +77,27 @@ def test_a_signal_ends_a_run_cleanly(tmp_path: Path, number: signal.Signals) -> 
     ended = next(recorded.position for recorded in events if recorded.envelope.event is end)
     assert ArchiveReader(str(folder / "archive"), "stopped").last >= ended
     asyncio.run(_verify(folder))
+
+
+def test_signals_that_ray_took_are_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's core sets its own handler below Python's, in whatever thread it is started."""
+    start = LocalCluster.start
+
+    def taking(self: LocalCluster) -> None:
+        start(self)
+        libc = ctypes.CDLL(None)
+        libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+        libc.signal(signal.SIGTERM, 1)  # SIG_IGN
+
+    async def interrupt(view: Watching) -> None:
+        await view.until(lambda p: p.state.version >= 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(LocalCluster, "start", taking)
+    with cheap_parts(Parts()):
+        asyncio.run(run_with(tiny(tmp_path, "stopped", rollout={"num_rollout": 30}), interrupt))
+    (end,) = of(events_of(tmp_path / "runs" / "stopped"), RunFinished)
+    assert end.reason is FinishReason.INTERRUPTED
 
 
 def test_a_signal_that_a_wait_loses_ends_a_run_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,7 @@ from slime_events.algorithms.estimators.reinforce_plus_plus import ReinforcePlus
 from slime_events.algorithms.estimators.reinforce_plus_plus_baseline import ReinforcePlusPlusBaseline
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.config.trainer import TrainerSettings
 
-CRITIC = (
-    *("critic_load", "critic_lr", "critic_lr_warmup_iters"),
-    *("critic_num_nodes", "critic_num_gpus_per_node"),
-)
-VALUES = ("lambd", "value_clip", "num_critic_only_steps")
-"""Settings that only a critic has a use for, of the trainer and of the algorithm."""
 ESTIMATORS: dict[str, Estimator] = {
     "grpo": Grpo(),
     "gspo": Gspo(),
@@ -64,15 +57,3 @@ def _impossible_critic(settings: TrainSettings) -> Iterator[str]:
     warmup, decay = trainer.critic_lr_warmup_iters, trainer.lr_decay_iters
     if decay is not None and warmup >= decay:
         yield f"critic_lr_warmup_iters {warmup} must be below lr_decay_iters {decay}."
-
-
-def without_critic(settings: TrainSettings) -> Iterator[str]:
-    """A sentence for settings of a critic where there is none."""
-    algorithm = settings.algorithm
-    if estimator_of(algorithm).needs_values:
-        return
-    given = [name for name in CRITIC if getattr(settings.trainer, name) != getattr(TrainerSettings(), name)]
-    if not (algorithm.custom_advantage_function_path or algorithm.custom_loss_function_path):  # which may look at them
-        given += [name for name in VALUES if getattr(algorithm, name) != getattr(AlgorithmSettings(), name)]
-    if given:
-        yield f"{', '.join(given)}: no effect; advantage_estimator {algorithm.advantage_estimator} has no critic."

@@ -1,9 +1,9 @@
-"""CISPO (MiniMax-M1, 2025): GRPO's advantage; the clipped ratio weights the token's gradient, never cuts it off."""
+"""CISPO (MiniMax-M1, 2025, arXiv 2506.13585): GRPO's advantage; the clipped ratio weights a gradient."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from slime_events.algorithms.estimators.estimator import Estimator, PolicyLoss, clip_range
 from slime_events.core.config.algorithm import AlgorithmSettings
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cispo(Estimator):
-    """Has no dual clip: `eps_clip_c` is not used."""
+    """loss = -stopgrad(clip(ratio, 1 - eps_clip, 1 + eps_clip_high)) * A * log_prob per token, and no dual clip."""
+
+    has_dual_clip: ClassVar[bool] = False
 
     def loss(
         self, log_ratio: Tensor, log_probs: Tensor, advantages: Tensor, segments: Segments, settings: AlgorithmSettings

@@ -34,11 +34,13 @@ class Estimator:
 
     takes_kl: its advantage holds a KL penalty where `kl_coef` is not 0. needs_whitening: it is used with
     `normalize_advantages` only. needs_values: its advantage needs the values of a critic, which the trainer trains too.
+    has_dual_clip: its loss looks at `eps_clip_c`.
     """
 
     takes_kl: ClassVar[bool] = False
     needs_whitening: ClassVar[bool] = False
     needs_values: ClassVar[bool] = False
+    has_dual_clip: ClassVar[bool] = True
 
     def reward_normalisation(self, rewards: Sequence[float], settings: AlgorithmSettings) -> list[float]:
         """The rewards of one group, in its order, as the trainer takes them. Raises DataError."""

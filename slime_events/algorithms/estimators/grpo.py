@@ -1,4 +1,4 @@
-"""GRPO (Shao et al., 2024): the normalised reward of a sample is the advantage of each of its tokens."""
+"""GRPO (Shao et al., 2024, arXiv 2402.03300): a sample's normalised reward is the advantage of each of its tokens."""
 
 from dataclasses import dataclass
 
@@ -7,4 +7,8 @@ from slime_events.algorithms.estimators.estimator import Estimator
 
 @dataclass(frozen=True, slots=True)
 class Grpo(Estimator):
-    """Takes every default. A KL in the reward does not enter its advantage, whatever `kl_coef` is."""
+    """A = (r - mean(r)) / (std(r) + 1e-6) over the group, std unbiased; PPO's clipped loss. Takes every default.
+
+    Without the std it is Dr.GRPO's advantage (Liu et al., 2025, arXiv 2503.20783). A KL in the reward does not enter
+    it, whatever `kl_coef` is.
+    """

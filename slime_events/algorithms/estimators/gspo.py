@@ -1,4 +1,4 @@
-"""GSPO (Zheng et al., 2025): GRPO's advantage with one importance ratio per sequence."""
+"""GSPO (Zheng et al., 2025, arXiv 2507.18071): GRPO's advantage with one importance ratio per sequence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Gspo(Estimator):
-    """The clipped loss at the mean log ratio of each sample."""
+    """PPO's clipped loss with ratio = exp(mean over the sample's trained tokens of new - old log-probs)."""
 
     def loss(
         self, log_ratio: Tensor, log_probs: Tensor, advantages: Tensor, segments: Segments, settings: AlgorithmSettings

@@ -1,4 +1,4 @@
-"""REINFORCE++ (Hu, 2025): a KL penalty on every token, the reward on the last one, discounted from the right."""
+"""REINFORCE++ (Hu, 2025, arXiv 2501.03262): a KL penalty on each token, the reward on the last, discounted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReinforcePlusPlus(Estimator):
-    """Rewards as they were graded; their returns are whitened over the step."""
+    """A_t = sum over k >= t of gamma^(k - t) * (r at the last trained token - kl_coef * KL_k), whitened over the step.
+
+    Rewards are taken as they were graded.
+    """
 
     takes_kl: ClassVar[bool] = True
     needs_whitening: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""REINFORCE++ with a baseline (Hu, 2025): the reward less its group's mean, and a KL penalty on every token."""
+"""REINFORCE++ with a baseline (Hu, 2025, arXiv 2501.03262): reward less its group's mean, a KL on each token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReinforcePlusPlusBaseline(Estimator):
-    """Its advantages are whitened over the step."""
+    """A_t = r - mean(r) over the group - kl_coef * KL_t, whitened over the step."""
 
     takes_kl: ClassVar[bool] = True
     needs_whitening: ClassVar[bool] = True

@@ -93,9 +93,9 @@ def _count(name: str, value: Any) -> str:
 
 class Audit:
     """rules: of a run whose run.started has no settings. fetch: arrays out of the blob store; None: blobs are not seen.
-    weights: where weight folders lie if not where the log says; files: whether to look at them. parent: the ledger of
-    the run that this one follows (`read_ledger`); without it a learner's rollouts are not checked. recorded: ends of
-    the recorded rollouts that this run reuses (`recorded_ends`).
+    weights: where weight folders are looked for before the path in the log; files: whether to look at them. parent: the
+    ledger of the run that this one follows (`read_ledger`); without it a learner's rollouts are not checked.
+    recorded: ends of the recorded rollouts that this run reuses (`recorded_ends`).
     """
 
     def __init__(

@@ -68,7 +68,7 @@ class Weights(Check):
 class WeightFiles(Check):
     """Every byte of every folder. Older versions are removed while a run goes on: those are counted.
 
-    weights: the run's weights folder, where it is not where the log says (a copied run).
+    weights: the run's weights folder. It is looked at first: a copied run's log says where the original's files are.
     """
 
     name = "files"
@@ -103,5 +103,5 @@ class WeightFiles(Check):
             published = local_folder(url)
         except InvalidValue:
             return None
-        folders = [published] if self._weights is None else [published, self._weights / published.name]
+        folders = [published] if self._weights is None else [self._weights / published.name, published]
         return next((folder for folder in folders if folder.is_dir()), None)

@@ -30,8 +30,8 @@ DISABLE_NAMES = {
 class Registered:
     """What only rooms to the right know of settings: they have the registries that some settings name an entry of.
 
-    choices: the names in a registry, by component and field. impossible: a sentence for each thing that cannot be;
-    idle: for settings without effect.
+    choices: the names in a registry, by component and field. impossible: a sentence for each thing that cannot be.
+    idle: one for settings that have no effect.
     """
 
     choices: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
