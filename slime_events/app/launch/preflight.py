@@ -25,7 +25,7 @@ from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.gpus import this_machine
-from slime_events.core.run.process_environment import rank_environment
+from slime_events.core.run.process_environment import rank_variables
 from slime_events.core.run.run_settings import flag_of
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import check_call, load_function
@@ -48,8 +48,8 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
     if new:
         _check_folders(settings)
     _try("--hf-checkpoint", _check_model, settings)
+    _check_environment(settings.trainer)
     _try("--opd-teacher-load", _check_teacher, settings.trainer)
-    _try("--deterministic-mode", rank_environment, settings.trainer)
     _check_plug_points(settings)
     _check_data(settings)
     if new:
@@ -74,7 +74,7 @@ def _on_devices(settings: TrainSettings) -> TrainSettings:
 def check_learner(settings: TrainSettings) -> None:
     """`check_start` for a new learner, which makes no rollouts. A missing model is found in its parent's weights."""
     _check_folders(settings)
-    _try("--deterministic-mode", rank_environment, settings.trainer)
+    _check_environment(settings.trainer)
     if Path(settings.trainer.hf_checkpoint, "config.json").is_file():
         _try("--hf-checkpoint", _check_model, settings)
         _try("--opd-teacher-load", _check_teacher, settings.trainer)
@@ -98,6 +98,10 @@ def _try(flag: str, check: Callable[..., object], *arguments: Any) -> None:
 def _one_line(flag: str, error: Exception) -> str:
     message = "; ".join(line.strip() for line in str(error).splitlines() if line.strip(" ^"))
     return message if flag in message else f"{flag}: {message}"
+
+
+def _check_environment(trainer: TrainerSettings) -> None:
+    _try("--train-env-vars" if trainer.train_env_vars else "--deterministic-mode", rank_variables, trainer)
 
 
 def _check_model(settings: TrainSettings) -> None:
@@ -271,6 +275,8 @@ def _check_folders(settings: TrainSettings) -> None:
     for flag, url in (("--archive-url", run.archive_url), ("--blob-url", run.blob_url), ("--save", trainer.save)):
         if url:
             _try(flag, _check_writable, url)
+    if trainer.save_hf:
+        _try("--save-hf", _check_writable, str(Path(trainer.save_hf.format(rollout_id=0)).parent))
     if run.archive_url:
         _try("--archive-url", _check_unused, run.archive_url, run.run)
     if trainer.load:
