@@ -46,6 +46,7 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
     if new:
         _check_folders(settings)
     _try("--hf-checkpoint", _check_model, settings)
+    _check_parallelism(settings)
     _check_environment(settings.trainer)
     _try("--opd-teacher-load", _check_teacher, settings.trainer)
     _check_plug_points(settings)
@@ -75,6 +76,7 @@ def check_learner(settings: TrainSettings) -> None:
     _check_environment(settings.trainer)
     if Path(settings.trainer.hf_checkpoint, "config.json").is_file():
         _try("--hf-checkpoint", _check_model, settings)
+        _check_parallelism(settings)
         _try("--opd-teacher-load", _check_teacher, settings.trainer)
     _check_filter(settings)
     for point, path in points_in_use(settings):
@@ -111,6 +113,13 @@ def _check_model(settings: TrainSettings) -> None:
         files = _check_weights(folder)
         if not any("token" in name or "vocab" in name for name in files):
             raise InvalidValue(f"{folder} holds no tokenizer (tokenizer.json): give the folder of a whole checkpoint")
+
+
+def _check_parallelism(settings: TrainSettings) -> None:
+    from actors.megatron.architecture import Architecture
+
+    if not settings.debug.debug_rollout_only:
+        Architecture.read(settings.trainer.hf_checkpoint).check_parallelism(settings.trainer)
 
 
 def _check_weights(folder: str) -> list[str]:
