@@ -25,7 +25,7 @@ from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.gpus import this_machine
-from slime_events.core.run.process_environment import rank_variables
+from slime_events.core.run.process_environment import rank_secrets, rank_variables
 from slime_events.plugins.loader import check_call, load_function
 from slime_events.plugins.step_functions import POINTS, StepFunction
 from slime_events.plugins.trainer_points import points_in_use
@@ -101,7 +101,8 @@ def _one_line(flag: str, error: Exception) -> str:
 
 
 def _check_environment(trainer: TrainerSettings) -> None:
-    _try("--train-env-vars" if trainer.train_env_vars else "--deterministic-mode", rank_variables, trainer)
+    _try("--deterministic-mode", rank_variables, trainer)
+    _try("--train-env-vars", rank_secrets, trainer)
 
 
 def _check_model(settings: TrainSettings) -> None:
