@@ -348,6 +348,8 @@ def test_a_supervised_run_of_slime_s_flags_has_no_engines() -> None:
     assert derive(settings)[0] == settings
     idle = parse_train([*shlex.split(line), "--rm-type", "math"]).notes
     assert any("rm_type: no effect" in note for note in idle)
+    again = parse_train(shlex.split(line.replace("--disable-compute-advantages-and-returns ", ""))).settings
+    assert not again.algorithm.compute_advantages_and_returns, "nothing looks at them"
 
 
 def test_settings_of_mis_that_nothing_looks_at_are_said() -> None:

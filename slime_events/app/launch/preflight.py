@@ -26,6 +26,8 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.gpus import this_machine
 from slime_events.core.run.process_environment import rank_secrets, rank_variables
+from slime_events.core.run.run_settings import flag_of
+from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import check_call, load_function
 from slime_events.plugins.step_functions import POINTS, StepFunction
 from slime_events.plugins.trainer_points import points_in_use
@@ -141,6 +143,10 @@ def _check_teacher(trainer: TrainerSettings) -> None:
 
 def _check_plug_points(settings: TrainSettings) -> None:
     """Those that this run will use."""
+    for component in map(settings.__getattribute__, settings.__struct_fields__):
+        for name in component.__struct_fields__:
+            if name.endswith("_path") and getattr(component, name) in ("", [""]):
+                raise InvalidValue(f"{flag_of(name)} is empty: name a function, or leave it out")
     rollout, reward, data = settings.rollout, settings.reward, settings.data
     if data.data_source_path:
         _try("--data-source-path", _check_source, data.data_source_path)
@@ -155,7 +161,7 @@ def _check_plug_points(settings: TrainSettings) -> None:
         if path := getattr(rollout, setting):
             _try("--" + setting.replace("_", "-"), StepFunction, setting, path)
     if reward.custom_rm_path:
-        _try("--custom-rm-path", _check_reward, reward.custom_rm_path, reward.group_rm)
+        _try("--custom-rm-path", _check_reward, reward.custom_rm_path, settings)
     elif reward.rm_type:
         _try("--rm-type", _check_grader, reward)
     if rollout.custom_generate_function_path:
@@ -163,7 +169,7 @@ def _check_plug_points(settings: TrainSettings) -> None:
     for name, one in settings.evaluation.sets().items():
         where = settings.evaluation.where(name)
         if one.custom_rm_path:
-            _try(f"{where}: custom_rm_path", _check_reward, one.custom_rm_path, reward.group_rm)
+            _try(f"{where}: custom_rm_path", _check_reward, one.custom_rm_path, settings)
         elif one.rm_type and not reward.custom_rm_path:
             _try(f"{where}: rm_type", _check_grader, replace(reward, rm_type=one.rm_type))
         if one.custom_generate_function_path:
@@ -181,11 +187,14 @@ def _check_function(path: str, arguments: str, count: int) -> None:
     check_call(load_function(path), arguments, count)
 
 
-def _check_reward(path: str, of_groups: bool) -> None:
+def _check_reward(path: str, settings: TrainSettings) -> None:
     from slime_events.plugins.rewards.dispatch import load_own
+    from slime_events.plugins.rewards.reward_model import check_arguments
 
+    of_groups = settings.reward.group_rm
     function, takes = load_own(path, None, Path.cwd()).function, "(args, samples)" if of_groups else "(args, sample)"
     check_call(function, takes, 2, awaits=True)
+    check_arguments(function, ArgsView.of_run(settings))
 
 
 def _check_grader(reward: RewardSettings) -> None:

@@ -135,8 +135,10 @@ def _supervised(settings: TrainSettings, given: Collection[tuple[str, str]]) -> 
     idle += ["custom_rm_path"] if settings.reward.custom_rm_path else []
     if idle:
         notes.append(f"{', '.join(idle)}: no effect; nothing is generated or graded (supervised).")
-    debug = replace(settings.debug, debug_train_only=True)
-    return replace(settings, debug=debug, rollout=replace(rollout, **defaults)), notes
+    debug, algorithm = replace(settings.debug, debug_train_only=True), settings.algorithm
+    if algorithm.loss_type == "sft_loss":  # it looks at none
+        algorithm = replace(algorithm, compute_advantages_and_returns=False)
+    return replace(settings, algorithm=algorithm, debug=debug, rollout=replace(rollout, **defaults)), notes
 
 
 def _teacher_type(settings: TrainSettings) -> TeacherType:
