@@ -238,6 +238,18 @@ PLACES = [
     Case.train("runs: a file is in the way", "--runs-dir", "a-file"),
     Case.train("runs: no name for a run", "--run", "a.b", names="run is 'a.b'"),
     Case.train("model: no such folder", "--hf-checkpoint", "nowhere", names="hf_checkpoint"),
+    Case.train(
+        "model: stages",
+        *("--pipeline-model-parallel-size", "2", "--actor-num-gpus-per-node", "2"),
+        names="pipeline-model-parallel-size",
+    ),
+    Case.train(
+        "model: heads over ranks",
+        *("--tensor-model-parallel-size", "8", "--actor-num-gpus-per-node", "8"),
+        names="tensor-model-parallel-size 8",
+    ),
+    Case.train("model: a path of no step", "--save-hf", "x/{step}", "--save-interval", "1", names="save_hf"),
+    Case.train("model: a file above", "--save-hf", "good.toml/{rollout_id}", "--save-interval", "1", names="--save-hf"),
     Case.train("model: an empty folder", "--hf-checkpoint", "empty", names="hf_checkpoint"),
     Case.train("model: no weights", "--hf-checkpoint", "no-weights"),
     Case.train("model: no tokenizer", "--hf-checkpoint", "no-tokenizer"),
