@@ -46,7 +46,7 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
         **_of(
             _LOSSES,
             "calculate_log_probs_and_entropy compute_entropy_from_logits compute_gspo_kl compute_log_probs "
-            "compute_opsm_mask get_grpo_returns get_reinforce_plus_plus_returns "
+            "compute_opsm_mask get_advantages_and_returns get_grpo_returns get_reinforce_plus_plus_returns "
             "get_reinforce_plus_plus_baseline_advantages",
         ),
         **_of(f"{_ALGORITHMS}.objective", compute_approx_kl="approx_kl"),
