@@ -16,7 +16,7 @@ from serve_apps.generate.hooks import SampleHook
 from serve_apps.generate.session import CURRENT, Session
 from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.loader import check_call, digest_of, load_function, name_of, place_of
+from slime_events.plugins.loader import check_call, defined_at, digest_of, load_function, name_of, place_of
 from slime_events.plugins.sample import Sample
 from storage.cancellation import end_all
 
@@ -35,11 +35,11 @@ class GenerateFunction:
         self.name, self.digest = name_of(self._function), digest_of(self._function)
         self._hooks = hooks
         self.code = {self.name: self.digest} | {hook.name: hook.digest for hook in hooks}
-        if not inspect.iscoroutinefunction(self._function):
-            raise PlugPointError(f"{self.name} has to be `async def`: it awaits its turns")
         names = inspect.signature(self._function).parameters
         self._optional = [name for name in ("evaluation", "session") if name in names]
-        check_call(self._function, "(args, sample, sampling_params)", 3, set(self._optional))
+        check_call(self._function, "(args, sample, sampling_params)", 3, set(self._optional), awaits=True)
+        if not inspect.iscoroutinefunction(self._function):
+            raise PlugPointError(f"{self.name}{defined_at(self._function)} has to be `async def`: it awaits its turns")
 
     async def __call__(
         self,
