@@ -14,8 +14,9 @@ from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu
 from actors.megatron.flags import sort_flags
-from actors.megatron.model import build_model, transformer_config
+from actors.megatron.model import build_model, has_transformer_engine, transformer_config
 from actors.megatron.optimizer import build_optimizer, build_scheduler, follow_weights, wrap_data_parallel
+from actors.megatron.own_model import args_of
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee, join, leave
@@ -25,7 +26,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.trainer_points import IN_STEPS, INIT, WRITTEN, RunEngines, TrainerFunctions
+from slime_events.plugins.trainer_points import IN_STEPS, INIT, MODEL, WRITTEN, RunEngines, TrainerFunctions
 from storage.weights.store import TensorBytes
 
 
@@ -77,11 +78,11 @@ class TrainerRank:
         settings, architecture, group = self._settings, self._architecture, self.place.tensor
         load, base = settings.load, settings.hf_checkpoint
         saved = load if load and checkpoint.is_checkpoint(load) else None
-        policy = build_model(architecture, self._config, self.place.device)
+        policy = self._build()
         load_hf_weights(policy, architecture, base if saved else load or base, group)
         reference = None
         if estimator_of(self._algorithm).needs_reference(self._algorithm):
-            reference = build_model(architecture, self._config, self.place.device).requires_grad_(False)
+            reference = self._build().requires_grad_(False)
             load_hf_weights(reference, architecture, settings.ref_load or base, group)
         model = wrap_data_parallel(policy, self._config, self._flags)
         optimizer = build_optimizer(model, settings, self._flags)
@@ -91,6 +92,11 @@ class TrainerRank:
         )
         if saved:
             self.load_checkpoint(saved)
+
+    def _build(self) -> torch.nn.Module:
+        """A model without weights, of the checkpoint's architecture."""
+        shown = args_of(self._architecture, vars(self._functions.args), local=not has_transformer_engine())
+        return build_model(self._architecture, self._config, self.place.device, self._functions.at(MODEL), shown)
 
     def train(self, batch: TrainBatch, dump: str | None = None) -> StepResult:
         """All optimizer steps of one rollout step. dump: the file that what went into it is written to. Raises

@@ -122,8 +122,8 @@ class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)
         if fullname not in SLIME_MODULES:
             return None
-        root = sys.modules.get("slime")
-        if root is not None and getattr(root.__spec__, "loader", None) is not self:
+        root = sys.modules.get(fullname.partition(".")[0])
+        if root is not None and fullname.startswith("slime") and getattr(root.__spec__, "loader", None) is not self:
             return None
         is_package = any(module.startswith(f"{fullname}.") for module in SLIME_MODULES)
         return importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)

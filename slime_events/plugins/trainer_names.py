@@ -1,6 +1,7 @@
 """`TRAINER_NAMES`: what files written for slime's trainer may import, by module: name and its target here."""
 
 _HERE = "actors.megatron.slime_names"
+_OWN = "actors.megatron.own_model"
 TRAINER_NAMES: dict[str, dict[str, str]] = {
     "slime.utils.mask_utils": {
         "MultiTurnLossMaskGenerator": "slime_events.plugins.loss_masks:MultiTurnLossMaskGenerator",
@@ -26,6 +27,12 @@ TRAINER_NAMES: dict[str, dict[str, str]] = {
         },
         "icepop_function": "slime_events.algorithms.mis:icepop_function",
         "vanilla_tis_function": "slime_events.algorithms.mis:vanilla_tis_function",
+    },
+    "slime.backends.megatron_utils.model_provider": {"get_model_provider_func": f"{_OWN}:get_model_provider_func"},
+    "megatron.training": {"get_args": f"{_OWN}:get_args"},
+    "megatron.training.global_vars": {"get_args": f"{_OWN}:get_args"},
+    "megatron.training.arguments": {
+        "core_transformer_config_from_args": f"{_OWN}:core_transformer_config_from_args",
     },
     "slime.backends.megatron_utils.cp_utils": {
         name: f"{_HERE}:{name}" for name in ("all_gather_with_cp", "get_sum_of_sample_mean", "slice_log_prob_with_cp")

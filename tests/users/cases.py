@@ -187,7 +187,7 @@ def converted(ran: Ran) -> None:
         assert batch.converted_by.endswith(":convert")
         assert sum(batch.rewards) == pytest.approx(0.0, abs=1e-6)
         assert {column.name for column in batch.columns} == {"loss_masks", "weights"}
-        assert step.metrics["trained_tokens"] == step.samples
+        assert 0 < step.metrics["trained_tokens"] <= step.samples
         assert "rollout_data_postprocess_path" in step.functions
     assert {"tokens", "log_probs", "weights", "rollout_mask_sums"} <= set(ran.called("only_second_tokens")[0]["keys"])
 

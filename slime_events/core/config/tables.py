@@ -108,7 +108,6 @@ _NOT_YET = {
         "--critic-num-nodes --critic-num-gpus-per-node --critic-load --critic-save --critic-lr "
         "--critic-lr-warmup-iters --num-critic-only-steps --value-clip"
     ),
-    "the model is built from the checkpoint's config.json": "--custom-model-provider-path",
     "put Megatron's settings into [trainer.megatron] of a TOML file (--config)": "--megatron-config-path",
     "it needs a way to set the environment of trainer ranks alone": "--train-env-vars",
     "linear attention models are not built in the trainer": "--qwen-gdn-backend",

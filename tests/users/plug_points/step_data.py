@@ -23,7 +23,7 @@ def convert(args, samples: list[Sample]) -> dict:
         "raw_reward": rewards,
         "truncated": [1 if sample.status == Sample.Status.TRUNCATED else 0 for sample in samples],
         "sample_indices": [sample.index for sample in samples],
-        "loss_masks": [[0] + sample.loss_mask[1:] for sample in samples],
+        "loss_masks": [[0, *sample.loss_mask[1:]] for sample in samples],
         "rollout_log_probs": [sample.rollout_log_probs for sample in samples],
         "multimodal_train_inputs": [sample.multimodal_train_inputs for sample in samples],
         "weights": [1.0 / sample.response_length for sample in samples],
