@@ -16,13 +16,17 @@ from torch.autograd.function import once_differentiable
 from actors.megatron.attention import PackedSequences
 from slime_events.core.train_batch import TrainSample
 
+NEVER = -1e9
+"""A logit of probability 0, of which every product is finite."""
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
     """Samples end to end in one sequence without padding.
 
     token_ids, position_ids: int64 [1, tokens]. targets: int64 [response tokens], and packed.rows the positions that
-    predict them. responses: response tokens of each sample.
+    predict them. responses: response tokens of each sample. kept: int64 [2, any], places among the targets with ids
+    that their tokens were drawn from; a place without any was drawn from all. None where all places were.
     """
 
     token_ids: Tensor
@@ -30,6 +34,7 @@ class MicroBatch:
     packed: PackedSequences
     targets: Tensor
     responses: list[int]
+    kept: Tensor | None = None
 
 
 def pack(samples: Sequence[TrainSample], device: torch.device, *, multiple_of: int = 1) -> MicroBatch:
@@ -50,7 +55,32 @@ def pack(samples: Sequence[TrainSample], device: torch.device, *, multiple_of: i
     on_device = [torch.from_numpy(array).to(device) for array in (tokens, positions, rows, tokens[rows + 1])]
     token_ids, position_ids, packed_rows, targets = on_device
     packed = PackedSequences.of(lengths, packed_rows, device)
-    return MicroBatch(token_ids[None], position_ids[None], packed, targets, responses)
+    return MicroBatch(token_ids[None], position_ids[None], packed, targets, responses, _kept(samples, device))
+
+
+def _kept(samples: Sequence[TrainSample], device: torch.device) -> Tensor | None:
+    parts, begin = [], 0
+    for sample in samples:
+        for part in sample.kept:
+            places, ids = part.unpack()
+            parts.append(np.stack([places + begin, ids]))
+        begin += sample.response_length
+    return torch.from_numpy(np.concatenate(parts, axis=1)).to(device) if parts else None
+
+
+def only_kept(logits: Tensor, targets: Tensor, kept: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Logits [rows, vocabulary / ranks of the group] of which only the kept ids of a row have probability, and its
+    target. targets: int64 [rows]; kept: see `MicroBatch`.
+    """
+    width, rows = logits.size(-1), torch.arange(len(targets), device=logits.device)
+    chosen = torch.ones(len(targets), dtype=torch.bool, device=logits.device)
+    chosen[kept[0]] = False
+    stays = chosen.unsqueeze(1).repeat(1, width)
+    for places, ids in ((kept[0], kept[1]), (rows, targets)):
+        local = ids - group.rank() * width
+        mine = (local >= 0) & (local < width)
+        stays[places[mine], local[mine]] = True
+    return logits.masked_fill(~stays, NEVER)
 
 
 def response_log_probs(
@@ -67,6 +97,8 @@ def response_log_probs(
         logits = logits.index_select(0, batch.packed.rows)
     if temperature != 1.0:
         logits = logits / temperature
+    if batch.kept is not None:
+        logits = only_kept(logits, batch.targets, batch.kept, group)
     log_probs, entropy = log_probs_and_entropy(logits, batch.targets, group, entropy_gradient=entropy_gradient)
     return list(torch.split(log_probs, batch.responses)), list(torch.split(entropy, batch.responses))
 

@@ -29,7 +29,7 @@ import numpy as np
 from schemas.references import expand_all
 from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engine import messages
-from serve_apps.engine.engine import Delta, GenerateRequest, sampling_params
+from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens, sampling_params
 from serve_apps.engine.engine_folder import ARGUMENTS, clean
 from serve_apps.engine.plugin import SWITCH
 from serve_apps.engine.template import Job, leave_template, runs
@@ -37,7 +37,8 @@ from slime_events.core.run.process_environment import GENERATES, yield_to_others
 from slime_events.plugins.rewards.outcome import plain
 
 KNOWN_REASONS = frozenset(StopReason)
-IN_DELTA = frozenset({"output_token_logprobs", "weight_versions"})
+KEPT, KEPT_LOG_PROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
+IN_DELTA = frozenset({"output_token_logprobs", "weight_versions", KEPT, KEPT_LOG_PROBS, f"{KEPT}_length"})
 """What of an answer's `meta_info` a delta has in other fields."""
 OWNER_CHECK_S = 0.5
 UNSCALED = (0.0, 1.0)
@@ -156,6 +157,7 @@ class Host:
             input_ids=request.prompt.tolist() + response,
             sampling_params=sampling_params(request.sampling) | rest,
             return_logprob=True,
+            return_sampling_mask=request.keeps,
             stream=True,
             rid=id,
             **request.payload,
@@ -227,9 +229,16 @@ class Host:
         text = None if finish is None else self._text(request, response)
         told = finish is not None and (request.payload or reason not in (*KNOWN_REASONS, None))
         said = {name: plain(value) for name, value in meta.items() if name not in IN_DELTA} if told else {}
-        delta = Delta(np.array(tokens, np.int32), np.array(log_probs, np.float32), spans, finish, text, said)
+        kept_ids = self._kept(meta, start - resumed, len(tokens)) if request.keeps else ()
+        delta = Delta(np.array(tokens, np.int32), np.array(log_probs, np.float32), spans, finish, text, said, *kept_ids)
         self.sender.send(messages.Piece(id, delta))
         return finish is not None
+
+    def _kept(self, meta: dict[str, Any], begin: int, count: int) -> tuple[Tokens, Tokens, LogProbs]:
+        """The last fields of a delta of `count` tokens, of which `begin` came before."""
+        ids = [np.sort(np.array(one, np.int32)) for one in meta[KEPT][begin : begin + count]]
+        log_probs = np.array(meta[KEPT_LOG_PROBS][begin : begin + count], np.float32)
+        return np.concatenate([np.empty(0, np.int32), *ids]), np.array(list(map(len, ids)), np.int32), log_probs
 
     def _how_it_ended(self, request: GenerateRequest, response: list[int]) -> StopReason | None:
         return how_it_ended(response, request.sampling, self.end_tokens, partial(self._text, request))

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from slime_events.core.kept_tokens import KeptTokens
+
 
 @dataclass(frozen=True, slots=True)
 class TrainSample:
@@ -18,7 +20,8 @@ class TrainSample:
     [response], natural log, of logits / temperature as the engine sampled them; NaN on trained tokens that no
     engine made. reward: after normalisation over its group (slime's post-process); raw_reward: as graded. rollout:
     shared by fan-out siblings; a step counts rollouts.
-    oldest_version, newest_version: of the weights that made its tokens. reused: recorded by another run.
+    oldest_version, newest_version: of the weights that made its tokens. reused: recorded by another run. kept: what
+    top-p or top-k left of the vocabulary; there log-probs, the engine's too, are of the distribution over that.
     """
 
     sample: str
@@ -34,6 +37,7 @@ class TrainSample:
     newest_version: int
     truncated: bool = False
     reused: bool = False
+    kept: tuple[KeptTokens, ...] = ()
 
     @property
     def total_length(self) -> int:

@@ -91,9 +91,10 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
         notes.append("mask_offpolicy_in_partial_rollout has no effect: partial_rollout is not set.")
     evaluation = _evaluation(settings.evaluation, settings)
     notes += _unused(evaluation, settings)
-    if rollout.rollout_top_p != 1.0:
+    if (rollout.rollout_top_p != 1.0 or rollout.rollout_top_k > 0) and rollout.custom_generate_function_path:
         notes.append(
-            "rollout_top_p is not 1: engine and trainer take log-probs over the whole vocabulary all the same."
+            "rollout_top_p, rollout_top_k: of rollouts that custom_generate_function_path makes, engine and trainer "
+            "take log-probs over the whole vocabulary, not over what was left of it."
         )
     notes += [
         f"{name} has no effect: it is MIS's, which custom_tis_function_path would name." for name in _idle(algorithm)

@@ -50,6 +50,7 @@ def build_batch(
                 newest_version=trajectory.newest,
                 truncated=bool(truncated.get(sample, trajectory.stop is StopReason.LENGTH)),
                 reused=trajectory.reused,
+                kept=tuple(trajectory.kept),
             )
         )
     lines = [(s.sample, trajectories[s.sample].digest, s.reward) for s in samples]
@@ -59,7 +60,14 @@ def build_batch(
 
 
 def engine_log_probs(trajectory: Trajectory) -> npt.NDArray[np.float32]:
-    """float32 [response]; NaN on trained tokens that no weights made, as no span says so: nobody knows theirs."""
+    """float32 [response]; NaN on trained tokens that no weights made, as no span says so: nobody knows theirs. Of the
+    kept tokens alone, where the log has these.
+    """
+    if trajectory.kept:
+        log_probs = trajectory.log_probs.copy()
+        for part in trajectory.kept:
+            log_probs[part.start : part.start + len(part.log_probs)] = part.log_probs
+        return log_probs
     if sum(span.end - span.start for span in trajectory.spans) == trajectory.length:
         return trajectory.log_probs
     unknown = np.ones(trajectory.length, np.bool_) if trajectory.loss_mask is None else trajectory.loss_mask != 0
