@@ -7,6 +7,7 @@ each number in 7-bit groups, the lowest first, the high bit set on all groups bu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,14 +35,16 @@ class KeptTokens:
         return np.repeat(np.arange(len(counts)) + self.start, counts), ids
 
 
-def pack_kept(counts: npt.NDArray[np.integer], ids: npt.NDArray[np.integer]) -> npt.NDArray[np.int8]:
+def pack_kept(counts: npt.NDArray[Any], ids: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
     """counts: [places]; ids: of all places end to end, rising at each."""
     starts = np.cumsum(counts) - counts
     steps = np.diff(ids.astype(np.int64), prepend=0)
     first = starts[counts > 0]
     steps[first] = ids[first]
-    numbers = np.insert(steps, starts, counts)
-    sizes = 1 + sum((numbers >> (7 * group) > 0).astype(np.int64) for group in range(1, GROUPS))
+    numbers: Ints = np.insert(steps, starts, counts)
+    sizes: Ints = np.ones(len(numbers), np.int64)
+    for group in range(1, GROUPS):
+        sizes += numbers >> (7 * group) > 0
     ends = np.cumsum(sizes)
     packed = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint8)
     for group in range(GROUPS):
