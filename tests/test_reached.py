@@ -27,7 +27,6 @@ PLAIN_BASES = {"ABC", "Enum", "Exception", "Generic", "IntEnum", "NamedTuple", "
 MOST_OF_ITSELF = 10
 """Uses of a name within its own definition, at most: of a name with more the definition is not looked through."""
 AWAITED = {
-    "slime_events.algorithms.opd",
     "slime_events.algorithms.value_model",
 }
 """Modules that say `AWAITS`."""

@@ -14,6 +14,7 @@ from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu
 from actors.megatron.flags import sort_flags
+from actors.megatron.frozen_model import REFERENCE, load_frozen
 from actors.megatron.model import build_model, has_transformer_engine, transformer_config
 from actors.megatron.optimizer import build_optimizer, build_scheduler, follow_weights, wrap_data_parallel
 from actors.megatron.own_model import args_of
@@ -21,10 +22,11 @@ from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee, join, leave
 from actors.megatron.weights import export_hf_weights, load_hf_weights, optimizer_digest, tensor_bytes
-from slime_events.algorithms.estimators import estimator_of
+from schemas.errors import TrainerError
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.loop.training.past_versions import OLD_ACTOR, old_actor
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.trainer_points import IN_STEPS, INIT, MODEL, WRITTEN, RunEngines, TrainerFunctions
 from storage.weights.store import TensorBytes
@@ -80,15 +82,13 @@ class TrainerRank:
         saved = load if load and checkpoint.is_checkpoint(load) else None
         policy = self._build()
         load_hf_weights(policy, architecture, base if saved else load or base, group)
-        reference = None
-        if estimator_of(self._algorithm).needs_reference(self._algorithm):
-            reference = self._build().requires_grad_(False)
-            load_hf_weights(reference, architecture, settings.ref_load or base, group)
+        how = (settings, self._algorithm, self._flags.transformer, self.place.device, group)
+        frozen = load_frozen(architecture, self._build, *how)
         model = wrap_data_parallel(policy, self._config, self._flags)
         optimizer = build_optimizer(model, settings, self._flags)
         scheduler = build_scheduler(optimizer, settings, self._flags.scheduler)
         self.trainee = Trainee(
-            architecture, settings, self._algorithm, self.place, model, reference, optimizer, scheduler, self._functions
+            architecture, settings, self._algorithm, self.place, model, frozen, optimizer, scheduler, self._functions
         )
         if saved:
             self.load_checkpoint(saved)
@@ -102,6 +102,7 @@ class TrainerRank:
         """All optimizer steps of one rollout step. dump: the file that what went into it is written to. Raises
         TrainerError; the weights are then not to be used.
         """
+        models = self._other_models(batch)
         step = RolloutStep(self.trainee, batch)
         metrics = step.run()
         if dump is not None:
@@ -109,7 +110,17 @@ class TrainerRank:
         with step.metrics.timed("digest"):
             digest = self.optimizer_digest() if self._settings.hashes_optimizer(batch.step + 1) else ""
         seconds = {"seconds_digest": step.metrics.seconds["digest"]}
-        return StepResult(metrics | seconds, digest, self._functions.digests(*IN_STEPS))
+        return StepResult(metrics | seconds, digest, self._functions.digests(*IN_STEPS), models)
+
+    def _other_models(self, batch: TrainBatch) -> dict[str, str]:
+        """Let the reference be what it is at this step; the digests of all models that the step asks, by name."""
+        frozen = self.trainee.frozen
+        if batch.reference is not None:
+            frozen[REFERENCE].become(batch.reference)
+        elif REFERENCE in frozen and frozen[REFERENCE].version is not None:
+            raise TrainerError(f"step {batch.step} has the reference that was loaded, which has moved on: begin anew")
+        old = {old_actor(one.version): one.digest for one in batch.old}
+        return {name: one.digest for name, one in frozen.items() if name != OLD_ACTOR} | old
 
     def optimizer_digest(self) -> str:
         """Hex sha256 of the optimizer state, of each rank's in rank order where there are several."""

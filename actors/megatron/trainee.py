@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import install, on_cpu
 from actors.megatron.data_split import packing_rule
 from actors.megatron.forward import MicroBatch, pack, response_log_probs
+from actors.megatron.frozen_model import FrozenModel
 from schemas.errors import TrainerError
 from slime_events.algorithms.packing import micro_batches
 from slime_events.core.config.algorithm import AlgorithmSettings
@@ -107,14 +108,16 @@ def leave() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Trainee:
-    """Model, optimizer and schedule are Megatron's; reference is there when a KL needs it. functions: the user's."""
+    """Model, optimizer and schedule are Megatron's. frozen: other models that are asked for log-probs, by name.
+    functions: the user's.
+    """
 
     architecture: Architecture
     settings: TrainerSettings
     algorithm: AlgorithmSettings
     place: Place
     model: DistributedDataParallel
-    reference: torch.nn.Module | None
+    frozen: Mapping[str, FrozenModel]
     optimizer: Any
     scheduler: Any
     functions: TrainerFunctions

@@ -14,6 +14,7 @@ from schemas.errors import StorageError
 from schemas.event import Event, Purpose
 from schemas.groups import GroupRejected
 from schemas.ids import group_of
+from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutRequested, StopReason
 from slime_events.core.batch_columns import LOSS_MASKS, TRUNCATED, BatchMasks, entries_of
 from slime_events.core.train_batch import TrainBatch, TrainSample
@@ -28,6 +29,7 @@ def build_batch(
     masks, columns = BatchMasks(sealed, fetch), {one.name: entries_of(one, fetch) for one in sealed.columns}
     columns.pop(LOSS_MASKS, None)
     truncated = dict(zip(sealed.samples, columns.pop(TRUNCATED, ()), strict=False))
+    taught = dict(zip(sealed.samples, columns.get("teacher_log_probs", ()), strict=False))
     samples = []
     for sample, reward, raw in zip(sealed.samples, sealed.rewards, sealed.raw_rewards, strict=True):
         trajectory = trajectories.get(sample)
@@ -51,6 +53,10 @@ def build_batch(
                 truncated=bool(truncated.get(sample, trajectory.stop is StopReason.LENGTH)),
                 reused=trajectory.reused,
                 kept=tuple(trajectory.kept),
+                spans=trajectory.spans,
+                teacher_log_probs=taught.get(
+                    sample, None if (own := trajectory.teacher_log_probs) is None else fetch(own)
+                ),
             )
         )
     lines = [(s.sample, trajectories[s.sample].digest, s.reward) for s in samples]
@@ -81,7 +87,7 @@ class PendingBatches:
     needed; others are ignored.
     """
 
-    folded: tuple[type[Event], ...] = (*FOLDED, BatchSealed, GroupRejected)
+    folded: tuple[type[Event], ...] = (*FOLDED, RewardAssigned, BatchSealed, GroupRejected)
 
     def __init__(self, fetch: Fetch, *, temperature: float) -> None:
         self._fetch, self._temperature = fetch, temperature
