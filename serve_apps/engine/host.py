@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -211,7 +211,7 @@ class Host:
         self, id: str, request: GenerateRequest, meta: dict[str, Any], tokens: list[int], response: list[int]
     ) -> bool:
         """Send one step of a response and add it to `response`, the tokens before it. Returns whether it has ended."""
-        start, resumed = len(response), len(request.resume)
+        start, resumed, came = len(response), len(request.resume), len(tokens)
         log_probs = [pair[0] for pair in meta["output_token_logprobs"][-len(tokens) :]] if tokens else []
         reason = meta["finish_reason"]["type"] if meta["finish_reason"] else None
         finish = None if reason is None else StopReason(reason) if reason in KNOWN_REASONS else StopReason.STOP
@@ -229,16 +229,10 @@ class Host:
         text = None if finish is None else self._text(request, response)
         told = finish is not None and (request.payload or reason not in (*KNOWN_REASONS, None))
         said = {name: plain(value) for name, value in meta.items() if name not in IN_DELTA} if told else {}
-        kept_ids = self._kept(meta, start - resumed, len(tokens)) if request.keeps else ()
-        delta = Delta(np.array(tokens, np.int32), np.array(log_probs, np.float32), spans, finish, text, said, *kept_ids)
+        drawn_of = kept_tokens(meta, came, len(tokens)) if request.keeps and came else ()
+        delta = Delta(np.array(tokens, np.int32), np.array(log_probs, np.float32), spans, finish, text, said, *drawn_of)
         self.sender.send(messages.Piece(id, delta))
         return finish is not None
-
-    def _kept(self, meta: dict[str, Any], begin: int, count: int) -> tuple[Tokens, Tokens, LogProbs]:
-        """The last fields of a delta of `count` tokens, of which `begin` came before."""
-        ids = [np.sort(np.array(one, np.int32)) for one in meta[KEPT][begin : begin + count]]
-        log_probs = np.array(meta[KEPT_LOG_PROBS][begin : begin + count], np.float32)
-        return np.concatenate([np.empty(0, np.int32), *ids]), np.array(list(map(len, ids)), np.int32), log_probs
 
     def _how_it_ended(self, request: GenerateRequest, response: list[int]) -> StopReason | None:
         return how_it_ended(response, request.sampling, self.end_tokens, partial(self._text, request))
@@ -267,6 +261,13 @@ def end_tokens(manager: Any) -> frozenset[int]:
     tokenizer, model = manager.tokenizer, manager.model_config
     more = getattr(tokenizer, "additional_stop_token_ids", None) or ()
     return frozenset({tokenizer.eos_token_id, *(model.hf_eos_token_id or ()), *more} - {None})
+
+
+def kept_tokens(meta: Mapping[str, Any], came: int, count: int) -> tuple[Tokens, Tokens, LogProbs]:
+    """The last fields of a delta: of the first `count` of the `came` tokens that came last."""
+    ids = [np.sort(np.array(one, np.int32)) for one in meta[KEPT][-came:][:count]]
+    log_probs = np.array(meta[KEPT_LOG_PROBS][-came:][:count], np.float32)
+    return np.concatenate([np.empty(0, np.int32), *ids]), np.array(list(map(len, ids)), np.int32), log_probs
 
 
 def how_it_ended(

@@ -18,7 +18,7 @@ from schemas.errors import EngineError
 from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engine.arguments import SHIMS
 from serve_apps.engine.cpu.sampling import filtered_choice, murmur_hash32, seeded_choice
-from serve_apps.engine.host import how_it_ended, kept_at_seam, spans_within
+from serve_apps.engine.host import KEPT, KEPT_LOG_PROBS, how_it_ended, kept_at_seam, kept_tokens, spans_within
 from serve_apps.engine.sglang_engine import misfit, reason_in_log, shapes_in
 
 
@@ -179,3 +179,11 @@ def test_filtered_sampling_says_what_it_kept_and_draws_the_same() -> None:
     assert (weights > 0).tolist() == [[True, True, False, False], [False, False, True, True], [True] * 4]
     assert ids.tolist() == [[0, 1, 2, 3]] * 3
     assert chosen.tolist() == pytest.approx([probs[row, token].item() for row, token in enumerate(drawn)])
+
+
+@pytest.mark.parametrize("before", [[], [[1], [2, 3]]])
+def test_kept_ids_are_those_of_the_tokens_that_came_last(before: list[list[int]]) -> None:
+    """Whether SGLang gives them with those of earlier pieces or without."""
+    meta = {KEPT: [*before, [7, 5], [6], [9, 8]], KEPT_LOG_PROBS: [*(-9.0 for _ in before), -1.0, -2.0, -3.0]}
+    ids, counts, log_probs = kept_tokens(meta, 3, 2)
+    assert [ids.tolist(), counts.tolist(), log_probs.tolist()] == [[5, 7, 6], [2, 1], [-1.0, -2.0]]
