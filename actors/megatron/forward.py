@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from actors.megatron.attention import PackedSequences
 from slime_events.core.train_batch import TrainSample
@@ -35,6 +36,16 @@ class MicroBatch:
     targets: Tensor
     responses: list[int]
     kept: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogitMemory:
+    """What is saved on rows of logits. chunk: rows that are looked at at once, -1 for all. recompute: keep the logits
+    for the backward pass, as they are, and not their float32 softmax (and, with an entropy gradient, more).
+    """
+
+    chunk: int = -1
+    recompute: bool = False
 
 
 def pack(samples: Sequence[TrainSample], device: torch.device, *, multiple_of: int = 1) -> MicroBatch:
@@ -68,6 +79,14 @@ def _kept(samples: Sequence[TrainSample], device: torch.device) -> Tensor | None
     return torch.from_numpy(np.concatenate(parts, axis=1)).to(device) if parts else None
 
 
+def _kept_of(kept: Tensor | None, begin: int, count: int) -> Tensor | None:
+    """Those of `count` places from one on, counted from there; None where these places kept all."""
+    if kept is None:
+        return None
+    there = kept[:, (kept[0] >= begin) & (kept[0] < begin + count)]
+    return torch.stack([there[0] - begin, there[1]]) if there.numel() else None
+
+
 def only_kept(logits: Tensor, targets: Tensor, kept: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Logits [rows, vocabulary / ranks of the group] of which only the kept ids of a row have probability, and its
     target. targets: int64 [rows]; kept: see `MicroBatch`.
@@ -90,17 +109,38 @@ def response_log_probs(
     group: dist.ProcessGroup,
     *,
     entropy_gradient: bool = False,
+    memory: LogitMemory = LogitMemory(),
 ) -> tuple[list[Tensor], list[Tensor]]:
     """(log-probs, entropy) of each sample's response, float32 [response] each, of logits / temperature, in nats."""
     logits = model(batch.token_ids, batch.position_ids, None, packed_seq_params=batch.packed).squeeze(0)
     if len(logits) != len(batch.targets):
         logits = logits.index_select(0, batch.packed.rows)
+    rows = memory.chunk if memory.chunk > 0 else len(logits)
+    parts, begin = [], 0
+    for some, targets in zip(torch.split(logits, rows), torch.split(batch.targets, rows), strict=True):
+        given = (some, targets, group, temperature, entropy_gradient, _kept_of(batch.kept, begin, len(targets)))
+        begin += len(targets)
+        if memory.recompute and torch.is_grad_enabled():
+            parts.append(checkpoint(_tempered, *given, use_reentrant=False, preserve_rng_state=False))
+        else:
+            parts.append(_tempered(*given))
+    log_probs, entropy = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
+    return list(torch.split(log_probs, batch.responses)), list(torch.split(entropy, batch.responses))
+
+
+def _tempered(
+    logits: Tensor,
+    targets: Tensor,
+    group: dist.ProcessGroup,
+    temperature: float,
+    entropy_gradient: bool,
+    kept: Tensor | None,
+) -> tuple[Tensor, Tensor]:
     if temperature != 1.0:
         logits = logits / temperature
-    if batch.kept is not None:
-        logits = only_kept(logits, batch.targets, batch.kept, group)
-    log_probs, entropy = log_probs_and_entropy(logits, batch.targets, group, entropy_gradient=entropy_gradient)
-    return list(torch.split(log_probs, batch.responses)), list(torch.split(entropy, batch.responses))
+    if kept is not None:
+        logits = only_kept(logits, targets, kept, group)
+    return log_probs_and_entropy(logits, targets, group, entropy_gradient=entropy_gradient)
 
 
 def log_probs_and_entropy(

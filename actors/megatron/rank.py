@@ -14,9 +14,16 @@ from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu
 from actors.megatron.flags import sort_flags
+from actors.megatron.frozen import freeze
 from actors.megatron.frozen_model import REFERENCE, load_frozen
 from actors.megatron.model import build_model, has_transformer_engine, transformer_config
-from actors.megatron.optimizer import build_optimizer, build_scheduler, follow_weights, wrap_data_parallel
+from actors.megatron.optimizer import (
+    build_optimizer,
+    build_scheduler,
+    follow_weights,
+    forget_moments,
+    wrap_data_parallel,
+)
 from actors.megatron.own_model import args_of
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
@@ -82,6 +89,7 @@ class TrainerRank:
         saved = load if load and checkpoint.is_checkpoint(load) else None
         policy = self._build()
         load_hf_weights(policy, architecture, base if saved else load or base, group)
+        freeze(policy, settings)
         how = (settings, self._algorithm, self._flags.transformer, self.place.device, group)
         frozen = load_frozen(architecture, self._build, *how)
         model = wrap_data_parallel(policy, self._config, self._flags)
@@ -91,7 +99,7 @@ class TrainerRank:
             architecture, settings, self._algorithm, self.place, model, frozen, optimizer, scheduler, self._functions
         )
         if saved:
-            self.load_checkpoint(saved)
+            checkpoint.load(self.trainee, saved, optimizer=settings.load_optim)
 
     def _build(self) -> torch.nn.Module:
         """A model without weights, of the checkpoint's architecture."""
@@ -104,6 +112,8 @@ class TrainerRank:
         """
         models = self._other_models(batch)
         step = RolloutStep(self.trainee, batch)
+        if self._settings.reset_optimizer_states:
+            forget_moments(self.trainee.optimizer)
         metrics = step.run()
         if dump is not None:
             save_train_dump(step, batch, dump)
