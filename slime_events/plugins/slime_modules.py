@@ -159,8 +159,8 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
 }
 
 NOT_HERE: dict[str, str] = {
-    "slime.agent": "chat endpoints for agents, their harnesses and sandboxes need a gateway, which is not built; a "
-    "generate function makes the turns of such an agent with session.generate(messages) and session.call(tool, ...)",
+    "slime.agent": "the gateway takes prompts, and has no chat endpoints for agents; a generate function makes the "
+    "turns of such an agent with session.generate(messages) and session.call(tool, ...)",
 }
 """Packages of slime's that are not here, and what does their work."""
 
