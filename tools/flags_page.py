@@ -67,8 +67,7 @@ def standing(flag: str) -> Standing:
     """What a flag comes to here. Raises KeyError for one that no table has."""
     if flag in honoured():
         (known, *_) = honoured()[flag]
-        refused = [f"`{value}` is refused: {why}" for (one, value), why in tables.NOT_YET_VALUES.items() if one == flag]
-        note = "; ".join([*refused, NEEDS_GPU.get(flag, "")]).strip("; ")
+        note = NEEDS_GPU.get(flag, "")
         ours = "off" if known.type.switch and known.default in (False, True) else _shown(known.default)
         return Standing(Status.NEEDS_GPU if flag in NEEDS_GPU else Status.WORKS, ours, note)
     if flag in OLDER_FLAGS:
