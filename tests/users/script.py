@@ -53,14 +53,17 @@ def users_folder(folder: Path) -> Path:
 def slime_events(
     *command: str, cwd: Path, timeout_s: float = 600.0, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """`slime-events` in a process of its own, in a folder that is not the project's."""
+    """`slime-events` in a process of its own, in a folder that is not the project's. Whatever ends the wait ends it."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, "-m", "slime_events.app.cli.main", *command],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-        cwd=cwd,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path} | variables,
-    )
+    words = [sys.executable, "-m", "slime_events.app.cli.main", *command]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path} | variables
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env=env
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except BaseException:
+            process.terminate()  # a run that is killed leaves its servers behind for a while
+            process.wait(30)
+            raise
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
