@@ -102,6 +102,13 @@ def only_kept(logits: Tensor, targets: Tensor, kept: Tensor, group: dist.Process
     return logits.masked_fill(~stays, NEVER)
 
 
+def response_outputs(model: torch.nn.Module, batch: MicroBatch) -> Tensor:
+    """What the model says at the positions that predict a response token, [response tokens, outputs of this rank]."""
+    outputs: Tensor = model(batch.token_ids, batch.position_ids, None, packed_seq_params=batch.packed).squeeze(0)
+    rows = batch.packed.rows
+    return outputs if rows is None or len(outputs) == len(batch.targets) else outputs.index_select(0, rows)
+
+
 def response_log_probs(
     model: torch.nn.Module,
     batch: MicroBatch,
@@ -112,9 +119,7 @@ def response_log_probs(
     memory: LogitMemory = LogitMemory(),
 ) -> tuple[list[Tensor], list[Tensor]]:
     """(log-probs, entropy) of each sample's response, float32 [response] each, of logits / temperature, in nats."""
-    logits = model(batch.token_ids, batch.position_ids, None, packed_seq_params=batch.packed).squeeze(0)
-    if len(logits) != len(batch.targets):
-        logits = logits.index_select(0, batch.packed.rows)
+    logits = response_outputs(model, batch)
     rows = memory.chunk if memory.chunk > 0 else len(logits)
     parts, begin = [], 0
     for some, targets in zip(torch.split(logits, rows), torch.split(batch.targets, rows), strict=True):

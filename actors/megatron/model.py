@@ -23,7 +23,7 @@ from actors.megatron.attention import PackedAttention, PackedSequences
 from actors.megatron.cpu import on_cpu, stand_in
 from actors.megatron.own_model import WANTED, Building, check_parameters, own_model
 from actors.megatron.weights import model_rules, named_parameters
-from schemas.errors import ImpossibleCombination, InvalidValue
+from schemas.errors import InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.plugins.trainer_points import UserFunction
 
@@ -48,7 +48,9 @@ def transformer_config(
     architecture: Architecture, settings: TrainerSettings, flags: Mapping[str, Any]
 ) -> TransformerConfig:
     """Megatron's TransformerConfig; `flags` are its fields as the user gave them and win over our defaults."""
-    _check_parallelism(architecture, settings)
+    architecture.check_parallelism(settings)
+    if settings.sequence_parallel and not has_transformer_engine():
+        logger.warning("sequence-parallel has no effect without CUDA and Transformer Engine")
     dtype = torch.bfloat16 if settings.bf16 else torch.float32
     ranks = settings.tensor_model_parallel_size
     defaults = {
@@ -83,23 +85,6 @@ def transformer_config(
         raise InvalidValue(f"Megatron refuses these settings: {error}") from error
 
 
-def _check_parallelism(architecture: Architecture, settings: TrainerSettings) -> None:
-    ranks = settings.tensor_model_parallel_size
-    if settings.pipeline_model_parallel_size > 1 or settings.context_parallel_size > 1:
-        raise ImpossibleCombination(
-            "the trainer runs tensor and data parallelism: set pipeline-model-parallel-size and "
-            "context-parallel-size to 1"
-        )
-    if settings.sequence_parallel and not has_transformer_engine():
-        logger.warning("sequence-parallel has no effect without CUDA and Transformer Engine")
-    for name in ("vocab_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"):
-        size = getattr(architecture, name)
-        if size % ranks:
-            raise ImpossibleCombination(
-                f"{name} {size} of the checkpoint cannot be cut over tensor-model-parallel-size {ranks}"
-            )
-
-
 def has_transformer_engine() -> bool:
     """Whether layers are built from Transformer Engine: on CUDA, where it is installed."""
     return not on_cpu() and importlib.util.find_spec("transformer_engine") is not None
@@ -109,6 +94,7 @@ def build_model(
     architecture: Architecture,
     config: TransformerConfig,
     device: torch.device,
+    kind: type[PolicyModel] = PolicyModel,
     own: UserFunction | None = None,
     args: Any = None,
 ) -> torch.nn.Module:
@@ -117,7 +103,7 @@ def build_model(
     Of Transformer Engine's layers where there are any, else of Megatron's own with `PackedAttention`; or what the
     user's function builds, which sees `args`. Raises PlugPointError for one whose parameters are not the checkpoint's.
     """
-    usual = partial(_usual_model, architecture, config)
+    usual = partial(_usual_model, architecture, config, kind)
     with stand_in():
         model: torch.nn.Module = usual() if own is None else own_model(own, Building(args, config, usual))
         if type(model) is GPTModel:
@@ -139,13 +125,13 @@ def build_model(
         return Float16Module(config, model) if config.bf16 else model
 
 
-def _usual_model(architecture: Architecture, config: TransformerConfig) -> PolicyModel:
+def _usual_model(architecture: Architecture, config: TransformerConfig, kind: type[PolicyModel]) -> PolicyModel:
     if has_transformer_engine():
         spec = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=architecture.qk_layernorm)
     else:
         spec = get_gpt_layer_local_spec(qk_layernorm=architecture.qk_layernorm, normalization="RMSNorm")
         spec.submodules.self_attention.submodules.core_attention = PackedAttention
-    return PolicyModel(
+    return kind(
         config=config,
         transformer_layer_spec=spec,
         vocab_size=architecture.vocab_size,

@@ -80,10 +80,12 @@ class TrainBatch:
 class StepResult:
     """metrics: by name, the same on every rank (seconds: the slowest rank's). optimizer_digest: of all ranks' state.
     functions: a user's own that had a part in it, sha256 of their source by the setting that names them. models: those
-    that gave log-probs beside the policy, digest of their weights by name.
+    that gave log-probs beside the policy, digest of their weights by name. critic_digest: of a critic's weights and its
+    optimizer's state.
     """
 
     metrics: dict[str, float]
     optimizer_digest: str
     functions: dict[str, str] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
+    critic_digest: str = ""
