@@ -94,10 +94,9 @@ def build_model(
     architecture: Architecture,
     config: TransformerConfig,
     device: torch.device,
+    kind: type[PolicyModel] = PolicyModel,
     own: UserFunction | None = None,
     args: Any = None,
-    *,
-    kind: type[PolicyModel] = PolicyModel,
 ) -> torch.nn.Module:
     """An uninitialised model on `device`, this tensor parallel rank's part, in bf16 behind Float16Module if so set.
 

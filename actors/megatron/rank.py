@@ -117,7 +117,8 @@ class TrainerRank:
     def _build(self) -> torch.nn.Module:
         """A model without weights, of the checkpoint's architecture."""
         shown = args_of(self._architecture, vars(self._functions.args), local=not has_transformer_engine())
-        return build_model(self._architecture, self._config, self.place.device, self._functions.at(MODEL), shown)
+        own = self._functions.at(MODEL)
+        return build_model(self._architecture, self._config, self.place.device, own=own, args=shown)
 
     def train(self, batch: TrainBatch, dump: str | None = None) -> StepResult:
         """All optimizer steps of one rollout step. dump: the file that what went into it is written to. Raises
