@@ -14,7 +14,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install install-benchmarks resolve demo demo-smollm2 test test-real test-rest lint docs docs-serve soak chaos \
-	strangers \
+	strangers users \
 	chaos-soak mutate mutate-soak bench clean
 
 # What is installed stands in pyproject.toml alone, its exact versions in requirements/cpu.txt and requirements/gpu.txt.
@@ -81,6 +81,10 @@ chaos: $(INSTALLED)
 
 strangers: $(INSTALLED)
 	$(BIN)/python -m tests.strangers --seed $(SEED)
+
+# each plug point of slime's with a user's file, in a real short run of its own
+users: $(INSTALLED)
+	$(BIN)/python -m tests.users
 
 chaos-soak: $(INSTALLED)
 	$(BIN)/python -m tests.chaos --kills 200 --seed $(SEED)

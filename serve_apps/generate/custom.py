@@ -23,10 +23,11 @@ from serve_apps.engine.engine import LogProbs, Tokens, sampling_params
 from serve_apps.generate.function import GenerateFunction, GenerateSetup, UserLoop
 from serve_apps.generate.hooks import SampleHook
 from serve_apps.generate.journal import Ended, Journal, TurnLog
+from serve_apps.generate.listener import Listener
 from serve_apps.generate.session import Session
 from serve_apps.rollout import Prompts, Rollout, RolloutContext, Suspended
 from slime_events.core.trajectory import Fetch, content_digest, mask_older_versions
-from slime_events.plugins.args_view import ArgsView, for_one_call
+from slime_events.plugins.args_view import ArgsView, CallArgs
 from slime_events.plugins.rewards.outcome import outcome_event, signed, value_of
 from slime_events.plugins.sample import Sample, Status, carried
 from slime_events.plugins.sample_view import completed_sample, given_metadata, sample_to_make
@@ -238,11 +239,12 @@ class CustomGenerate:
             self._function(setup.path)
         self._timeout_s, self._tokenizer, self._log, self._fetch = setup.timeout_s, tokenizer, log, fetch
         self._args = ArgsView(setup.args)
-        self._prompts, self._loop = Prompts(log), UserLoop(room)
+        self._prompts, self._loop, self._http = Prompts(log), UserLoop(room), UserLoop(1, "listener")
 
     def close(self) -> None:
-        """End the functions' thread."""
+        """End the functions' thread, and that of their listeners."""
         self._loop.stop()
+        self._http.stop()
 
     def _function(self, path: str) -> GenerateFunction:
         if path not in self._functions:
@@ -295,8 +297,10 @@ class CustomGenerate:
         self, function: GenerateFunction, request: RolloutRequested, prompt: PromptSubmitted, journal: Journal
     ) -> Any:
         """What the function returns. An error in its turns goes before what the function made of it."""
-        args = for_one_call(self._args)
+        args = CallArgs(self._args, lambda: listener.open())
         session = Session(journal, self._tokenizer, request.sampling, args, prompt.tools)
+        here = asyncio.get_running_loop()
+        listener = Listener(session, self._http, lambda: here.call_soon_threadsafe(lambda: running.cancel()))
         call = function(
             args,
             sample_to_make(request, prompt),
@@ -305,9 +309,10 @@ class CustomGenerate:
             evaluation=request.purpose is Purpose.EVAL,
             session=session,
         )
+        running = asyncio.wrap_future(self._loop.begin(call))
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
-                returned = await self._loop.run(call)
+                returned = await running
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             check_cancelled()  # else what was cancelled is the function's own
             if journal.failure is not None:
@@ -317,7 +322,10 @@ class CustomGenerate:
                     f"the generate function {function.name} took longer than {self._timeout_s:g} s for "
                     f"{request.sample} (--generate-timeout)"
                 ) from error
-            raise error if isinstance(error, SlimeEventsError) else function.error_of(error) from error
+            known = error if isinstance(error, SlimeEventsError) else function.error_of(error, listener.refused)
+            raise known from error
+        finally:
+            await listener.close()
         if journal.failure is not None:
             raise journal.failure
         return returned

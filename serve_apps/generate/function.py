@@ -5,20 +5,22 @@ import contextlib
 import inspect
 import threading
 from collections.abc import Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from schemas.errors import PlugPointError
+from schemas.errors import EngineError, PlugPointError
 from serve_apps.generate.hooks import SampleHook
 from serve_apps.generate.session import CURRENT, Session
 from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.loader import check_call, digest_of, load_function, name_of, place_of
+from slime_events.plugins.loader import check_call, defined_at, digest_of, load_function, name_of, place_of
 from slime_events.plugins.sample import Sample
 from storage.cancellation import end_all
+
+T = TypeVar("T")
 
 
 class GenerateFunction:
@@ -33,11 +35,11 @@ class GenerateFunction:
         self.name, self.digest = name_of(self._function), digest_of(self._function)
         self._hooks = hooks
         self.code = {self.name: self.digest} | {hook.name: hook.digest for hook in hooks}
-        if not inspect.iscoroutinefunction(self._function):
-            raise PlugPointError(f"{self.name} has to be `async def`: it awaits its turns")
         names = inspect.signature(self._function).parameters
         self._optional = [name for name in ("evaluation", "session") if name in names]
-        check_call(self._function, "(args, sample, sampling_params)", 3, set(self._optional))
+        check_call(self._function, "(args, sample, sampling_params)", 3, set(self._optional), awaits=True)
+        if not inspect.iscoroutinefunction(self._function):
+            raise PlugPointError(f"{self.name}{defined_at(self._function)} has to be `async def`: it awaits its turns")
 
     async def __call__(
         self,
@@ -58,10 +60,13 @@ class GenerateFunction:
             made = await hook(view, made, rollout_id=rollout_id, evaluation=evaluation)
         return made
 
-    def error_of(self, error: BaseException) -> PlugPointError:
-        """An exception of the function's, with the line that raised it."""
+    def error_of(self, error: BaseException, refused: PlugPointError | None = None) -> PlugPointError:
+        """An exception of the function's, with the line that raised it. refused: why the engine refused a request
+        before, of which a client of the function's own saw a status.
+        """
         raised = f"{type(error).__name__}: {error}{place_of(error)}"
-        return PlugPointError(f"the generate function {self.name} raised {raised}")
+        before = "" if refused is None else f"; before, a request to its engine was refused: {refused}"
+        return PlugPointError(f"the generate function {self.name} raised {raised}{before}")
 
 
 class GenerateSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,14 +115,14 @@ class UserLoop:
     """An event loop in a thread of its own: a user's function that blocks does not stop leases, chunks or weights.
 
     threads: for tools that are no coroutines; one for each rollout in flight, so that no tool waits for another's
-    within its time limit.
+    within its time limit. name: of the thread.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, name: str = "generate") -> None:
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(threads, "tool"))
         self._ended = False
-        self._thread = threading.Thread(target=self._serve, name="generate", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
@@ -126,9 +131,16 @@ class UserLoop:
                 self._loop.run_forever()
         self._loop.close()
 
-    async def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Its result; a cancellation here cancels it there."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        return await asyncio.wrap_future(self.begin(work))
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run it; for any thread. Raises EngineError where the thread has ended."""
+        if self._ended:
+            work.close()
+            raise EngineError(f"the thread {self._thread.name!r} of the engine has ended")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def stop(self) -> None:
         """Cancel what is still running in the thread and end it, without waiting for either."""

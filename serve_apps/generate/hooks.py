@@ -23,7 +23,7 @@ class SampleHook:
         self._function = load_function(path, user_dir=user_dir)
         self.name, self.digest = name_of(self._function), digest_of(self._function)
         self._names = accepted(self._function, ("rollout_id", "evaluation"))
-        check_call(self._function, "(args, sample)", 2, self._names)
+        check_call(self._function, "(args, sample)", 2, self._names, awaits=True)
 
     async def __call__(self, view: ArgsView, made: Any, *, rollout_id: int, evaluation: bool) -> Any:
         """The sample, or the list of samples, that goes on. Raises PlugPointError where the hook does or returns

@@ -86,6 +86,13 @@ class Session:
     ) -> None:
         self._journal, self._loop, self._tools = journal, asyncio.get_running_loop(), tools
         self.tokenizer, self.sampling, self.args = tokenizer, sampling, args
+        self.router_port = 0
+        """Where `Listener` answers for this rollout, once it is open."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the rollout makes no more turns."""
+        return self._journal.failure
 
     def tokenize(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, or of chat messages after the model's template, without special tokens added."""
@@ -206,6 +213,8 @@ def read_sampling(given: Sampling, params: Mapping[str, Any]) -> tuple[Sampling,
             raise PlugPointError(f"sampling parameter {name} can only be {_ALLOWED[name]!r} here, not {value!r}")
     for name in own.keys() & {"stop", "stop_token_ids"}:
         own[name] = [own[name]] if isinstance(own[name], str) else list(own[name])
+    # What is as in the run is left to it: a value over JSON and its equal in Python are one request.
+    own = {name: value for name, value in own.items() if value != getattr(given, name)}
     try:
         sampling = msgspec.convert(msgspec.to_builtins(given) | own | {"more": more}, Sampling)
     except msgspec.ValidationError as error:

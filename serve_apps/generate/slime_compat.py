@@ -1,7 +1,8 @@
 """slime's helpers for generate functions on the rollout's session: `post`, `GenerateState`, `get_model_url`.
 
 A function written for slime posts to its router's `/generate`; here that is a turn of the rollout's own engine, without
-a network. A post to another address is a tool call that may be repeated, as slime's own retries do.
+a network (with one: `listener.py`). A post to another address is a tool call that may be repeated, as slime's own
+retries do.
 """
 
 import asyncio
@@ -20,6 +21,10 @@ from slime_events.plugins.args_view import ROUTER
 REQUEST_S = 60.0
 _KEYS = {"input_ids", "text", "sampling_params", "return_logprob", "stream", "rid"}
 """Fields of /generate that are answered here; all others go to SGLang."""
+
+
+class UnknownPath(PlugPointError):
+    """The rollout's engine has nothing under this path."""
 
 
 class GenerateState:
@@ -51,35 +56,66 @@ def get_model_url(args: Any, model_name: str, endpoint: str = "/generate") -> st
 
 
 async def post(url: str, payload: dict[str, Any] | None, max_retries: int = 60, headers: Any = None) -> Any:
-    """A turn where the URL is the router's, else a recorded POST of JSON. Raises PlugPointError, ToolFailed."""
+    """What the engine says where the URL is the router's, else a recorded POST of JSON.
+
+    Raises PlugPointError, ToolFailed.
+    """
     session = current_session()
-    if not _is_router(url):
-        arguments = {"url": url, "payload": payload or {}, "max_retries": max_retries}
-        return await session.call(post_json, arguments, may_repeat=True)
-    if (path := urlsplit(url).path) != "/generate":
-        raise PlugPointError(f"the engine answers /generate here, not {path}")
-    return await _generate(session, payload or {})
+    if _is_router(url, session):
+        return await answer(session, "POST", urlsplit(url).path, payload or {})
+    arguments = {"url": url, "payload": payload or {}, "max_retries": max_retries}
+    return await session.call(post_json, arguments, may_repeat=True)
 
 
 async def get(url: str) -> Any:
-    """A recorded GET of JSON. Raises PlugPointError for the router, ToolFailed."""
-    if _is_router(url):
-        raise PlugPointError(f"there is no router here: the engine answers /generate of `post`, not GET {url}")
-    return await current_session().call(get_json, {"url": url}, may_repeat=True)
+    """What the engine says where the URL is the router's, else a recorded GET of JSON. Raises as `post`."""
+    session = current_session()
+    if _is_router(url, session):
+        return await answer(session, "GET", urlsplit(url).path, {})
+    return await session.call(get_json, {"url": url}, may_repeat=True)
 
 
-def _is_router(url: str) -> bool:
+def _is_router(url: str, session: Session) -> bool:
     parts = urlsplit(url)
-    return (parts.hostname, parts.port) == (ROUTER["sglang_router_ip"], ROUTER["sglang_router_port"])
+    return (parts.hostname, parts.port) == (ROUTER["sglang_router_ip"], session.router_port)
 
 
-async def _generate(session: Session, payload: dict[str, Any]) -> dict[str, Any]:
-    """SGLang's /generate, of one prompt."""
-    prompt = payload.get("input_ids", payload.get("text"))
+async def answer(session: Session, method: str, path: str, payload: Any) -> Any:
+    """What the rollout's engine says to a request, by SGLang's paths: JSON. A generation is a turn.
+
+    Raises UnknownPath, PlugPointError for a payload that cannot be answered, and what `Session.generate` raises.
+    """
+    if method != "GET" and path == "/generate":
+        return await _generate(session, payload)
+    model = str(getattr(session.args, "hf_checkpoint", ""))
+    if path in ("/health", "/health_generate"):
+        return {}
+    if path in ("/get_model_info", "/model_info"):
+        return {"model_path": model, "tokenizer_path": model, "is_generation": True}
+    if path == "/v1/models":
+        return {"object": "list", "data": [{"id": model, "object": "model", "owned_by": "slime-events"}]}
+    raise UnknownPath(
+        f"the rollout's engine does not answer {method} {path}: it has POST /generate, GET /health, /get_model_info "
+        "and /v1/models; for chat messages use session.generate(messages)"
+    )
+
+
+async def _generate(session: Session, payload: Any) -> Any:
+    """SGLang's /generate; of a list of prompts, a list."""
+    prompt = payload.get("input_ids", payload.get("text")) if isinstance(payload, dict) else None
     if prompt is None or payload.get("stream"):
         raise PlugPointError("/generate needs input_ids or text here, and does not stream")
+    if not isinstance(prompt, list) or not prompt or isinstance(prompt[0], int):
+        return await _turn(session, prompt, payload.get("sampling_params"), payload)
+    sampling = payload.get("sampling_params")
+    each = sampling if isinstance(sampling, list) else [sampling] * len(prompt)
+    asked = zip(prompt, each, strict=True)
+    return await asyncio.gather(*(_turn(session, one, params, payload) for one, params in asked))
+
+
+async def _turn(session: Session, prompt: Any, sampling: Any, payload: dict[str, Any]) -> dict[str, Any]:
     more = {name: value for name, value in payload.items() if name not in _KEYS and value is not None}
-    turn = await session.generate(prompt, payload.get("sampling_params"), more)
+    turn = await session.generate(prompt, sampling, more)
     meta: dict[str, Any] = {"id": str(turn.index), **turn.meta_info}
     if payload.get("return_logprob"):
         pairs = zip(turn.log_probs, turn.tokens, strict=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from slime_events.core.config.base import Settings
 from slime_events.core.config.settings import TrainSettings
 
 ROUTER = {"sglang_router_ip": "127.0.0.1", "sglang_router_port": 0}
-"""The address on `args`. Nothing listens at port 0: a request without `post` is refused at once."""
+"""The address on `args`. Nothing listens at port 0; a generate call has a port of its own (`CallArgs`)."""
 
 
 def _usable(value: Any) -> Any:
@@ -76,3 +76,31 @@ class ArgsView:
 def for_one_call(args: ArgsView) -> ArgsView:
     """A copy that a function may change: nobody else sees it."""
     return ArgsView(copy.deepcopy(vars(args)))
+
+
+class CallArgs(ArgsView):
+    """The `args` of one generate call: `for_one_call`, whose router's port is opened when it is first read.
+
+    A copy, and what another process is given, is an `ArgsView` with that port.
+    """
+
+    __slots__ = ("_open",)
+
+    def __init__(self, args: ArgsView, open_port: Callable[[], int]) -> None:
+        super().__init__(vars(for_one_call(args)))
+        self._open = open_port
+
+    @property
+    def sglang_router_port(self) -> int:
+        """Of the call's own engine, unless somebody has set another."""
+        if not vars(self).get("sglang_router_port"):
+            self.sglang_router_port = self._open()
+        port: int = vars(self)["sglang_router_port"]
+        return port
+
+    @sglang_router_port.setter
+    def sglang_router_port(self, port: int) -> None:
+        vars(self)["sglang_router_port"] = port
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ArgsView, (vars(self) | {"sglang_router_port": self.sglang_router_port},)

@@ -19,7 +19,9 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -31,6 +33,10 @@ from slime_events.plugins.slime_compat import SLIME_MODULES, SLIME_PATHS, instal
 
 OUR_PACKAGES = ("schemas", "storage", "slime_events", "actors", "serve_apps")
 _OUR_ROOT = Path(__file__).resolve().parents[2]
+_NOT_THEIRS = tuple(
+    f"{folder}{os.sep}"
+    for folder in (*map(sysconfig.get_paths().get, ("stdlib", "purelib")), *(_OUR_ROOT / name for name in OUR_PACKAGES))
+)
 _SLIME_HINT = f"; of slime's own paths these are here: {', '.join(sorted(SLIME_PATHS))}"
 
 
@@ -60,11 +66,26 @@ def load_function(
     return _callable_in(module, name, path, _shadowing_hint(module, source, folder))
 
 
-def check_call(function: Callable[..., Any], takes: str, count: int, names: Iterable[str] = ()) -> None:
+def check_call(
+    function: Callable[..., Any],
+    takes: str,
+    count: int,
+    names: Iterable[str] = (),
+    *,
+    makes: bool = False,
+    awaits: bool = False,
+) -> None:
     """Raises PlugPointError where a function cannot take `count` positional arguments and these named ones.
 
-    takes: the arguments in words. A function without a signature, such as one of C, is accepted.
+    takes: the arguments in words. makes: it may be a class, whose objects are wanted. awaits: it may be `async def`. A
+    function without a signature, such as one of C, is accepted.
     """
+    name, place = name_of(function).partition(":")[2], defined_at(function)
+    if inspect.isclass(function) and not makes:
+        raise PlugPointError(
+            f"{name}{place} is a class, and is called with {takes} as a function: name a function, or a static method "
+            f"of it as {name}.method"
+        )
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -72,7 +93,9 @@ def check_call(function: Callable[..., Any], takes: str, count: int, names: Iter
     try:
         signature.bind(*[None] * count, **dict.fromkeys(names))
     except TypeError as error:
-        raise PlugPointError(f"{name_of(function)}{signature} is called with {takes}: {error}") from None
+        raise PlugPointError(f"{name}{signature}{place} is called with {takes}: {error}") from None
+    if inspect.iscoroutinefunction(function) and not awaits:
+        raise PlugPointError(f"{name}{place} is `async def`, and nobody awaits it here: write `def`")
 
 
 def accepted(function: Callable[..., Any], names: Iterable[str]) -> list[str]:
@@ -107,6 +130,15 @@ def name_of(function: Callable[..., Any]) -> str:
     function = _unpartial(function)
     target = function if hasattr(function, "__qualname__") else type(function)
     return f"{target.__module__}:{target.__qualname__}"
+
+
+def defined_at(function: Callable[..., Any]) -> str:
+    """` (/home/me/own.py:12)`: where a function or class begins, for a message; empty where there is no source."""
+    target = inspect.unwrap(_unpartial(function))
+    try:
+        return f" ({inspect.getsourcefile(target)}:{inspect.getsourcelines(target)[1]})"
+    except (OSError, TypeError):
+        return ""
 
 
 def place_of(error: BaseException) -> str:
@@ -192,7 +224,8 @@ def _callable_in(module: ModuleType, name: str, path: str, hint: str = "") -> Ca
             raise PlugPointMissing(f"{path!r}: {where} has no {part!r}{near}{hint}")
         target = getattr(target, part)
     if not callable(target):
-        raise PlugPointMissing(f"{path!r} is a {type(target).__name__}, not a function")
+        where = getattr(module, "__file__", None) or module.__name__
+        raise PlugPointMissing(f"{path!r}: {name} in {where} is of type {type(target).__name__}, not a function")
     result: Callable[..., Any] = target
     return result
 
@@ -219,7 +252,19 @@ def _import_failed(name: str, error: BaseException) -> PlugPointError:
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "slime":
         here = sorted(name for name, members in SLIME_MODULES.items() if members)
         hint = f" (of slime's modules these are here: {', '.join(here)})"
-    return PlugPointError(f"importing {name} raised {type(error).__name__}: {error}{hint}")
+    return PlugPointError(f"importing {name} raised {type(error).__name__}: {error}{_line_of(error)}{hint}")
+
+
+def _line_of(error: BaseException) -> str:
+    """` (file.py:12)`: the last line of a user's on the way to an error; a SyntaxError says it itself."""
+    if isinstance(error, SyntaxError):
+        return ""
+    theirs = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).is_absolute() and not frame.filename.startswith(_NOT_THEIRS)
+    ]
+    return f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""
 
 
 def _nearest(wanted: str, names: Iterable[str]) -> str:

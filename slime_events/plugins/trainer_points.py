@@ -10,7 +10,7 @@ from schemas.errors import PlugPointError, SlimeEventsError
 from slime_events.core.config.base import Settings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.loader import check_call, digest_of, load_function, name_of
+from slime_events.plugins.loader import check_call, digest_of, load_function, name_of, place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class UserFunction:
         except SlimeEventsError:
             raise
         except Exception as error:
-            raise PlugPointError(f"{self} raised {type(error).__name__}: {error}") from error
+            raise PlugPointError(f"{self} raised {type(error).__name__}: {error}{place_of(error)}") from error
 
     def refuse(self, returned: object, wanted: str) -> PlugPointError:
         """The error for what it gave. wanted: what it has to give, in words."""

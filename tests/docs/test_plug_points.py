@@ -15,6 +15,8 @@ import pytest
 import torch
 
 from schemas.prompts import PromptSubmitted
+from schemas.rollouts import RolloutCompleted
+from schemas.turns import TurnRecorded
 from slime_events.analysis.rescore.change import make_change
 from slime_events.analysis.rescore.rescore import rescore
 from slime_events.core.config.data import DataSettings
@@ -27,12 +29,13 @@ from slime_events.plugins.sample import Sample
 from slime_events.plugins.trainer_points import ADVANTAGE, LOSS, POST_PROCESS, REDUCER
 from tests.docs.pages import DOCS, PAGES, ROOT
 from tests.docs.recorded_run import MIXED, SAMPLES, STEPS, recorded_run
+from tests.generate.scene import a_run, events, setup
 from tests.simulation.parts import Letters
 
 _FILE = re.compile(r"^```python\n# ([\w.]+\.py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _TRY = re.compile(r"^```python\n((?:from [^\n]+\n)+\nassert .*?)^```", re.DOTALL | re.MULTILINE)
 SHOWN = {name: code for page in PAGES for name, code in _FILE.findall(page.read_text(encoding="utf-8"))}
-CHECKED = {"rewards.py", "mixed.py", "filters.py", "spread.py", "mine.py", "my_source.py", "own_loss.py"}
+CHECKED = {"rewards.py", "mixed.py", "filters.py", "spread.py", "mine.py", "my_source.py", "own_loss.py", "own_client.py"}
 CALCULATOR = ROOT / "examples" / "calculator.py"
 
 
@@ -157,5 +160,13 @@ def test_the_page_shows_the_snippet_as_it_is() -> None:
     source = CALCULATOR.read_text(encoding="utf-8").replace(
         '    sample.metadata["turns"] = args.max_turns - left\n', ""
     )
-    assert len(blocks) == 2
-    assert all(block in source for block in blocks)
+    snippets = [block for block in blocks if not block.startswith("# ")]
+    assert len(snippets) == 2
+    assert all(block in source for block in snippets)
+
+
+async def test_a_client_of_ones_own_makes_a_recorded_turn(folder: Path) -> None:
+    run = a_run(folder / "run", setup(f"{folder}/own_client.py:generate"))
+    await run.run()
+    (turn,), (done,) = events(run, TurnRecorded), events(run, RolloutCompleted)
+    assert (turn.length, done.length, done.spans) == (24, 24, turn.spans)

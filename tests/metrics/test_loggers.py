@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +32,12 @@ from storage.jetstream.log import JetStreamLog
 from storage.log import Append, append_all
 from storage.nats.server import NatsServer
 from tests.cli.invoke import command
+from tests.metrics.read_back import Points, tensorboard_points, wandb_records, wandb_rows
 from tests.metrics.rows import EVERYTHING, rows
 from tests.simulation.simulation import Simulation, make_plan
 
 metrics = command("metrics")
 SETTINGS = replace(demo_settings(Path("data")), metrics=EVERYTHING)
-Points = dict[str, list[tuple[int, float]]]
 STARTED = RunStarted(settings=msgspec.to_builtins(SETTINGS), code_version="")
 
 
@@ -73,37 +72,6 @@ def points_of(found: list[MetricsRow]) -> Points:
         for name in row.values.keys() - set(AXES.values()):
             points[name].append((int(row.values[AXES[name.partition("/")[0]]]), row.values[name]))
     return points
-
-
-def tensorboard_points(folder: Path) -> Points:
-    """As TensorBoard reads them."""
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    read = accumulator.EventAccumulator(str(folder), size_guidance={"scalars": 0})
-    read.Reload()
-    return {tag: [(one.step, one.value) for one in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
-
-
-def wandb_records(file: Path) -> Iterator[Any]:
-    """The records of an offline W&B run: LevelDB's log format, 7 bytes behind its beginning."""
-    internal = pytest.importorskip("wandb.proto.wandb_internal_pb2")
-    data, place, block, whole = file.read_bytes(), 7, 32768, b""
-    while place + 7 <= len(data):
-        if block - place % block < 7:
-            place += block - place % block
-            continue
-        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
-        whole += data[place + 7 : place + 7 + length]
-        place += 7 + length
-        if kind in (1, 4):  # whole, or the last part
-            yield internal.Record.FromString(whole)
-            whole = b""
-
-
-def wandb_rows(file: Path) -> list[dict[str, Any]]:
-    history = (record.history for record in wandb_records(file) if record.HasField("history"))
-    return [
-        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in one.item} for one in history
-    ]
 
 
 def near(points: Points) -> Any:

@@ -73,7 +73,7 @@ def test_the_users_folder_goes_last(folder: Path) -> None:
     [
         ("proj_rewards.mine:rewrd_func", "nearest: reward_func"),
         ("proj_rewards.mine:Judge.grad", "nearest: grade"),
-        ("proj_rewards.mine:LIMIT", "a int, not a function"),
+        ("proj_rewards.mine:LIMIT", "of type int, not a function"),
         ("proj_reward.mine:reward_func", "nearest: proj_rewards"),
         ("proj_rewards.mien:reward_func", "no module 'proj_rewards.mien'"),
         ("custom_rmm.py", "nearest: custom_rm.py"),

@@ -33,7 +33,7 @@ from tests.replay.replayed import policy_for, replayed
 from tests.simulation.roles import keep_all
 from tests.simulation.simulation import Simulation, make_plan
 
-FILE = Path(__file__).parents[1] / "users" / "step_functions.py"
+FILE = Path(__file__).parents[1] / "users" / "plug_points" / "step_functions.py"
 PLAN = make_plan(steps=2, groups=2, samples=3)
 
 

@@ -1,11 +1,12 @@
-"""`slime-events train` with the words of slime's own GRPO scripts: names unchanged, sizes of the demo's model."""
+"""`slime-events train` with the words of slime's own GRPO scripts, both loggers, and a user's files at as many plug
+points as go together.
+"""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import json
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,73 +16,107 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.evals import EvalCompleted
 from schemas.steps import StepCommitted
 from slime_events.app.cli.main import main
-from slime_events.app.demo.digits4 import write_data
-from slime_events.app.demo.settings import BASE
+from storage.log import Recorded
+from tests.metrics.read_back import tensorboard_points, wandb_rows
 from tests.run.tiny import MARK, events_of, left_behind, of
+from tests.users.cases import CASES
+from tests.users.script import slime_events, users_folder, words
+from tests.users.trial import AFTERWARDS, Ran
 
-MODEL = """
---swiglu --num-layers 2 --hidden-size 128 --ffn-hidden-size 384 --num-attention-heads 4 --group-query-attention
---num-query-groups 2 --use-rotary-position-embeddings --disable-bias-linear --normalization RMSNorm --norm-epsilon 1e-6
---rotary-base 10000 --vocab-size 264 --kv-channels 32 --qk-layernorm
+TOGETHER = (
+    *("reward", "sample hooks", "sample filter", "all samples", "rollout log", "reward post-process"),
+    *("correction", "loss reducer", "init and train step", "before log-probs"),
+)
+"""Names of the cases whose files are in one run here; `make users` gives each a run of its own."""
+ALONE = ("correction", "loss reducer")
+"""Their loss is not known beforehand where samples are removed."""
+LOGGERS = """
+--use-tensorboard --tb-project-name digits --tb-experiment-name first
+--use-wandb --wandb-mode offline --wandb-project digits --wandb-group first --log-passrate
 """
-GRPO = """
---actor-num-nodes 1 --actor-num-gpus-per-node 1 --rollout-num-gpus 1
---advantage-estimator grpo --use-kl-loss --kl-loss-coef 0.001 --kl-loss-type low_var_kl --entropy-coef 0.00
---eps-clip 0.2 --eps-clip-high 0.28
---rollout-batch-size 4 --n-samples-per-prompt 4 --global-batch-size 16 --num-rollout 2
---rollout-max-response-len 40 --rollout-temperature 1 --rollout-shuffle --balance-data
---over-sampling-batch-size 8
---dynamic-sampling-filter-path slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std
---input-key messages --label-key label --apply-chat-template --rm-type exact
---save-interval 2 --eval-interval 2 --n-samples-per-eval-prompt 1 --eval-max-response-len 40 --eval-top-p 0.7
---optimizer adam --lr 1e-4 --lr-decay-style constant --weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.98
---tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 --context-parallel-size 1
---expert-model-parallel-size 1 --expert-tensor-parallel-size 1
---recompute-granularity full --recompute-method uniform --recompute-num-layers 1
---use-dynamic-batch-size --max-tokens-per-gpu 4608
---attention-dropout 0.0 --hidden-dropout 0.0 --accumulate-allreduce-grads-in-fp32 --attention-softmax-in-fp32
---attention-backend flash --rollout-num-gpus-per-engine 1 --sglang-mem-fraction-static 0.7
-"""
+METRICS = {
+    *("rollout/raw_reward", "rollout/rewards", "rollout/response_len/mean", "rollout/truncated_ratio"),
+    *("train/loss", "train/pg_loss", "train/kl_loss", "train/grad_norm", "train/lr-pg_0", "train/own_apart"),
+    *("perf/rollout_time", "perf/train_time", "perf/step_time", "perf/tokens_per_gpu_per_sec"),
+    *("passrate/pass@1", "passrate/pass@4", "eval/digits4", "eval/digits4/response_len/mean"),
+}
+"""Some that slime gives such a run."""
 
 
-def words(folder: Path) -> list[str]:
-    """The command's, with data of its own."""
-    data, held_out = write_data(folder / "data", train=64, held_out=8)
-    paths = f"--hf-checkpoint {BASE} --ref-load {BASE} --prompt-data {data} --eval-prompt-data digits4 {held_out}@[0:4]"
-    return f"train {GRPO} {MODEL} {paths} --run slime --runs-dir {folder}".split()
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """folder: the user's own, from where the script was started."""
+
+    folder: Path
+    run: Path
+    events: list[Recorded]
+    left: list[str]
+
+    def seen_by_users(self) -> Ran:
+        """The run as the cases look at it."""
+        calls = [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
+        return Ran(self.events, calls)
 
 
-def train(folder: Path) -> subprocess.CompletedProcess[str]:
-    """The command, in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "slime_events.app.cli.main", *words(folder)],
-        capture_output=True,
-        text=True,
-        timeout=600.0,
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-
-
-@pytest.mark.real
-def test_slimes_grpo_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mark = uuid.uuid4().hex
-    monkeypatch.setenv(MARK, mark)
-    done = train(tmp_path)
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Launched:
+    place, mark = tmp_path_factory.mktemp("slime"), uuid.uuid4().hex
+    user = users_folder(place)
+    flags = [word for case in CASES if case.name in TOGETHER for word in case.flags.split()]
+    variables = {"CALLS": str(user / "calls"), "TENSORBOARD_DIR": "", MARK: mark}
+    done = slime_events(*words(place), *flags, *LOGGERS.split(), cwd=user, **variables)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert "step 2/2" in done.stderr
-    assert left_behind(mark) == []
-    events = events_of(tmp_path / "slime")
-    steps = of(events, StepCommitted)
+    return Launched(user, place / "slime", events_of(place / "slime"), left_behind(mark))
+
+
+@pytest.mark.real
+def test_slimes_grpo_example_trains(launched: Launched) -> None:
+    assert launched.left == []
+    steps = of(launched.events, StepCommitted)
     assert [one.samples for one in steps] == [16, 16]
     # Over-sampling keeps its surplus for the next step, where its log-probs are of the version before.
     assert steps[0].metrics["train_rollout_logprob_abs_diff_max"] < 1e-4
     assert steps[0].metrics["kl_loss"] == 0 < steps[1].metrics["kl_loss"], "against the reference model"
-    assert list(of(events, BatchSealed)[0].groups) != [f"train-0-{n:06d}" for n in range(4)], "shuffled"
-    evaluated = [(one.version, one.oldest_version, one.newest_version) for one in of(events, EvalCompleted)]
+    assert list(of(launched.events, BatchSealed)[0].groups) != [f"train-0-{n:06d}" for n in range(4)], "shuffled"
+    evaluated = [(one.version, one.oldest_version, one.newest_version) for one in of(launched.events, EvalCompleted)]
     assert evaluated == [(0, 0, 0), (2, 2, 2)]
-    assert [one.version for one in of(events, CheckpointSaved)] == [2]
+    assert [one.version for one in of(launched.events, CheckpointSaved)] == [2]
+
+
+@pytest.mark.real
+def test_the_users_files_were_called_and_their_effect_is_in_the_log(launched: Launched) -> None:
+    ran = launched.seen_by_users()
+    names = {name for case in CASES if case.name in TOGETHER for name in case.calls}
+    assert names <= {call["call"] for call in ran.calls}
+    for case in CASES:
+        if case.name in TOGETHER and case.name not in ALONE:
+            case.effect(ran)
+    functions = of(launched.events, StepCommitted)[0].functions
+    assert functions.keys() == {
+        f"custom_{name}_path"
+        for name in (
+            *("advantage_function", "tis_function", "pg_loss_reducer_function", "megatron_init"),
+            *("megatron_before_log_prob_hook", "megatron_before_train_step_hook"),
+        )
+    }
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("command", AFTERWARDS)
+def test_the_run_with_all_of_them_can_be_checked_and_made_again(command: str, launched: Launched) -> None:
+    done = slime_events(command, "slime", "--runs-dir", str(launched.run.parent), cwd=launched.folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.real
+def test_the_loggers_have_slimes_names(launched: Launched) -> None:
+    pytest.importorskip("wandb")
+    points = tensorboard_points(launched.folder / "tensorboard_log" / "digits" / "first")
+    assert points.keys() >= METRICS
+    (file,) = launched.run.glob("wandb/offline-run-*/run-*.wandb")
+    assert {name for row in wandb_rows(file) for name in row} >= METRICS | {"rollout/step", "train/step", "eval/step"}
 
 
 def test_model_flags_of_another_model_end_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

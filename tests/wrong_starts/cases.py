@@ -16,6 +16,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 from storage.archive.writer import ArchiveWriter
 from tests.cli.small_run import RUN, events, finished, recorded
+from tests.wrong_starts import own_code
 
 TRAIN = ("train", "--config", "good.toml", "--runs-dir", "runs", "--run", "y", "--plain")
 DEMO = ("demo", "--runs-dir", "runs", "--plain")
@@ -50,10 +51,6 @@ number = 7
 ROW = {"messages": [{"role": "user", "content": "1+1"}], "label": "2"}
 FILES = {
     "own.py": OWN,
-    "raises.py": "1 / 0\n",
-    "exits.py": "import sys\nsys.exit(0)\n",
-    "grammar.py": "def reward(:\n",
-    "needs.py": "import no_such_package_anywhere\n",
     "empty.jsonl": "",
     "blank.jsonl": "\n\n\n",
     "broken.jsonl": '{"messages": [\n',
@@ -83,11 +80,14 @@ FILES = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """words: of the command line, in a folder made by `prepare`. names: what its sentence has to name."""
+    """words: of the command line, in a folder made by `prepare`. names: what its sentence has to name, one text or
+    several. codes: that it may end with.
+    """
 
     name: str
     words: tuple[str, ...]
-    names: str
+    names: str | tuple[str, ...]
+    codes: tuple[int, ...] = (1, 2)
 
     @classmethod
     def train(cls, name: str, *flags: str, names: str = "") -> Case:
@@ -98,7 +98,7 @@ def prepare(folder: Path) -> None:
     """What the cases name: good settings with their data, a recorded run, and files that are wrong."""
     settings = prepare_demo(folder / "data")
     (folder / "good.toml").write_text(to_toml(settings))
-    for name, text in FILES.items():
+    for name, text in (FILES | own_code.FILES).items():
         (folder / name).write_text(text)
     shutil.copytree(BASE, folder / "no-weights", ignore=shutil.ignore_patterns("*.safetensors"))
     shutil.copytree(BASE, folder / "no-tokenizer", ignore=shutil.ignore_patterns("token*"))
@@ -122,15 +122,7 @@ def _archive(folder: Path, run: str, settings: TrainSettings) -> None:
 LOSS = ("--loss-type", "custom_loss", "--custom-loss-function-path")
 TIS = ("--custom-tis-function-path",)
 REWARDS = [
-    Case.train("reward: no such function", "--custom-rm-path", "own.py:nofunc"),
-    Case.train("reward: no such file", "--custom-rm-path", "nowhere.py:reward"),
-    Case.train("reward: no such module", "--custom-rm-path", "no_such_module.reward"),
     Case.train("reward: no function of the usual name", "--custom-rm-path", "own.py"),
-    Case.train("reward: its file raises", "--custom-rm-path", "raises.py:reward"),
-    Case.train("reward: its file exits", "--custom-rm-path", "exits.py:reward"),
-    Case.train("reward: its file is no Python", "--custom-rm-path", "grammar.py:reward"),
-    Case.train("reward: a package is missing", "--custom-rm-path", "needs.py:reward"),
-    Case.train("reward: no function", "--custom-rm-path", "own.py:number"),
     Case.train("reward: other arguments", "--custom-rm-path", "own.py:reward_of_one"),
     Case.train("reward: no such grader", "--rm-type", "mahts"),
     Case.train(
@@ -139,27 +131,18 @@ REWARDS = [
     Case.train("reward: no address", "--rm-type", "remote_rm", "--rm-url", "judge", names="rm_url"),
 ]
 PLUG_POINTS = [
-    Case.train("filter: no such file", "--dynamic-sampling-filter-path", "nowhere.py:keep"),
-    Case.train("filter: no such function", "--dynamic-sampling-filter-path", "own.py:keep"),
     Case.train("filter: other arguments", "--dynamic-sampling-filter-path", "own.py:filter_of_three"),
-    Case.train("filter: its file exits", "--dynamic-sampling-filter-path", "exits.py:keep"),
-    Case.train("generate: no such function", "--custom-generate-function-path", "own.py:nofunc"),
     Case.train("generate: not async", "--custom-generate-function-path", "own.py:generate"),
     Case.train("generate: other arguments", "--custom-generate-function-path", "own.py:generate_of_one"),
     Case.train("loss: none named", "--loss-type", "custom_loss", names="custom_loss_function_path"),
-    Case.train("loss: no such function", *LOSS, "own.py:nofunc", names="--custom-loss-function-path"),
     Case.train("loss: other arguments", *LOSS, "own.py:filter_of_three", names="--custom-loss-function-path"),
     Case.train("advantage: other arguments", "--custom-advantage-function-path", "own.py:filter_of_three"),
-    Case.train("advantage: its file raises", "--custom-advantage-function-path", "raises.py:reward"),
-    Case.train("correction: no such module", "--use-tis", *TIS, "no_such_module.f", names=TIS[0]),
     Case.train("correction: other names", "--use-tis", *TIS, "own.py:correction", names=TIS[0]),
     Case.train("correction: nothing calls it", *TIS, "own.py:correction", names="custom_tis_function_path"),
     Case.train("sum: other arguments", "--custom-pg-loss-reducer-function-path", "own.py:buffer_of_two"),
     Case.train("post-processing: other arguments", "--custom-reward-post-process-path", "own.py:filter_of_three"),
     Case.train("init: other arguments", "--custom-megatron-init-path", "own.py:buffer_of_two"),
-    Case.train("hook: no such file", "--custom-megatron-before-log-prob-hook-path", "nowhere.py:hook"),
     Case.train("hook: other arguments", "--custom-megatron-before-train-step-hook-path", "own.py:filter_of_three"),
-    Case.train("hook: no such function", "--rollout-sample-hook-path", "own.py:nofunc"),
     Case.train(
         "hook: the second takes one argument",
         "--rollout-sample-hook-path",
@@ -169,16 +152,10 @@ PLUG_POINTS = [
         names="generate_of_one",
     ),
     Case.train("sample filter: other arguments", "--rollout-sample-filter-path", "own.py:filter_of_three"),
-    Case.train("all samples: no such file", "--rollout-all-samples-process-path", "nowhere.py:f", names="nowhere.py"),
     Case.train("log function: other arguments", "--custom-rollout-log-function-path", "own.py:filter_of_three"),
-    Case.train("eval log: no such function", "--custom-eval-rollout-log-function-path", "own.py:nofunc"),
     Case.train("convert: refused", "--custom-convert-samples-to-train-data-path", "own.py:filter_of_two"),
-    Case.train("data source: no such class", "--data-source-path", "own.py:Nothing"),
     Case.train("data source: no get_samples", "--data-source-path", "own.py:Source"),
     Case.train("data source: other arguments", "--data-source-path", "own.py:SourceOfTwo"),
-    Case.train(
-        "buffer filter: no such file", *ARCHIVE, "--buffer-filter-path", "nowhere.py:f", names="--buffer-filter"
-    ),
     Case.train(
         "buffer filter: other arguments",
         *ARCHIVE,
@@ -281,4 +258,9 @@ COMMANDS = [
     Case("replay-rollout: no such sample", ("replay-rollout", RECORDED, "nosample"), "nosample"),
     Case("restore: no such archive", ("restore", "nobody", "empty", *RUNS[2:]), "empty"),
 ]  # fmt: skip
-CASES = [*REWARDS, *PLUG_POINTS, *DATA, *ARCHIVES, *PLACES, *COMMANDS]
+OWN_CODE = [Case(name, (*TRAIN, *flags), says, (2,)) for name, flags, says in own_code.wrong_code()]
+"""Every mistake at every plug point."""
+A_FEW = [Case(name, (*TRAIN, *flags), says, (2,)) for name, flags, says in own_code.wrong_code(most=2)]
+"""Of those each mistake and each plug point several times."""
+OTHERS = [*REWARDS, *PLUG_POINTS, *DATA, *ARCHIVES, *PLACES, *COMMANDS]
+CASES = [*A_FEW, *OTHERS]

@@ -153,7 +153,8 @@ def _check_function(path: str, arguments: str, count: int) -> None:
 def _check_reward(path: str, of_groups: bool) -> None:
     from slime_events.plugins.rewards.dispatch import load_own
 
-    check_call(load_own(path, None, Path.cwd()).function, "(args, samples)" if of_groups else "(args, sample)", 2)
+    function, takes = load_own(path, None, Path.cwd()).function, "(args, samples)" if of_groups else "(args, sample)"
+    check_call(function, takes, 2, awaits=True)
 
 
 def _check_grader(reward: RewardSettings) -> None:
@@ -168,7 +169,7 @@ def _check_grader(reward: RewardSettings) -> None:
 
 def _check_source(path: str) -> None:
     make = load_function(path)
-    check_call(make, "(args)", 1)
+    check_call(make, "(args)", 1, makes=True)
     if inspect.isclass(make):
         samples = getattr(make, "get_samples", None)
         if not callable(samples):

@@ -10,7 +10,7 @@ from schemas.prompts import PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
 from slime_events.loop.prompts.prompt import Prompted, Tokenizer, draw_prompt
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.loader import load_function
+from slime_events.plugins.loader import load_function, place_of
 from slime_events.plugins.sample import Sample
 from storage.log import Recorded
 
@@ -70,4 +70,6 @@ class UserDataSource:
         try:
             return call()
         except Exception as error:
-            raise PlugPointError(f"{self.path} raised {type(error).__name__} when {doing}: {error}") from error
+            raise PlugPointError(
+                f"{self.path} raised {type(error).__name__} when {doing}: {error}{place_of(error)}"
+            ) from error

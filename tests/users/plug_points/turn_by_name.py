@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+from called import note
 from slime.observability.trace_utils import trace_function, trace_span
 from slime.rollout.sglang_rollout import GenerateState
 from slime.rollout.sglang_rollout import generate as one_turn
@@ -12,6 +13,7 @@ from slime.utils.types import Sample
 
 @trace_function("generate", target="sample")
 async def generate(args, sample: Sample, sampling_params, evaluation=False) -> Sample:
+    note("generate", evaluation=evaluation)
     state = GenerateState(args)
     with trace_span(sample, "turn", attrs={"limit": sampling_params["max_new_tokens"]}) as span:
         sample = await one_turn(args, sample, sampling_params | {"max_new_tokens": 6})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from called import note
 from slime.utils.types import Sample
 
 
 async def note_length(args, sample: Sample, *, rollout_id=None, evaluation=False) -> Sample:
+    note("note_length", rollout_id=rollout_id, evaluation=evaluation)
     sample.metadata["length"] = sample.response_length
     sample.metadata["asked_at"] = rollout_id
     sample.metadata["evaluated"] = evaluation

@@ -1,0 +1,9 @@
+"""--custom-megatron-before-log-prob-hook-path: looks at whose log-probs are about to be taken."""
+
+from __future__ import annotations
+
+from called import note
+
+
+def look(args, model, store_prefix) -> None:
+    note("look", prefix=store_prefix, parameters=sum(one.numel() for chunk in model for one in chunk.parameters()))
