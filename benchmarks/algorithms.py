@@ -197,7 +197,7 @@ def _process(*words: str) -> subprocess.CompletedProcess[str]:
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
     """For docs/algorithms.md."""
-    head = ("algorithm", "held-out before", "after", "reward", "steps", "seconds", "retrain", "audit", "replay")
+    head = ("algorithm", "held-out", "reward", "steps", "seconds", "retrain", "audit", "replay", "flags")
     lines = [head, ("---",) * len(head), *map(_cells, outcomes)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -208,8 +208,8 @@ def _cells(one: Outcome) -> tuple[str, ...]:
     proofs = ("NO", "NO", "NO")
     if not one.problems:
         proofs = (f"{one.retrained} equal", f"{one.audited} clean", f"{one.replayed:,} same")
-    figures = (f"{one.first:.3f}", f"{one.last:.3f}", reward, str(one.steps), f"{one.seconds:.0f}")
-    return (f"`{one.algorithm}`", *figures, *proofs)
+    figures = (f"{one.first:.3f} -> {one.last:.3f}", reward, str(one.steps), f"{one.seconds:.0f}")
+    return (one.algorithm, *figures, *proofs, f"`{one.flags}`")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
