@@ -28,7 +28,6 @@ MOST_OF_ITSELF = 10
 """Uses of a name within its own definition, at most: of a name with more the definition is not looked through."""
 AWAITED = {
     "slime_events.algorithms.opd",
-    "slime_events.algorithms.value_model",
 }
 """Modules that say `AWAITS`."""
 FOR_TESTS = {

@@ -21,11 +21,14 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save as write_state
 
 from actors.megatron.cpu import stand_in
-from actors.megatron.trainee import Trainee
+from actors.megatron.trainee import Critic, Trainee
 from schemas.errors import CheckpointMismatch, TrainerError
+from slime_events.core.config.trainer import TrainerSettings
 from storage.object_store import fsync
 
 MARK = "trainer.json"
+CRITIC = "critic"
+"""Folder in a checkpoint that holds a critic, where there is one."""
 
 
 class InProcessWriter(TorchDistSaveShardedStrategy):  # type: ignore[misc]  # Megatron's class is not typed
@@ -59,11 +62,11 @@ def save(trainee: Trainee, folder: str | Path) -> None:
     partial = target.with_name(f".{target.name}.partial")
     if trainee.place.rank == 0:
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        (partial / CRITIC if trainee.critic else partial).mkdir(parents=True)
     dist.barrier()
-    with stand_in():
-        state = _state(trainee, loading=False)
-        dist_checkpointing.save(state, str(partial), sharded_strategy=InProcessWriter("torch_dist", 1))
+    _save(trainee, partial)
+    if trainee.critic is not None:
+        _save(trainee.critic, partial / CRITIC)
     dist.barrier()
     if trainee.place.rank == 0:
         mark = {
@@ -79,50 +82,76 @@ def save(trainee: Trainee, folder: str | Path) -> None:
     dist.barrier()
 
 
-def load(trainee: Trainee, folder: str | Path) -> None:
+def load(trainee: Trainee, folder: str | Path, *, with_critic: bool = True) -> None:
     """Restore a checkpoint; collective. On the topology that saved it, training goes on bit for bit.
 
-    Raises CheckpointMismatch for a folder that is no complete checkpoint or is one of another model.
+    A critic that the checkpoint does not have stays as it is; with_critic: one that it has is loaded. Raises
+    CheckpointMismatch for a folder that is no complete checkpoint or is one of another model.
     """
+    _check(folder)
+    _load(trainee, Path(folder), trainee.settings)
+    if with_critic and trainee.critic is not None and (Path(folder) / CRITIC).is_dir():
+        _load(trainee.critic, Path(folder) / CRITIC, trainee.settings)
+
+
+def load_critic(trainee: Trainee, folder: str | Path) -> None:
+    """Restore the critic of a checkpoint alone; collective. Raises CheckpointMismatch where there is none."""
+    _check(folder)
+    if not (Path(folder) / CRITIC).is_dir():
+        raise CheckpointMismatch(f"{folder} holds no critic: give --critic-load a checkpoint of a run that had one")
+    if trainee.critic is not None:
+        _load(trainee.critic, Path(folder) / CRITIC, trainee.settings)
+
+
+def _check(folder: str | Path) -> None:
     if not Path(folder).is_dir():
         raise CheckpointMismatch(f"{folder} is not there: it was removed (--keep-checkpoints), or never written")
     if not is_checkpoint(folder):
         raise CheckpointMismatch(
             f"{folder} is no complete trainer checkpoint ({MARK} is missing): remove it, and an older one is taken"
         )
+
+
+def _save(part: Trainee | Critic, folder: Path) -> None:
+    with stand_in():
+        state = _state(part, loading=False)
+        dist_checkpointing.save(state, str(folder), sharded_strategy=InProcessWriter("torch_dist", 1))
+
+
+def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings) -> None:
     with stand_in():
         try:
-            state = dist_checkpointing.load(_state(trainee, loading=True), str(folder))
+            state = dist_checkpointing.load(_state(part, loading=True), str(folder))
         except CheckpointException as error:  # of torch: some ranks' errors in one
             reasons = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items()))
             raise CheckpointMismatch(f"{folder} does not fit the model: {reasons}") from error
         except (CheckpointingException, KeyError, ValueError) as error:
             raise CheckpointMismatch(f"{folder} does not fit the model: {error}") from error
-        trainee.model.module.load_state_dict(state["model"])
-        if trainee.settings.optimizer == "adam":
+        part.model.module.load_state_dict(state["model"])
+        if settings.optimizer == "adam":
             # Megatron leaves the common step count out while it is 0.
             inner = state["optimizer"].get("optimizer", state["optimizer"])
             inner["state"].setdefault("common_step", torch.zeros(()))
         # What a group has from the settings: learning rates, betas, weight decay.
         own = [
             {name: value for name, value in group.items() if name not in ("params", "step")}
-            for group in trainee.optimizer.param_groups
+            for group in part.optimizer.param_groups
         ]
-        trainee.optimizer.load_state_dict(state["optimizer"])
-        for group, rates in zip(trainee.optimizer.param_groups, own, strict=True):
+        part.optimizer.load_state_dict(state["optimizer"])
+        for group, rates in zip(part.optimizer.param_groups, own, strict=True):
             group |= rates
     # The settings of this run rule rates and schedule; the checkpoint says only how far they are. A branch may have
     # others than the run that saved it.
-    trainee.scheduler.num_steps = 0
-    trainee.scheduler.step(state["scheduler"]["num_steps"])
+    part.scheduler.num_steps = 0
+    part.scheduler.step(state["scheduler"]["num_steps"])
 
 
-def _state(trainee: Trainee, *, loading: bool) -> dict[str, Any]:
+def _state(part: Trainee | Critic, *, loading: bool) -> dict[str, Any]:
     # Megatron writes this run's process groups into it.
     metadata = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
-    model = trainee.model.module.sharded_state_dict(metadata=metadata)
+    model = part.model.module.sharded_state_dict(metadata=metadata)
     return {
         "model": model,
-        "optimizer": trainee.optimizer.sharded_state_dict(model, is_loading=loading, metadata=metadata),
-        "scheduler": trainee.scheduler.state_dict(),
+        "optimizer": part.optimizer.sharded_state_dict(model, is_loading=loading, metadata=metadata),
+        "scheduler": part.scheduler.state_dict(),
     }

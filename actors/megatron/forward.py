@@ -53,6 +53,13 @@ def pack(samples: Sequence[TrainSample], device: torch.device, *, multiple_of: i
     return MicroBatch(token_ids[None], position_ids[None], packed, targets, responses)
 
 
+def response_outputs(model: torch.nn.Module, batch: MicroBatch) -> Tensor:
+    """What the model says at the positions that predict a response token, [response tokens, outputs of this rank]."""
+    outputs: Tensor = model(batch.token_ids, batch.position_ids, None, packed_seq_params=batch.packed).squeeze(0)
+    rows = batch.packed.rows
+    return outputs if rows is None or len(outputs) == len(batch.targets) else outputs.index_select(0, rows)
+
+
 def response_log_probs(
     model: torch.nn.Module,
     batch: MicroBatch,
@@ -62,9 +69,7 @@ def response_log_probs(
     entropy_gradient: bool = False,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """(log-probs, entropy) of each sample's response, float32 [response] each, of logits / temperature, in nats."""
-    logits = model(batch.token_ids, batch.position_ids, None, packed_seq_params=batch.packed).squeeze(0)
-    if len(logits) != len(batch.targets):
-        logits = logits.index_select(0, batch.packed.rows)
+    logits = response_outputs(model, batch)
     if temperature != 1.0:
         logits = logits / temperature
     log_probs, entropy = log_probs_and_entropy(logits, batch.targets, group, entropy_gradient=entropy_gradient)

@@ -102,7 +102,9 @@ def has_transformer_engine() -> bool:
     return not on_cpu() and importlib.util.find_spec("transformer_engine") is not None
 
 
-def build_model(architecture: Architecture, config: TransformerConfig, device: torch.device) -> torch.nn.Module:
+def build_model(
+    architecture: Architecture, config: TransformerConfig, device: torch.device, kind: type[PolicyModel] = PolicyModel
+) -> torch.nn.Module:
     """An uninitialised model on `device`, this tensor parallel rank's part, in bf16 behind Float16Module if so set.
 
     Of Transformer Engine's layers where there are any, else of Megatron's own with `PackedAttention`.
@@ -113,7 +115,7 @@ def build_model(architecture: Architecture, config: TransformerConfig, device: t
         spec = get_gpt_layer_local_spec(qk_layernorm=architecture.qk_layernorm, normalization="RMSNorm")
         spec.submodules.self_attention.submodules.core_attention = PackedAttention
     with stand_in():
-        model: torch.nn.Module = PolicyModel(
+        model: torch.nn.Module = kind(
             config=config,
             transformer_layer_spec=spec,
             vocab_size=architecture.vocab_size,

@@ -13,13 +13,20 @@ import actors.megatron.import_core  # noqa: F401
 from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu
+from actors.megatron.critic import build_critic
 from actors.megatron.flags import sort_flags
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.optimizer import build_optimizer, build_scheduler, follow_weights, wrap_data_parallel
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee, join, leave
-from actors.megatron.weights import export_hf_weights, load_hf_weights, optimizer_digest, tensor_bytes
+from actors.megatron.weights import (
+    export_hf_weights,
+    load_hf_weights,
+    named_parameters,
+    optimizer_digest,
+    tensor_bytes,
+)
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
@@ -86,11 +93,15 @@ class TrainerRank:
         model = wrap_data_parallel(policy, self._config, self._flags)
         optimizer = build_optimizer(model, settings, self._flags)
         scheduler = build_scheduler(optimizer, settings, self._flags.scheduler)
-        self.trainee = Trainee(
-            architecture, settings, self._algorithm, self.place, model, reference, optimizer, scheduler, self._functions
-        )
+        critic = None
+        if estimator_of(self._algorithm).needs_values:
+            critic = build_critic(architecture, self._config, settings, self._flags, self.place)
+        about = (architecture, settings, self._algorithm, self.place)
+        self.trainee = Trainee(*about, model, reference, optimizer, scheduler, self._functions, critic)
         if saved:
-            self.load_checkpoint(saved)
+            checkpoint.load(self.trainee, saved, with_critic=settings.critic_load is None)
+        if critic and settings.critic_load and checkpoint.is_checkpoint(settings.critic_load):
+            checkpoint.load_critic(self.trainee, settings.critic_load)
 
     def train(self, batch: TrainBatch, dump: str | None = None) -> StepResult:
         """All optimizer steps of one rollout step. dump: the file that what went into it is written to. Raises
@@ -100,14 +111,27 @@ class TrainerRank:
         metrics = step.run()
         if dump is not None:
             save_train_dump(step, batch, dump)
+        digests = "", ""
         with step.metrics.timed("digest"):
-            digest = self.optimizer_digest() if self._settings.hashes_optimizer(batch.step + 1) else ""
+            if self._settings.hashes_optimizer(batch.step + 1):
+                digests = self.optimizer_digest(), self.critic_digest()
         seconds = {"seconds_digest": step.metrics.seconds["digest"]}
-        return StepResult(metrics | seconds, digest, self._functions.digests)
+        optimizer, critic = digests
+        return StepResult(metrics | seconds, optimizer, self._functions.digests, critic)
 
     def optimizer_digest(self) -> str:
         """Hex sha256 of the optimizer state, of each rank's in rank order where there are several."""
-        mine = optimizer_digest(self.trainee.optimizer)
+        return self._of_all_ranks(optimizer_digest(self.trainee.optimizer))
+
+    def critic_digest(self) -> str:
+        """The same of the critic's weights and of its optimizer's state; empty where there is no critic."""
+        critic = self.trainee.critic
+        if critic is None:
+            return ""
+        weights = ((name, parameter.detach()) for name, parameter in named_parameters(critic.model))
+        return self._of_all_ranks(optimizer_digest(critic.optimizer, *weights))
+
+    def _of_all_ranks(self, mine: str) -> str:
         if self.place.world_size == 1:
             return mine
         everyone = [mine] * self.place.world_size
@@ -130,7 +154,7 @@ class TrainerRank:
         return [tensor_bytes(name, tensor) for name, tensor in self.export_weights()]
 
     def save_checkpoint(self, folder: str | Path) -> None:
-        """Write model, optimizer and schedule to a new folder that appears only when it is complete."""
+        """Write model, optimizer, schedule and any critic to a new folder that appears only when it is complete."""
         checkpoint.save(self.trainee, folder)
 
     def load_checkpoint(self, folder: str | Path) -> None:

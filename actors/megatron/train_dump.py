@@ -52,6 +52,8 @@ def _shard(step: RolloutStep) -> dict[str, Any]:
     mine = sorted(passes | {index for index in unmoved if index % data.size() == data.rank()})
     where = {index: place for place, index in enumerate(mine)}
     columns = {"log_probs": step.old | step.before, "ref_log_probs": step.reference, "advantages": step.advantages}
+    if step.critic is not None:
+        columns |= {"values": step.values, "returns": step.returns}
     return {
         "rank": step.trainee.place.rank,
         "data_parallel_rank": data.rank(),

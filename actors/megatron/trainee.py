@@ -106,8 +106,19 @@ def leave() -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Critic:
+    """A value model in training (actors/megatron/critic.py). All three are Megatron's."""
+
+    model: DistributedDataParallel
+    optimizer: Any
+    scheduler: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Trainee:
-    """Model, optimizer and schedule are Megatron's; reference is there when a KL needs it. functions: the user's."""
+    """Model, optimizer and schedule are Megatron's; reference is there when a KL needs it, critic where the estimator
+    needs values. functions: the user's.
+    """
 
     architecture: Architecture
     settings: TrainerSettings
@@ -118,6 +129,7 @@ class Trainee:
     optimizer: Any
     scheduler: Any
     functions: TrainerFunctions
+    critic: Critic | None = None
 
     def split(self, samples: Sequence[TrainSample], indices: Sequence[int], ranks: int = 1) -> list[list[list[int]]]:
         """Of each of `ranks` data parallel ranks its micro batches of `indices` into `samples`."""

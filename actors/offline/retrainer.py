@@ -122,7 +122,7 @@ def same_digests(
     """
     committed = step.committed
     weights = keep.write(committed.version, tensors, committed.step).digest if keep else digest_of(tensors)
-    trained = training_differences(committed, Digests(weights, result.optimizer_digest))
+    trained = training_differences(committed, Digests(weights, result.optimizer_digest, result.critic_digest))
     if trained:  # equal bits need no reason
         trained = function_differences(committed, result.functions) + trained
     differences = step.differences + trained
@@ -234,7 +234,8 @@ async def ranks_at(
         )
     if version > begun:
         return chain.trained.committed[version]
-    return Digests(digest_of(await ranks.export_weights()), await ranks.optimizer_digest())
+    weights = digest_of(await ranks.export_weights())
+    return Digests(weights, await ranks.optimizer_digest(), await ranks.critic_digest())
 
 
 async def begin(
@@ -261,7 +262,7 @@ def _by_weights(trained: TrainingState) -> TrainingState:
     """Checkpoints that their weights alone vouch for: on another topology the optimizer's digest differs."""
     committed = {version: Digests(digests.weights, "") for version, digests in trained.committed.items()}
     saved = {
-        version: structs.replace(one, optimizer_digest="")
+        version: structs.replace(one, optimizer_digest="", critic_digest="")
         for version, one in trained.saved.items()
         if trained.matches(one)
     }

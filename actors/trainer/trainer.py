@@ -33,7 +33,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.run.run_address import RunAddress
 from slime_events.loop.training.pending_batches import PendingBatches
-from slime_events.loop.training.training_state import Digests, TrainingState, read_training_state
+from slime_events.loop.training.training_state import Digests, TrainingState, digests_of, read_training_state
 from storage.blobs import BlobStore
 from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, once
@@ -273,6 +273,7 @@ class Trainer:
             metrics=result.metrics,
             seconds=seconds,
             functions=result.functions,
+            critic_digest=result.critic_digest,
         )
         due = version % self.plan.publish_every == 0 or version == self.plan.steps
         published = [self._as_published(manifest)] if due else []
@@ -284,7 +285,7 @@ class Trainer:
             self._published = version
         self._version = version
         self._batches.forget(sealed.step)
-        await self._checkpoint(Digests(manifest.digest, result.optimizer_digest))
+        await self._checkpoint(digests_of(committed))
         await asyncio.to_thread(self._remove_old)
 
     def _remove_old(self) -> None:
@@ -311,6 +312,7 @@ class Trainer:
             url=folder,
             weights_digest=digests.weights,
             optimizer_digest=digests.optimizer,
+            critic_digest=digests.critic,
             seconds=time.perf_counter() - begun,
         )
         await self._worker.append([saved])

@@ -55,9 +55,11 @@ class TrainBatch:
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """metrics: by name, the same on every rank (seconds: the slowest rank's). optimizer_digest: of all ranks' state.
-    functions: a user's own that had a part in it, sha256 of their source by the setting that names them.
+    functions: a user's own that had a part in it, sha256 of their source by the setting that names them. critic_digest:
+    of its weights and its optimizer's state, where there is one.
     """
 
     metrics: dict[str, float]
     optimizer_digest: str
     functions: dict[str, str] = field(default_factory=dict)
+    critic_digest: str = ""

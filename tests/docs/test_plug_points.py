@@ -35,7 +35,16 @@ from tests.simulation.parts import Letters
 _FILE = re.compile(r"^```python\n# ([\w.]+\.py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _TRY = re.compile(r"^```python\n((?:from [^\n]+\n)+\nassert .*?)^```", re.DOTALL | re.MULTILINE)
 SHOWN = {name: code for page in PAGES for name, code in _FILE.findall(page.read_text(encoding="utf-8"))}
-CHECKED = {"rewards.py", "mixed.py", "filters.py", "spread.py", "mine.py", "my_source.py", "own_loss.py", "own_client.py"}
+CHECKED = {
+    "rewards.py",
+    "mixed.py",
+    "filters.py",
+    "spread.py",
+    "mine.py",
+    "my_source.py",
+    "own_loss.py",
+    "own_client.py",
+}
 CALCULATOR = ROOT / "examples" / "calculator.py"
 
 

@@ -44,6 +44,7 @@ class Counted:
     metrics: dict[str, float]
     optimizer_digest: str = "0" * 64
     functions: dict[str, str] = field(default_factory=dict)
+    critic_digest: str = ""
 
 
 @dataclass(slots=True)
@@ -69,6 +70,9 @@ class CountingRanks:
 
     async def optimizer_digest(self) -> str:
         return "0" * 64
+
+    async def critic_digest(self) -> str:
+        return ""
 
     async def save_checkpoint(self, folder: str) -> None:
         Path(folder).mkdir(parents=True)

@@ -26,6 +26,7 @@ class Compared(enum.StrEnum):
     FUNCTION = "digest of a user's function"
     WEIGHTS = "weights digest"
     OPTIMIZER = "optimizer digest"
+    CRITIC = "critic digest"
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -46,6 +47,7 @@ def training_differences(committed: StepCommitted, trained: Digests) -> tuple[Di
     pairs = (
         (Compared.WEIGHTS, committed.weights_digest, trained.weights),
         (Compared.OPTIMIZER, committed.optimizer_digest, trained.optimizer),
+        (Compared.CRITIC, committed.critic_digest, trained.critic),
     )
     return tuple(Difference(what, recorded, now) for what, recorded, now in pairs if recorded and recorded != now)
 

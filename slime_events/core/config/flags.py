@@ -202,9 +202,6 @@ def _apply_honoured(draft: _Draft, one: _Occurrence, flag: str) -> None:
             one.take("none")
             draft.put(known.component, known.name, flag == known.flag)
             continue
-        for word in (one.inline, *one.words):
-            if needs := tables.NOT_YET_VALUES.get((flag, word or "")):
-                raise ConfigError(f"{flag} {word} is not supported yet: {needs}.")
         if set(one.take("many")) <= set(tables.USUAL_VALUES.get(flag, ())):
             continue
         draft.put(known.component, known.name, one.value(draft.registered.type_of(known)))

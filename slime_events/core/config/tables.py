@@ -39,6 +39,7 @@ _INERT = {
     "log-prob passes use --max-tokens-per-gpu": "--log-probs-max-tokens-per-gpu",
     "the trainer pads micro batches as its kernels need": "--data-pad-size-multiplier",
     "trainer checkpoints have one format": "--ckpt-format",
+    "the critic is in the trainer's checkpoints (--save), so that both are restored at the same step": "--critic-save",
     "every step is an event with its metrics, and --use-tensorboard and --use-wandb write them": (
         "--log-interval --tensorboard-dir --tensorboard-log-interval --tensorboard-queue-size --wandb-exp-name "
         "--wandb-save-dir --log-throughput! --log-progress! --log-params-norm! --log-num-zeros-in-grad! "
@@ -101,13 +102,7 @@ USUAL_VALUES: dict[str, tuple[str, ...]] = {
 }
 """slime's own defaults of honoured flags: the same as leaving the flag out."""
 
-_CRITIC = "it needs a critic model and its value loss in the trainer"
-
 _NOT_YET = {
-    _CRITIC: (
-        "--critic-num-nodes --critic-num-gpus-per-node --critic-load --critic-save --critic-lr "
-        "--critic-lr-warmup-iters --num-critic-only-steps --value-clip"
-    ),
     "its plug point does not exist; graders (--custom-rm-path) and --dynamic-sampling-filter-path do": (
         "--rollout-data-postprocess-path --custom-update-weight-post-write-path"
     ),
@@ -172,11 +167,6 @@ _NOT_YET = {
 }
 """Reason to flags."""
 NOT_YET: dict[str, str] = {flag: reason for reason, flags in _NOT_YET.items() for flag in flags.split()}
-
-NOT_YET_VALUES: dict[tuple[str, str], str] = {
-    ("--advantage-estimator", "ppo"): _CRITIC,
-}
-"""Values of honoured flags that slime supports and this does not."""
 
 _SGLANG_OURS = {
     "--hf-checkpoint": "model_path tokenizer_path",

@@ -41,6 +41,16 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     ] = True
     optimizer: Annotated[Literal["adam", "sgd"], doc("optimizer")] = "adam"
     lr: Annotated[float, doc("learning rate", least=0)] = 1e-6
+    critic_load: Annotated[
+        str | None,
+        doc("what the critic of ppo begins with: HF folder, or trainer checkpoint that has one; default: as the actor"),
+    ] = None
+    critic_lr: Annotated[float | None, doc("the critic's learning rate; default: lr", least=0)] = None
+    critic_lr_warmup_iters: Annotated[int, doc("the critic's linear warm-up, optimizer steps", least=0)] = 0
+    critic_num_nodes: Annotated[int | None, doc("the critic shares the actor's ranks: actor-num-nodes", above=0)] = None
+    critic_num_gpus_per_node: Annotated[
+        int | None, doc("the critic shares the actor's ranks: actor-num-gpus-per-node", above=0)
+    ] = None
     min_lr: Annotated[float, doc("floor of the learning rate", least=0)] = 0.0
     lr_decay_style: Annotated[
         Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"], doc("schedule")
