@@ -27,10 +27,21 @@ from schemas.rollouts import RolloutCompleted
 from schemas.subjects import about, of_type
 from slime_events.core.state.run import RunState
 from slime_events.core.trajectory import Fetch, read_trajectory
+from slime_events.loop.conductor.seal import batch_digest
 from slime_events.plugins.filters.gathering import MetricGatherer
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import completed_sample
-from slime_events.plugins.step_functions import EVAL_LOG, FILTER, LOG, PROCESS, Group, StepFunctions, flat
+from slime_events.plugins.step_functions import (
+    CONVERT,
+    EVAL_LOG,
+    FILTER,
+    LOG,
+    OF_BATCHES,
+    PROCESS,
+    Group,
+    StepFunctions,
+    flat,
+)
 from storage.log import EventLog
 
 AT_ONCE = 32
@@ -48,7 +59,7 @@ class StepSamples:
         """The same events, batches and evaluations with what the functions decided. Raises PlugPointError."""
         finished = []
         for event in events:
-            if isinstance(event, BatchSealed) and self._functions.code(FILTER, PROCESS, LOG):
+            if isinstance(event, BatchSealed) and self._functions.code(*OF_BATCHES):
                 event = await self._batch(event, [one for one in events if isinstance(one, GroupRejected)], state)
             elif isinstance(event, EvalCompleted) and self._functions.code(EVAL_LOG):
                 event = await self._evaluation(event, state)
@@ -68,11 +79,24 @@ class StepSamples:
         named = zip(sealed.samples, flat(kept), strict=True)
         seconds = max(0.0, (time.time_ns() - begun) / 1e9)
         logs = await asyncio.to_thread(functions.logs, sealed.step, kept, gatherer.collect(), seconds)
-        return replace(
+        sealed = replace(
             sealed,
             removed=tuple(name for name, sample in named if functions.code(FILTER) and sample.remove_sample),
             log_function=functions.by_setting[LOG].name if logs else "",
-            functions=functions.code(FILTER, PROCESS, LOG),
+            functions=functions.code(*OF_BATCHES),
+        )
+        if not functions.code(CONVERT):
+            return sealed
+        made = await asyncio.to_thread(functions.convert, kept, sealed.raw_rewards, sealed.rewards)
+        known = {name: one.digest for group in sealed.groups for name, one in state.groups[group].samples.items()}
+        lines = [(name, known[name], reward) for name, reward in zip(sealed.samples, made.rewards, strict=True)]
+        return replace(
+            sealed,
+            rewards=made.rewards,
+            raw_rewards=made.raw_rewards,
+            digest=batch_digest(sealed.step, lines),
+            converted_by=functions.by_setting[CONVERT].name,
+            columns=made.columns,
         )
 
     async def _evaluation(self, event: EvalCompleted, state: RunState) -> EvalCompleted:

@@ -1,6 +1,22 @@
 """A batch: what one training step is made of, in order."""
 
+from typing import Any
+
+import msgspec
+
+from schemas.arrays import Array
 from schemas.event import Event
+
+
+class BatchColumn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A list that a user's function made of the samples of a batch, by slime's name of it: `numbers` of all samples end
+    to end, `lengths` of each; or the list `values`, one of any JSON kind for each.
+    """
+
+    name: str
+    numbers: Array | None = None
+    lengths: tuple[int, ...] = ()
+    values: Any = None
 
 
 class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
@@ -15,7 +31,9 @@ class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
     log_function: the user's function that logged the step in the place of the usual metrics; empty where none did.
     functions: the user's functions that saw the samples of the step, `module:name`, and the sha256 (hex) of their
     sources. post_process, post_process_digest: the same of the one that made rewards and raw_rewards of the graded
-    ones; empty without one.
+    ones; empty without one. converted_by: the one of `functions` that made the batch's train data, and so its rewards
+    and raw_rewards; empty without one. columns: what else of that data is not as the samples have it. Its `loss_masks`
+    (int8 [response] each) and `truncated` stand in their place, other names are for functions in the trainer.
     """
 
     step: int
@@ -31,3 +49,5 @@ class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
     removed: tuple[str, ...] = ()
     log_function: str = ""
     functions: dict[str, str] = {}
+    converted_by: str = ""
+    columns: tuple[BatchColumn, ...] = ()

@@ -15,7 +15,8 @@ class WeightsKind(enum.StrEnum):
 class WeightsPublished(Event, frozen=True, kw_only=True, tag="weights.published"):
     """The trainer. url: folder of HF-named safetensors and their manifest. digest: of all tensors (storage/digests.py).
 
-    parent is None for version 0, the weights a run starts from. bytes: of the files. kind: always full.
+    parent is None for version 0, the weights a run starts from. bytes: of the files. kind: always full. functions: the
+    user's functions that were shown the files before, sha256 (hex) of their source by the setting that names them.
     """
 
     version: int
@@ -24,6 +25,7 @@ class WeightsPublished(Event, frozen=True, kw_only=True, tag="weights.published"
     digest: str
     bytes: int
     kind: WeightsKind = WeightsKind.FULL
+    functions: dict[str, str] = {}
 
 
 class WeightsActivated(Event, frozen=True, kw_only=True, tag="weights.activated"):

@@ -32,7 +32,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.trainer_points import INIT, TrainerFunctions
+from slime_events.plugins.trainer_points import IN_STEPS, INIT, WRITTEN, RunEngines, TrainerFunctions
 from storage.weights.store import TensorBytes
 
 
@@ -117,7 +117,7 @@ class TrainerRank:
                 digests = self.optimizer_digest(), self.critic_digest()
         seconds = {"seconds_digest": step.metrics.seconds["digest"]}
         optimizer, critic = digests
-        return StepResult(metrics | seconds, optimizer, self._functions.digests, critic)
+        return StepResult(metrics | seconds, optimizer, self._functions.digests(*IN_STEPS), critic)
 
     def optimizer_digest(self) -> str:
         """Hex sha256 of the optimizer state, of each rank's in rank order where there are several."""
@@ -152,6 +152,13 @@ class TrainerRank:
     def export_bytes(self) -> list[TensorBytes]:
         """The same as bytes, on the CPU without a copy; nothing on ranks other than 0."""
         return [tensor_bytes(name, tensor) for name, tensor in self.export_weights()]
+
+    def show_weights(self, folder: str) -> dict[str, str]:
+        """Show a written weight version to the user's function that wants to see it. The digest of its source by the
+        setting that names it. Raises PlugPointError.
+        """
+        self._functions.notify(WRITTEN, folder, RunEngines())
+        return self._functions.digests(WRITTEN)
 
     def save_checkpoint(self, folder: str | Path) -> None:
         """Write model, optimizer, schedule and any critic to a new folder that appears only when it is complete."""

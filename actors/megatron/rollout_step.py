@@ -5,27 +5,34 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from actors.megatron.critic_step import CriticStep
+from actors.megatron.critic_step import CriticStep, Targets
 from actors.megatron.data_split import check_samples, rollout_denominators
 from actors.megatron.forward import response_log_probs
 from actors.megatron.step_metrics import OVER_THE_STEP, OffPolicyMetrics, StepMetrics
 from actors.megatron.trainee import Trainee
 from actors.megatron.update import update
-from actors.megatron.user_functions import columns, own_advantages, own_loss, sum_of_sample_mean, whole_logits
+from actors.megatron.user_functions import (
+    columns,
+    on_device,
+    own_advantages,
+    own_loss,
+    postprocessed,
+    sum_of_sample_mean,
+    whole_logits,
+)
 from schemas.errors import TrainerError
 from slime_events.algorithms.advantages import compute_advantages, token_kls, whitened
 from slime_events.algorithms.correction import OwnTerms
 from slime_events.algorithms.objective import policy_objective, sft_objective, truncated
 from slime_events.algorithms.packing import OptimizerStep, optimizer_steps
-from slime_events.algorithms.value_model import value_figures
 from slime_events.core.train_batch import TrainBatch
 from slime_events.plugins.trainer_points import (
     ADVANTAGE,
     BEFORE_LOG_PROB,
     BEFORE_TRAIN_STEP,
+    DATA,
     LOSS,
     REDUCER,
     TIS,
@@ -42,7 +49,7 @@ class RolloutStep:
 
     By index into the batch, where there are any: log-probs of the `reference`, `old` ones that were scored, and those
     that a pass saw `before` the update; `advantages`, `returns` and a critic's `values` by token; `entropies` that were
-    scored.
+    scored; by name, what a user's function `left` beside them.
     `micro_batches`: of each optimizer step, this rank's.
     """
 
@@ -67,12 +74,13 @@ class RolloutStep:
         self.fresh = [sample.oldest_version == sample.newest_version == batch.step for sample in batch.samples]
         self.off_policy = OffPolicyMetrics(device) if any(sample.reused for sample in batch.samples) else None
         self.trained_tokens = [int(sample.loss_mask.sum()) for sample in batch.samples]
-        self.denominators = rollout_denominators(batch.samples)
+        self.denominators = batch.columns.get("rollout_mask_sums") or rollout_denominators(batch.samples)
         self.reference: dict[int, Tensor] = {}
         self.old: dict[int, Tensor] = {}
         self.before: dict[int, Tensor] = {}
         self.advantages: dict[int, Tensor] = {}
         self.returns: dict[int, Tensor] = {}
+        self.left = {name: dict(enumerate(on_device(column, device))) for name, column in batch.columns.items()}
         self.entropies: dict[int, Tensor] | None = {} if trainee.algorithm.use_rollout_entropy else None
         self.moving: dict[int, bool] = {}
         self.micro_batches: list[list[list[int]]] = []
@@ -80,8 +88,7 @@ class RolloutStep:
         self.critic: CriticStep | None = None
         if trainee.critic is not None:
             dealt = [self._deal(step.indices) for step in self.steps]
-            about = (batch.samples, dealt, self.masks, self.denominators)
-            self.critic = CriticStep(trainee, trainee.critic, *about)
+            self.critic = CriticStep(trainee, trainee.critic, batch.samples, dealt)
 
     def run(self) -> dict[str, float]:
         """Train; the metrics of the step."""
@@ -117,12 +124,9 @@ class RolloutStep:
         return self.critic is None or self.step >= self.trainee.algorithm.num_critic_only_steps
 
     def _train_critic(self, critic: CriticStep) -> dict[str, float]:
-        """Its figures; what it was worth before the update among them."""
-        divisors = [self._weight_of_step(step) for step in self.steps]
+        targets = Targets(self.values, self.returns, self.advantages, self.masks, self.denominators)
         with self.metrics.timed("critic"):
-            figures = critic.train(self.values, self.returns, divisors, self.metrics)
-        known = (self.values, self.returns, self.advantages, dict(enumerate(self.masks)))
-        return figures | value_figures(*([one[index] for index in self.kept] for one in known))
+            return critic.train(targets, [self._weight_of_step(step) for step in self.steps], self.metrics)
 
     def passing(self, indices: Sequence[int]) -> list[int]:
         """The samples among `indices` that can move the weights, of all ranks."""
@@ -155,10 +159,11 @@ class RolloutStep:
     def _prepare(self) -> None:
         """Log-probs before the update and under the reference where they are needed, and the advantages."""
         algorithm = self.trainee.algorithm
-        own = self.trainee.functions.at(ADVANTAGE) if algorithm.compute_advantages_and_returns else None
+        functions, has_advantages = self.trainee.functions, algorithm.compute_advantages_and_returns
+        own, postprocess = functions.at(ADVANTAGE) if has_advantages else None, functions.at(DATA)
         # A KL in the reward enters every advantage, and whitening mixes them: then every rank needs all log-probs.
         # What a user's function looks at is not known.
-        whole = algorithm.kl_coef != 0 or own is not None
+        whole = algorithm.kl_coef != 0 or own is not None or (postprocess is not None and has_advantages)
         own_old = not algorithm.use_rollout_logprobs
         own_old = own_old or any(bool(torch.isnan(one).any()) for one in self.rollout)
         if whole:
@@ -170,8 +175,11 @@ class RolloutStep:
                 self.old = self._exchange(self._score_policy(mine))
         if self.critic is not None:
             self.values = self._exchange(self.critic.values())
-        if algorithm.compute_advantages_and_returns:
+        if has_advantages:
             self._compute_advantages(own)
+        if postprocess is not None:
+            self._postprocess(postprocess)
+        if has_advantages:
             self.moving = self._moving()
         self.micro_batches = [self._deal(self.passing(step.indices)) for step in self.steps]
         if algorithm.use_kl_loss and not whole:
@@ -205,16 +213,37 @@ class RolloutStep:
                 values=[self.values[index] for index in self.kept] if self.critic is not None else None,
             )
         else:
-            data = self._columns(self.kept) | {"kl": token_kls(before, references, masks, algorithm)}
+            data = self._rollout_data() | {"kl": token_kls(before, references, masks, algorithm)}
             advantages, returns = own_advantages(own, self.trainee.functions.args, data)
             if algorithm.normalize_advantages:
                 advantages = whitened(advantages, masks)
         self.advantages = dict(zip(self.kept, advantages, strict=True))
         self.returns = dict(zip(self.kept, returns, strict=True))
 
+    def _postprocess(self, function: UserFunction) -> None:
+        """Let the user's function change the columns of the whole step."""
+        given = postprocessed(function, self.trainee.functions.args, self.step, self._rollout_data())
+        left = {name: dict(zip(self.kept, parts, strict=True)) for name, parts in given.items()}
+        self.advantages |= left.pop("advantages", {})
+        self.returns |= left.pop("returns", {})
+        self.old |= left.pop("log_probs", {})
+        self.reference |= left.pop("ref_log_probs", {})
+        before, sums = self.denominators or self.trained_tokens, left.pop("rollout_mask_sums", {})
+        self.denominators = [float(sums.get(index, tokens)) for index, tokens in enumerate(before)]
+        for index, mask in left["loss_masks"].items():
+            self.masks[index], self.trained_tokens[index] = mask, int(mask.sum())
+            self.rollout[index] = left["rollout_log_probs"][index]
+        self.left |= left
+
+    def _rollout_data(self) -> dict[str, Any]:
+        """All samples of the step as slime's `rollout_data`."""
+        data = self._columns(self.kept)
+        return data | {"tokens": list(data["unconcat_tokens"])}
+
     def _columns(self, indices: Sequence[int]) -> dict[str, Any]:
         """These samples as a user's function sees them."""
-        known: dict[str, dict[int, Tensor]] = {
+        known: dict[str, dict[int, Any]] = {
+            "rollout_mask_sums": dict(enumerate(self.denominators or map(float, self.trained_tokens))),
             "rollout_log_probs": dict(enumerate(self.rollout)),
             "log_probs": self.old,
             "ref_log_probs": self.reference,
@@ -223,7 +252,8 @@ class RolloutStep:
             "values": self.values,
             "entropy": self.entropies or {},
         }
-        return columns(self.samples, indices, self.trainee.place.device, **{k: v for k, v in known.items() if v})
+        known = self.left | {name: by_index for name, by_index in known.items() if by_index}
+        return columns(self.samples, indices, self.trainee.place.device, **known)
 
     def _measure_entropy(self, entropies: dict[int, Tensor]) -> None:
         """The policy's entropy before the update, of this rank's share of the step."""
@@ -255,14 +285,8 @@ class RolloutStep:
 
     def _exchange(self, scores: dict[int, Tensor]) -> dict[int, Tensor]:
         """Scores of all kept samples, from those of this rank and of the others."""
-        lengths = [self.samples[index].response_length for index in self.kept]
-        flat = torch.zeros(sum(lengths), device=self.trainee.place.device)
-        views = dict(zip(self.kept, torch.split(flat, lengths), strict=True))
-        for index, score in scores.items():
-            views[index].copy_(score)
-        if self.trainee.place.data.size() > 1:
-            dist.all_reduce(flat, group=self.trainee.place.data)
-        return views
+        lengths = {index: self.samples[index].response_length for index in self.kept}
+        return self.trainee.exchange(scores, lengths)
 
     def _optimizer_step(self, number: int, step: OptimizerStep) -> float:
         """One update; the norm of the gradient before clipping."""
@@ -301,7 +325,6 @@ class RolloutStep:
             raise TrainerError("loss_type is custom_loss and no custom_loss_function_path is set")
         packed = trainee.pack(self.samples, members)
         batch = self._columns(members) | {"tokens": packed.token_ids, "packed_seq_params": packed.packed}
-        batch["rollout_mask_sums"] = denominators or [float(self.trained_tokens[index]) for index in members]
         reduce = sum_of_sample_mean(masks, denominators, per_token=trainee.algorithm.calculate_per_token_loss)
         return own_loss(function, trainee.functions.args, batch, whole_logits(trainee, packed), reduce)
 

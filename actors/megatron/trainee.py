@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -163,3 +163,15 @@ class Trainee:
             if entropies is not None:
                 entropies.update(zip(members, entropy, strict=True))
         return scores
+
+    def exchange(self, scores: Mapping[int, Tensor], lengths: Mapping[int, int]) -> dict[int, Tensor]:
+        """Scores of all samples, float32 [response] each, from those of this rank and of the others. lengths: response
+        tokens of every sample, by index.
+        """
+        flat = torch.zeros(sum(lengths.values()), device=self.place.device)
+        views = dict(zip(lengths, torch.split(flat, list(lengths.values())), strict=True))
+        for index, score in scores.items():
+            views[index].copy_(score)
+        if self.place.data.size() > 1:
+            dist.all_reduce(flat, group=self.place.data)
+        return views

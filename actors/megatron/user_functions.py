@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:  # a user's file imports this by slime's names, and is looked 
 
 PerSample = Mapping[int, Tensor]
 """Of samples by their index, float [response] each."""
+FIXED = frozenset({"tokens", "unconcat_tokens", "total_lengths", "response_lengths", "sample_indices"})
+"""Columns that the step is dealt out over ranks by."""
+BY_TOKEN = frozenset({"loss_masks", "advantages", "returns", "log_probs", "ref_log_probs", "rollout_log_probs"})
+"""Columns of a number for each response token."""
 
 
 def columns(
@@ -46,6 +51,11 @@ def columns(
     }
 
 
+def on_device(column: Sequence[Any], device: torch.device) -> list[Any]:
+    """A column of the batch, its arrays as tensors."""
+    return [torch.tensor(one, device=device) if isinstance(one, np.ndarray) else one for one in column]
+
+
 def own_advantages(function: UserFunction, args: Any, data: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
     """(advantages, returns) that the user's function leaves in `data`, float32 [response] each. data: `columns` of the
     whole step. Raises PlugPointError for anything else.
@@ -63,6 +73,48 @@ def own_advantages(function: UserFunction, args: Any, data: dict[str, Any]) -> t
             raise function.refuse(parts, wanted)
         found.append([one.detach().float() for one in parts])
     return found[0], found[1]
+
+
+def postprocessed(function: UserFunction, args: Any, step: int, data: dict[str, Any]) -> dict[str, list[Any]]:
+    """The columns as the user's function leaves them, with those that it adds. data: `columns` of the whole step, whose
+    tensors stay as they are. Raises PlugPointError for a column that cannot be trained on.
+    """
+    given = {name: [one.clone() if isinstance(one, Tensor) else one for one in part] for name, part in data.items()}
+    function(*((args, step, given) if function.positional == 3 else (args, given)))
+    lengths = [(length,) for length in data["response_lengths"]]
+    for name in data | given:
+        parts, wanted = given.get(name), f"rollout_data[{name!r}]"
+        if name in FIXED and not _are_equal(parts, data[name]):
+            raise function.refuse(parts, f"{wanted} as it was: the micro batches follow from it")
+        if name in BY_TOKEN and (not _is_column(parts, lengths) or [_shape(one) for one in parts] != lengths):
+            raise function.refuse(parts, f"{wanted}: a tensor for each sample, of its response's length")
+    masks = torch.cat(given["loss_masks"])
+    if bool(((masks != 0) & (masks != 1)).any()):
+        raise function.refuse(masks, "rollout_data['loss_masks']: 1 for each token to train on, else 0")
+    left = {name: parts for name, parts in given.items() if name not in FIXED and _is_column(parts, lengths)}
+    return {name: [_plain(name, one) for one in parts] for name, parts in left.items()}
+
+
+def _is_column(parts: object, lengths: Sequence[Any]) -> TypeGuard[Sequence[Any]]:
+    return isinstance(parts, list | tuple | Tensor) and len(parts) == len(lengths)
+
+
+def _are_equal(one: object, other: list[Any]) -> bool:
+    """Whether two columns hold the same."""
+    if not _is_column(one, other):
+        return False
+    return all(torch.equal(a, b) if isinstance(b, Tensor) else a == b for a, b in zip(one, other, strict=True))
+
+
+def _shape(one: object) -> tuple[int, ...]:
+    return tuple(getattr(one, "shape", ()))
+
+
+def _plain(name: str, one: Any) -> Any:
+    """An entry of a column, in the type that the trainer has it in."""
+    if name in BY_TOKEN:
+        return one.detach().int() if name == "loss_masks" else one.detach().float()
+    return one.detach() if isinstance(one, Tensor) else one
 
 
 def whole_logits(trainee: Trainee, packed: MicroBatch) -> Tensor:

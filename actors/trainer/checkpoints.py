@@ -68,6 +68,8 @@ async def restore(ranks: Ranks, trained: TrainingState, folders: CheckpointFolde
             log.info("restored from the checkpoint of version %d", version)
             return version
         log.warning("the checkpoint of version %d is passed over: %s", version, reason)
+    if touched:  # a critic that the beginning does not have is as it was built
+        await ranks.reset()
     if trained.is_branch:
         weights, optimizer, critic = trained.committed[trained.first]
         folder = folders.of(trained.first)
@@ -83,8 +85,6 @@ async def restore(ranks: Ranks, trained: TrainingState, folders: CheckpointFolde
                 f"the run branches off from version {trained.first}, and that is not to be had: {reason}. Remove "
                 f"{folder}, and `slime-events resume` makes it again from the run that it branched off from"
             )
-    elif touched:
-        await ranks.reset()
     return trained.first
 
 

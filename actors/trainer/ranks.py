@@ -35,6 +35,11 @@ class Ranks:
         tensors: list[TensorBytes] = await self.everywhere("export_bytes")
         return tensors
 
+    async def show_weights(self, folder: str) -> dict[str, str]:
+        """Show a weight version's files to the user's function of each rank; digests of sources by setting."""
+        digests: dict[str, str] = await self.everywhere("show_weights", folder)
+        return digests
+
     async def optimizer_digest(self) -> str:
         """sha256 hex over the state of all ranks' optimizers, as in a step's result."""
         return str(await self.everywhere("optimizer_digest"))

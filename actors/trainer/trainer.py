@@ -48,7 +48,7 @@ class TrainerPlan:
     """steps: of the run; weights of the last are published. checkpoints: the folder that they are saved into.
     publish_every, checkpoint_every: versions; None saves none. retention: which weights stay, beside those of a
     checkpoint that does; None keeps all. checkpoint_retention: which checkpoints stay. exact: a step that is trained
-    again and comes out otherwise ends the run.
+    again and comes out otherwise ends the run. shows: a user's function is shown each version before it is published.
     """
 
     steps: int
@@ -58,6 +58,7 @@ class TrainerPlan:
     retention: Retention | None = None
     checkpoint_retention: Retention | None = None
     exact: bool = False
+    shows: bool = False
 
     @classmethod
     def of(cls, settings: TrainSettings, checkpoints: str, *, evaluated: int = 0) -> TrainerPlan:
@@ -73,7 +74,12 @@ class TrainerPlan:
             weights if weights.newest else None,
             saved if saved.newest else None,
             trainer.exact,
+            trainer.custom_update_weight_post_write_path is not None,
         )
+
+    def publishes(self, version: int) -> bool:
+        """Whether a version that a step has made goes to the engines."""
+        return version % self.publish_every == 0 or version == self.steps
 
 
 class Trainer:
@@ -97,6 +103,7 @@ class Trainer:
         self._trained = TrainingState()
         self._saved = set[int]()
         self._to_write = -1
+        self._shown: dict[str, str] = {}
         self._version = self._published = -1
         self._claim: tuple[int, int] | None = None
         self._over = False
@@ -238,8 +245,15 @@ class Trainer:
         return await asyncio.to_thread(digest_of, await self._ranks.export_weights())
 
     async def _write(self, version: int) -> WeightManifest:
+        """Write the ranks' weights. A version that engines are to load is shown to the user's function: at least once,
+        since a trainer that is lost before it has said so writes it again.
+        """
         tensors = await self._ranks.export_weights()
-        return await asyncio.to_thread(self._store.write, version, tensors, parent=version - 1 if version else None)
+        parent = version - 1 if version else None
+        manifest = await asyncio.to_thread(self._store.write, version, tensors, parent=parent)
+        if self.plan.shows and (version == self._trained.first or self.plan.publishes(version)):
+            self._shown = await self._ranks.show_weights(self._store.folder(version, manifest.digest))
+        return manifest
 
     def _as_published(self, manifest: WeightManifest) -> WeightsPublished:
         return WeightsPublished(
@@ -248,6 +262,7 @@ class Trainer:
             url=self._store.folder(manifest.version, manifest.digest),
             digest=manifest.digest,
             bytes=manifest.bytes,
+            functions=self._shown,
         )
 
     async def _step(self, sealed: BatchSealed) -> None:
@@ -275,7 +290,7 @@ class Trainer:
             functions=result.functions,
             critic_digest=result.critic_digest,
         )
-        due = version % self.plan.publish_every == 0 or version == self.plan.steps
+        due = self.plan.publishes(version)
         published = [self._as_published(manifest)] if due else []
         first, position = self._claim or (-1, 0)
         fence = Fence(self._about(sealed.step), position if sealed.step == first else 0)

@@ -4,6 +4,7 @@ It is built from the log alone, so the same log gives the same batch.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,12 +45,14 @@ class TrainSample:
 class TrainBatch:
     """The batch of one `batch.sealed`: `step` makes version `step + 1` from version `step`.
 
-    temperature: of the rollouts; engine and trainer take log-probs of logits / temperature.
+    temperature: of the rollouts; engine and trainer take log-probs of logits / temperature. columns: by name, what a
+    user's function made of the samples for others of his in the trainer: an array or a value for each of them.
     """
 
     step: int
     samples: tuple[TrainSample, ...]
     temperature: float = 1.0
+    columns: dict[str, list[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

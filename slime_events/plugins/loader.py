@@ -98,6 +98,22 @@ def check_call(
         raise PlugPointError(f"{name}{place} is `async def`, and nobody awaits it here: write `def`")
 
 
+def count_taken(function: Callable[..., Any], takes: str, counts: Sequence[int]) -> int:
+    """How many positional arguments a function is called with: the first of these numbers that it can take.
+
+    Raises PlugPointError as `check_call` for the first where it can take none of them.
+    """
+    errors = []
+    for count in counts:
+        try:
+            check_call(function, takes, count)
+        except PlugPointError as error:
+            errors.append(error)
+        else:
+            return count
+    raise errors[0]
+
+
 def accepted(function: Callable[..., Any], names: Iterable[str]) -> list[str]:
     """Those of the names that a function takes as keywords; all where it takes any."""
     try:

@@ -5,20 +5,24 @@ from typing import Any
 
 from schemas.errors import PlugPointError
 from slime_events.core.config.rollout import RolloutSettings
-from slime_events.plugins.loader import check_call, digest_of, load_function, name_of, place_of
+from slime_events.plugins.loader import count_taken, digest_of, load_function, name_of, place_of
 from slime_events.plugins.sample import Sample
+from slime_events.plugins.train_data import TrainData, read_train_data
 
 Group = list[Sample | list[Sample]]
 """A group's rollouts; one that became several samples is a list of them."""
 
 POINTS = {
-    "rollout_sample_filter_path": ("(args, groups)", 2),
-    "rollout_all_samples_process_path": ("(args, all_groups, data_source)", 3),
-    "custom_rollout_log_function_path": ("(rollout_id, args, samples, extra_metrics, rollout_time)", 5),
-    "custom_eval_rollout_log_function_path": ("(rollout_id, args, data, extra_metrics)", 4),
+    "rollout_sample_filter_path": ("(args, groups)", (2,)),
+    "rollout_all_samples_process_path": ("(args, all_groups, data_source)", (3,)),
+    "custom_rollout_log_function_path": ("(rollout_id, args, samples, extra_metrics, rollout_time)", (5,)),
+    "custom_convert_samples_to_train_data_path": ("(args, samples)", (2, 4)),
+    "custom_eval_rollout_log_function_path": ("(rollout_id, args, data, extra_metrics)", (4,)),
 }
-"""Setting to how its function is called, in words and in number."""
-FILTER, PROCESS, LOG, EVAL_LOG = POINTS
+"""Setting to how its function is called, in words and in numbers that will do."""
+FILTER, PROCESS, LOG, CONVERT, EVAL_LOG = POINTS
+OF_BATCHES = (FILTER, PROCESS, LOG, CONVERT)
+"""Called in this order before a batch is sealed."""
 _INSTEAD = {
     FILTER: "only `remove_sample` counts: groups are chosen by --dynamic-sampling-filter-path, samples changed by "
     "--rollout-sample-hook-path",
@@ -28,14 +32,14 @@ _INSTEAD = {
 
 
 class StepFunction:
-    """One of them. name, digest: for events."""
+    """One of them. name, digest: for events. positional: arguments that it is called with."""
 
     def __init__(self, setting: str, path: str) -> None:
         """Raises PlugPointMissing, NameTaken, PlugPointError where it cannot be called as it is."""
         self.setting, self.flag = setting, "--" + setting.replace("_", "-")
         self._function = load_function(path)
         self.name, self.digest = name_of(self._function), digest_of(self._function)
-        check_call(self._function, *POINTS[setting])
+        self.positional = count_taken(self._function, *POINTS[setting])
 
     def __call__(self, *arguments: Any) -> Any:
         """What it returns. Raises PlugPointError with its line where it raises."""
@@ -101,6 +105,18 @@ class StepFunctions:
         """Whether the user's function logged the step in the place of the usual metrics."""
         function = self.by_setting.get(LOG)
         return function is not None and bool(function(step, self._shown(), flat(kept), metrics, seconds))
+
+    def convert(self, kept: list[Group], raw_rewards: tuple[float, ...], rewards: tuple[float, ...]) -> TrainData:
+        """What the user's function makes of the samples. raw_rewards, rewards: the batch's so far, which a function of
+        four arguments is given as slime once did. Raises PlugPointError.
+        """
+        function, samples = self.by_setting[CONVERT], flat(kept)
+        made = (list(raw_rewards), list(rewards)) if function.positional == 4 else ()
+        returned = function(self._shown(), list(samples), *made)
+        try:
+            return read_train_data(returned, samples, raw_rewards, rewards)
+        except ValueError as error:
+            raise PlugPointError(f"{function.flag}: {function.name} has to give {error}") from None
 
     def logs_evaluation(self, version: int, dataset: str, groups: list[Group]) -> bool:
         """The same for an evaluation of one data set."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +10,13 @@ from schemas.errors import PlugPointError, SlimeEventsError
 from slime_events.core.config.base import Settings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.loader import check_call, digest_of, load_function, name_of, place_of
+from slime_events.plugins.loader import check_call, count_taken, digest_of, load_function, name_of, place_of
 
 
 @dataclass(frozen=True, slots=True)
 class PlugPoint:
     """component, field: the setting that names the function. takes: its arguments in words; `positional` of them come
-    in order, and `names` by name.
+    in order, and `names` by name. also: other numbers of positional arguments that it may take.
     """
 
     component: str
@@ -24,6 +24,7 @@ class PlugPoint:
     takes: str
     positional: int
     names: tuple[str, ...] = ()
+    also: tuple[int, ...] = ()
 
     @property
     def flag(self) -> str:
@@ -32,12 +33,20 @@ class PlugPoint:
 
     def check(self, path: str) -> None:
         """Raises PlugPointError, PlugPointMissing or NameTaken where `path` names no function that can be called."""
-        check_call(load_function(path), self.takes, self.positional, self.names)
+        self.count(load_function(path))
+
+    def count(self, function: Callable[..., Any]) -> int:
+        """How many positional arguments a function is called with. Raises PlugPointError where it takes others."""
+        if self.also:
+            return count_taken(function, self.takes, (self.positional, *self.also))
+        check_call(function, self.takes, self.positional, self.names)
+        return self.positional
 
 
 CORRECTED = ("pg_loss", "train_log_probs", "rollout_log_probs", "loss_masks", "total_lengths", "response_lengths")
 LOSS = PlugPoint("algorithm", "custom_loss_function_path", "(args, batch, logits, sum_of_sample_mean)", 4)
 ADVANTAGE = PlugPoint("algorithm", "custom_advantage_function_path", "(args, rollout_data)", 2)
+DATA = PlugPoint("algorithm", "rollout_data_postprocess_path", "(args, rollout_id, rollout_data)", 3, also=(2,))
 TIS = PlugPoint("algorithm", "custom_tis_function_path", f"(args, *, {', '.join(CORRECTED)})", 1, CORRECTED)
 REDUCER = PlugPoint(
     "algorithm",
@@ -54,9 +63,12 @@ BEFORE_TRAIN_STEP = PlugPoint(
     "(args, rollout_id, step_id, model, optimizer, opt_param_scheduler)",
     6,
 )
-POINTS = (LOSS, ADVANTAGE, TIS, REDUCER, POST_PROCESS, INIT, BEFORE_LOG_PROB, BEFORE_TRAIN_STEP)
+WRITTEN = PlugPoint("trainer", "custom_update_weight_post_write_path", "(args, version_dir, rollout_engines)", 3)
+POINTS = (LOSS, ADVANTAGE, DATA, TIS, REDUCER, POST_PROCESS, INIT, BEFORE_LOG_PROB, BEFORE_TRAIN_STEP, WRITTEN)
 IN_RANKS = tuple(point for point in POINTS if point is not POST_PROCESS)
 """Called by the trainer's ranks."""
+IN_STEPS = tuple(point for point in IN_RANKS if point is not WRITTEN)
+"""Those that a step depends on."""
 
 
 def rank_args(settings: TrainSettings) -> dict[str, Any]:
@@ -72,11 +84,12 @@ def points_in_use(settings: TrainSettings) -> Iterator[tuple[PlugPoint, str]]:
 
 
 class UserFunction:
-    """A user's function at a plug point. digest: of its source."""
+    """A user's function at a plug point. digest: of its source. positional: arguments that it is called with."""
 
     def __init__(self, point: PlugPoint, path: str) -> None:
         """Raises what `load_function` raises."""
         self._point, self._function = point, load_function(path)
+        self.positional = point.count(self._function) if point.also else point.positional
         self.name, self.digest = name_of(self._function), digest_of(self._function)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -94,6 +107,18 @@ class UserFunction:
 
     def __str__(self) -> str:
         return f"{self._point.flag} {self.name}"
+
+
+class RunEngines(Sequence[Any]):
+    """The `rollout_engines` of a function that sees written weights. Any look into it is refused."""
+
+    def __getitem__(self, place: Any) -> Any:
+        raise PlugPointError(
+            "rollout_engines: engines load each version by themselves once it is published, so there is none to call"
+        )
+
+    def __len__(self) -> int:
+        return self[0]  # type: ignore[no-any-return]
 
 
 class TrainerFunctions:
@@ -117,7 +142,6 @@ class TrainerFunctions:
         if hook := self.at(point):
             hook(self.args, *arguments)
 
-    @property
-    def digests(self) -> dict[str, str]:
-        """Of the source of each, by the setting that names it."""
-        return {point.field: one.digest for point, one in self._by_point.items()}
+    def digests(self, *points: PlugPoint) -> dict[str, str]:
+        """Of the source of each at these points, by the setting that names it."""
+        return {point.field: one.digest for point, one in self._by_point.items() if point in points}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Collection
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from slime_events.core.train_batch import TrainBatch
 from slime_events.loop.training.pending_batches import PendingBatches
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
-from storage.weights.store import Retention, WeightStore
+from storage.weights.store import Retention, WeightStore, verify
 from tests.scripted_engine import Script
 from tests.simulation.parts import ScriptedRanks, StepResult
 from tests.simulation.simulation import Simulation, make_plan
@@ -99,6 +100,33 @@ async def test_the_last_version_is_published_where_its_turn_has_not_come(tmp_pat
         assert await sim.finish() is RunPhase.FINISHED
     assert [event.version for event in sim.events(WeightsPublished)] == [0, 2, 3]
     assert sim.events(WeightsPublished)[-1].digest == sim.events(StepCommitted)[-1].weights_digest
+
+
+class Shown(ScriptedRanks):
+    """Notes which versions it is shown, with what is in the log by then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[tuple[int, bool]] = []
+        self.sim: Simulation | None = None
+
+    async def show_weights(self, folder: str) -> dict[str, str]:
+        published = verify(folder)
+        assert self.sim is not None
+        told = published.version in {event.version for event in self.sim.events(WeightsPublished)}
+        self.shown.append((published.version, told))
+        return {"custom_update_weight_post_write_path": "digest"}
+
+
+async def test_each_version_that_engines_load_is_shown_before_it_is_published(tmp_path: Path) -> None:
+    ranks = Shown()
+    sim = ranks.sim = Simulation(tmp_path, make_plan(steps=3, publish_every=2), ranks=ranks)
+    sim.trainer.plan = dataclasses.replace(sim.trainer.plan, shows=True)
+    async with sim:
+        sim.start_engine(Script(chunk=8))
+        assert await sim.finish() is RunPhase.FINISHED
+    assert ranks.shown == [(0, False), (2, False), (3, False)]
+    assert all(event.functions for event in sim.events(WeightsPublished))
 
 
 async def test_the_version_that_engines_load_is_kept_until_the_next_one_is_published(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from slime_events.algorithms.train_arguments import parse_train
 from slime_events.algorithms.value_model import value_figures, value_objective
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.flags import ParsedTrain
+from slime_events.core.config.paths import missing_paths
 
 
 def ppo(**given: object) -> AlgorithmSettings:
@@ -113,3 +116,17 @@ def test_settings_of_a_critic_that_is_not_there_are_said_to_be_idle() -> None:
     assert [note.partition(" ha")[0] for note in notes] == ["lambd, num_critic_only_steps", "critic_lr"]
     own = "--custom-advantage-function-path a.b.c --lambd 0.9"
     assert not [note for note in parsed(f"{LEAST} {own}").notes if "no critic" in note]
+
+
+def test_a_folder_that_gives_no_critic_is_found_before_anything_starts(tmp_path: Path) -> None:
+    def problems() -> list[str]:
+        given = parsed(f"{PPO} --critic-load {tmp_path}").settings
+        return [problem for problem in missing_paths(given) if problem.startswith("critic_load")]
+
+    (tmp_path / "trainer.json").touch()
+    (problem,) = problems()
+    assert str(tmp_path) in problem
+    for name in ("critic", "config.json"):
+        (tmp_path / name).mkdir()
+        assert problems() == []
+        (tmp_path / name).rmdir()

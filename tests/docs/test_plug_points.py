@@ -20,13 +20,15 @@ from schemas.turns import TurnRecorded
 from slime_events.analysis.rescore.change import make_change
 from slime_events.analysis.rescore.rescore import rescore
 from slime_events.core.config.data import DataSettings
+from slime_events.core.config.rollout import RolloutSettings
 from slime_events.loop.conductor.user_data_source import UserDataSource
 from slime_events.loop.prompts.archived_prompts import read_rows
 from slime_events.loop.prompts.buffer_filter import BufferFilter
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.sample import Sample
-from slime_events.plugins.trainer_points import ADVANTAGE, LOSS, POST_PROCESS, REDUCER
+from slime_events.plugins.step_functions import StepFunctions
+from slime_events.plugins.trainer_points import ADVANTAGE, DATA, LOSS, POST_PROCESS, REDUCER
 from tests.docs.pages import DOCS, PAGES, ROOT
 from tests.docs.recorded_run import MIXED, SAMPLES, STEPS, recorded_run
 from tests.generate.scene import a_run, events, setup
@@ -35,16 +37,8 @@ from tests.simulation.parts import Letters
 _FILE = re.compile(r"^```python\n# ([\w.]+\.py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _TRY = re.compile(r"^```python\n((?:from [^\n]+\n)+\nassert .*?)^```", re.DOTALL | re.MULTILINE)
 SHOWN = {name: code for page in PAGES for name, code in _FILE.findall(page.read_text(encoding="utf-8"))}
-CHECKED = {
-    "rewards.py",
-    "mixed.py",
-    "filters.py",
-    "spread.py",
-    "mine.py",
-    "my_source.py",
-    "own_loss.py",
-    "own_client.py",
-}
+CHECKED = {"rewards.py", "mixed.py", "filters.py", "spread.py", "mine.py", "my_source.py", "own_loss.py"}
+CHECKED |= {"own_client.py", "convert.py", "step_data.py"}
 CALCULATOR = ROOT / "examples" / "calculator.py"
 
 
@@ -153,6 +147,20 @@ def test_functions_of_the_trainer_are_what_its_points_take(folder: Path) -> None
     assert reduce(torch.ones(67)).item() == pytest.approx(66 / 1024)
     samples = [Sample(reward=1.0), Sample(reward=0.0)]
     assert own("own_loss.py:post_process")(ArgsView({}), samples) == ([1.0, 0.0], [0.5, -0.5])
+
+
+def test_functions_over_a_step_are_what_its_points_take(folder: Path) -> None:
+    DATA.check(f"{folder}/step_data.py:mask_surprises")
+    data = {"loss_masks": [torch.ones(2, dtype=torch.int32)], "log_probs": [torch.tensor([-3.0, -1.0])]}
+    data["rollout_log_probs"] = [torch.tensor([-0.5, -0.5])]
+    load_function("step_data.py:mask_surprises", user_dir=folder)(None, 0, data)
+    assert data["loss_masks"][0].tolist() == [0, 1]
+    path = f"{folder}/convert.py:convert"
+    functions = StepFunctions(RolloutSettings(custom_convert_samples_to_train_data_path=path), lambda: ArgsView({}))
+    made = [Sample(tokens=[1, 2, 3], response_length=2, loss_mask=[1, 1], reward=reward) for reward in (1.0, 0.0)]
+    converted = functions.convert([[one] for one in made], (1.0, 0.0), (1.0, -1.0))
+    assert (converted.raw_rewards, converted.rewards) == ((1.0, 0.0), (0.5, -0.5))
+    assert [column.name for column in converted.columns] == ["loss_masks", "weights"]
 
 
 def test_what_a_page_asserts_holds(folder: Path) -> None:

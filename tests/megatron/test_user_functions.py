@@ -41,6 +41,13 @@ def same_policy(args, batch, logits, sum_of_sample_mean):
 def no_gradient(args, batch, logits, sum_of_sample_mean):
     return torch.zeros(()), {}
 
+def after_write(args, version_dir, rollout_engines):
+    CALLS.append(("written", version_dir, torch.distributed.get_rank(), args.lr))
+
+def calls_engines(args, version_dir, rollout_engines):
+    for engine in rollout_engines:
+        engine.flush_cache.remote()
+
 def raises(args, batch, logits, sum_of_sample_mean):
     return 1 / 0
 
@@ -53,6 +60,31 @@ def half_advantages(args, rollout_data):
 
 def wrong_advantages(args, rollout_data):
     rollout_data["advantages"] = rollout_data["rewards"]
+
+def mask_unlikely(args, rollout_id, rollout_data):
+    CALLS.append(("data", rollout_id, sorted(rollout_data)))
+    for mask, log_probs in zip(rollout_data["loss_masks"], rollout_data["log_probs"]):
+        mask[log_probs < log_probs.median()] = 0
+    for advantages in rollout_data["advantages"]:
+        advantages *= 3
+    rollout_data["mine"] = [float(mask.sum()) for mask in rollout_data["loss_masks"]]
+    rollout_data["note"] = "for nobody"
+
+def of_two(args, rollout_data):
+    rollout_data["advantages"] = [one * 3 for one in rollout_data["advantages"]]
+
+def another_length(args, rollout_id, rollout_data):
+    rollout_data["advantages"][1] = torch.ones(1)
+
+def another_prompt(args, rollout_id, rollout_data):
+    rollout_data["tokens"][0][0] += 1
+
+def half_masks(args, rollout_id, rollout_data):
+    rollout_data["loss_masks"] = [mask / 2 for mask in rollout_data["loss_masks"]]
+
+def reads_mine(args, batch, logits, sum_of_sample_mean):
+    assert batch["mine"] == [float(mask.sum()) for mask in batch["loss_masks"]]
+    return policy_loss_function(args, batch, logits, sum_of_sample_mean)
 
 def drop_first(args, *, pg_loss, train_log_probs, rollout_log_probs, loss_masks, total_lengths, response_lengths, **kw):
     masks = [mask.clone() for mask in loss_masks]
@@ -192,6 +224,59 @@ def test_own_advantages_are_whitened_like_the_estimator_s(own: str, tiny: Path, 
         assert close(weights(rank), theirs)
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_what_a_function_leaves_in_the_step_s_data_is_trained(
+    steps: int, own: str, tiny: Path, trainer: Trainer
+) -> None:
+    """Tokens that it masks keep their place in the denominator, as in slime: the loss is that of fewer tokens."""
+    batch, sizes = make_batch(step=5), {"num_steps_per_rollout": steps, "lr": 1e-2}
+    with trainer(tiny, {"rollout_data_postprocess_path": f"{own}:mask_unlikely"}, **sizes) as rank:
+        result, moved = rank.train(batch), weights(rank)
+    ((kind, step, seen),) = calls()
+    assert (kind, step) == ("data", 5)
+    assert {"tokens", "log_probs", "advantages", "returns", "rewards", "rollout_mask_sums", "loss_masks"} <= set(seen)
+    assert set(result.functions) == {"rollout_data_postprocess_path"}
+    model = AutoModelForCausalLM.from_pretrained(tiny)
+    samples = []
+    for one in batch.samples:
+        log_probs = chosen(every_log_prob(model, one, 1.0), one).detach()
+        mask = one.loss_mask * (log_probs >= log_probs.median()).numpy()
+        share = float(mask.sum() / one.loss_mask.sum())  # of the denominator that is left
+        samples.append(dataclasses.replace(one, loss_mask=mask.astype("int8"), reward=one.reward * 3 * share))
+    assert result.metrics["trained_tokens"] == sum(int(one.loss_mask.sum()) for one in samples)
+    with trainer(tiny, {}, **sizes) as rank:
+        theirs = rank.train(dataclasses.replace(batch, samples=tuple(samples)))
+        assert close(moved, weights(rank))
+    assert result.metrics["pg_loss"] == pytest.approx(theirs.metrics["pg_loss"], abs=1e-6)
+
+
+def test_columns_of_the_batch_and_of_the_function_reach_an_own_loss(own: str, tiny: Path, trainer: Trainer) -> None:
+    batch = make_batch()
+    algorithm = {
+        "loss_type": "custom_loss",
+        "custom_loss_function_path": f"{own}:reads_mine",
+        "rollout_data_postprocess_path": f"{own}:mask_unlikely",
+    }
+    with trainer(tiny, algorithm, micro_batch_size=3, lr=1e-2) as rank:
+        rank.train(batch)
+        mine = weights(rank)
+    with trainer(tiny, {"rollout_data_postprocess_path": f"{own}:mask_unlikely"}, lr=1e-2) as rank:
+        rank.train(batch)
+        assert close(mine, weights(rank))
+    given = [float(one.loss_mask.sum()) for one in batch.samples]
+    algorithm = {"loss_type": "custom_loss", "custom_loss_function_path": f"{own}:reads_mine"}
+    with trainer(tiny, algorithm) as rank:
+        rank.train(dataclasses.replace(batch, columns={"mine": given}))
+
+
+def test_a_function_of_two_arguments_is_called_without_the_step(own: str, tiny: Path, trainer: Trainer) -> None:
+    found = []
+    for name in ("of_two", "mask_unlikely"):
+        with trainer(tiny, {"rollout_data_postprocess_path": f"{own}:{name}"}, lr=0.0) as rank:
+            found.append(rank.train(make_batch()).metrics["pg_loss"])
+    assert found[0] != pytest.approx(found[1])
+
+
 @pytest.mark.parametrize("applies", [True, False])
 def test_an_own_correction_weights_and_rejects_unless_it_only_measures(
     applies: bool, own: str, tiny: Path, trainer: Trainer
@@ -244,6 +329,18 @@ def test_hooks_are_called_where_slime_calls_them(own: str, tiny: Path, trainer: 
     assert len(digests) == 3
 
 
+def test_written_weights_are_shown_and_have_no_part_in_a_step(own: str, tiny: Path, trainer: Trainer) -> None:
+    with trainer(tiny, custom_update_weight_post_write_path=f"{own}:after_write") as rank:
+        assert set(rank.show_weights("/weights/v1")) == {"custom_update_weight_post_write_path"}
+        assert rank.train(make_batch()).functions == {}
+    assert calls() == [("written", "/weights/v1", 0, 1e-3)]
+    with (
+        trainer(tiny, custom_update_weight_post_write_path=f"{own}:calls_engines") as rank,
+        pytest.raises(PlugPointError, match="rollout_engines"),
+    ):
+        rank.show_weights("/weights/v1")
+
+
 @pytest.mark.parametrize(
     ("algorithm", "said"),
     [
@@ -252,13 +349,16 @@ def test_hooks_are_called_where_slime_calls_them(own: str, tiny: Path, trainer: 
         ({"custom_advantage_function_path": "wrong_advantages"}, "wrong_advantages"),
         ({"custom_tis_function_path": "init", "use_tis": True}, "init"),
         ({"custom_pg_loss_reducer_function_path": "before_log_prob"}, "before_log_prob"),
+        ({"rollout_data_postprocess_path": "another_length"}, "another_length.*'advantages'"),
+        ({"rollout_data_postprocess_path": "another_prompt"}, "another_prompt.*'(unconcat_)?tokens'"),
+        ({"rollout_data_postprocess_path": "half_masks"}, "half_masks.*'loss_masks'"),
     ],
 )
 def test_what_a_function_gives_is_checked(
     algorithm: dict[str, Any], said: str, own: str, tiny: Path, trainer: Trainer
 ) -> None:
     paths = {name: f"{own}:{value}" if name.endswith("path") else value for name, value in algorithm.items()}
-    with trainer(tiny, paths) as rank, pytest.raises(PlugPointError, match=said):
+    with trainer(tiny, paths) as rank, pytest.raises(PlugPointError, match=f"(?s){said}"):
         rank.train(make_batch())
 
 

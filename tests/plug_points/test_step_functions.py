@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from actors.step_samples import StepSamples
 from schemas.arrays import unpack
-from schemas.batches import BatchSealed
+from schemas.batches import BatchColumn, BatchSealed
 from schemas.errors import PlugPointError
 from schemas.evals import EvalCompleted
 from schemas.groups import GroupAccepted, GroupRejected
@@ -21,7 +23,9 @@ from schemas.runs import RunFailed
 from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.export.samples import Samples
 from slime_events.analysis.model.lookup import Lookup
+from slime_events.app.cli.commands.show import _sample as sample_of_show
 from slime_events.app.cli.commands.show_sample import sample_facts, sample_text
+from slime_events.core.batch_columns import entries_of, make_column
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.trajectory import read_trajectory
 from slime_events.loop.learner.batches import Batches
@@ -29,7 +33,7 @@ from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.step_functions import StepFunctions
-from tests.replay.replayed import policy_for, replayed
+from tests.replay.replayed import normalise, policy_for, replayed
 from tests.simulation.roles import keep_all
 from tests.simulation.simulation import Simulation, make_plan
 
@@ -145,6 +149,12 @@ async def test_rejected_groups_are_seen_by_the_step_that_they_are_missing_in(tmp
         ("rollout_sample_filter_path", "drops_groups", "which samples there are"),
         ("rollout_sample_filter_path", "raises", r"raised KeyError: 'difficulty' \(step_functions.py:"),
         ("rollout_all_samples_process_path", "adds_prompts", "slime-events produce"),
+        ("custom_convert_samples_to_train_data_path", "convert_other_tokens", "'tokens'.*--rollout-sample-hook-path"),
+        ("custom_convert_samples_to_train_data_path", "convert_fewer", "each of the 6 samples"),
+        ("custom_convert_samples_to_train_data_path", "convert_half_masks", "'loss_masks': 0 or 1"),
+        ("custom_convert_samples_to_train_data_path", "convert_images", "no 'multimodal_train_inputs'"),
+        ("custom_convert_samples_to_train_data_path", "convert_to_nan", "'rewards': a finite number"),
+        ("custom_convert_samples_to_train_data_path", "convert_to_list", "a dict of lists"),
     ],
 )
 async def test_what_cannot_be_done_ends_the_run_with_the_reason(
@@ -162,6 +172,94 @@ def test_functions_are_checked_before_a_run() -> None:
     with pytest.raises(PlugPointError, match="is called with"):
         StepFunctions(named(custom_rollout_log_function_path="raises"), ArgsView)
     assert not StepFunctions(RolloutSettings(), lambda: None).by_setting
+
+
+CONVERTING = named(custom_convert_samples_to_train_data_path="convert")
+
+
+def trained_on(sim: Simulation) -> PendingBatches:
+    pending = PendingBatches(unpack, temperature=1.0)
+    for recorded in sim.log.records:
+        pending.apply(recorded.envelope.event, recorded.position)
+    return pending
+
+
+async def test_train_data_of_a_function_are_in_the_batch_and_trained_on(tmp_path: Path) -> None:
+    sim = simulation(tmp_path, CONVERTING)
+    await run(sim)
+    for step, sealed in enumerate(sim.events(BatchSealed)):
+        assert sealed.converted_by.endswith(":convert")
+        assert sealed.converted_by in sealed.functions
+        assert sum(sealed.rewards) == pytest.approx(0.0)
+        assert {one.name for one in sealed.columns} == {"loss_masks", "round_number", "teacher_log_probs", "kinds"}
+        batch = trained_on(sim).make(step)
+        assert [one.reward for one in batch.samples] == list(sealed.rewards)
+        assert all(one.loss_mask.tolist() == [0] + [1] * (one.response_length - 1) for one in batch.samples)
+        assert batch.columns["kinds"] == [{"turns": index} for index in range(6)]
+        assert all(
+            (teacher == np.float32(-0.5)).all() and len(teacher) == one.response_length
+            for teacher, one in zip(batch.columns["teacher_log_probs"], batch.samples, strict=True)
+        )
+    audit = Audit("sim", fetch=unpack, files=False)
+    for recorded in sim.log.records:
+        audit.apply(recorded)
+    assert audit.finish().findings == []
+    samples = Samples("sim", unpack)
+    exported = [one for r in sim.log.records for one in samples.apply(r.envelope.event, r.position)]
+    assert {one.loss_mask[0] for one in exported} == {0}
+    assert replayed(sim.log.records, policy_for(PLAN)).differences == []
+
+
+async def test_what_equals_the_samples_is_not_recorded_again_and_four_arguments_are_slime_s_too(
+    tmp_path: Path,
+) -> None:
+    sim = simulation(tmp_path, named(custom_convert_samples_to_train_data_path="convert_made"))
+    await run(sim)
+    for sealed in sim.events(BatchSealed):
+        assert sealed.columns == ()
+        doubled = [2 * reward for reward in normalise(sealed.raw_rewards, [3, 3])]
+        assert list(sealed.rewards) == pytest.approx(doubled)
+
+
+async def test_show_has_the_masks_that_a_function_made(tmp_path: Path) -> None:
+    sim = simulation(tmp_path, CONVERTING)
+    await run(sim)
+    (first, *_) = sim.events(BatchSealed)
+    facts = await sample_of_show(Lookup(sim.log), first.samples[0], unpack)
+    assert [token["trained"] for token in facts["tokens"]] == [False] + [True] * (len(facts["tokens"]) - 1)
+
+
+async def test_a_changed_reward_of_another_batch_is_still_a_difference(tmp_path: Path) -> None:
+    sim = simulation(tmp_path, CONVERTING)
+    await run(sim)
+    report = replayed(sim.log.records, policy_for(make_plan(steps=2, groups=1, samples=3)))
+    assert report.differences
+
+
+@given(st.lists(st.lists(st.integers(-(2**40), 2**40) | st.booleans(), max_size=4), min_size=1, max_size=4))
+def test_a_column_of_numbers_comes_back_as_it_was(entries: list[list[int]]) -> None:
+    column = make_column("mine", entries)
+    back = entries_of(codec_round_trip(column), unpack)
+    assert [one.tolist() for one in back] == [np.asarray(one, back[0].dtype).tolist() for one in entries]
+
+
+@given(
+    st.lists(
+        st.recursive(
+            st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=3),
+            lambda inner: st.dictionaries(st.text(max_size=2), inner, max_size=2),
+            max_leaves=4,
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_a_column_of_other_values_comes_back_as_it_was(entries: list[Any]) -> None:
+    assert entries_of(codec_round_trip(make_column("mine", entries)), unpack) == entries
+
+
+def codec_round_trip(column: BatchColumn) -> BatchColumn:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(column), type=BatchColumn)
 
 
 async def test_a_replay_calls_nobody_again(tmp_path: Path, seen: list[Any]) -> None:

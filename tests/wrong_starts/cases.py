@@ -153,7 +153,17 @@ PLUG_POINTS = [
     ),
     Case.train("sample filter: other arguments", "--rollout-sample-filter-path", "own.py:filter_of_three"),
     Case.train("log function: other arguments", "--custom-rollout-log-function-path", "own.py:filter_of_three"),
-    Case.train("convert: refused", "--custom-convert-samples-to-train-data-path", "own.py:filter_of_two"),
+    Case.train("convert: other arguments", "--custom-convert-samples-to-train-data-path", "own.py:filter_of_three"),
+    Case.train("step data: other arguments", "--rollout-data-postprocess-path", "own.py:generate_of_one"),
+    Case.train("written weights: other arguments", "--custom-update-weight-post-write-path", "own.py:filter_of_two"),
+    Case.train(
+        "convert: it makes the rewards",
+        "--custom-convert-samples-to-train-data-path",
+        "own.py:filter_of_two",
+        "--custom-reward-post-process-path",
+        "own.py:filter_of_two",
+        names="custom_reward_post_process_path",
+    ),
     Case.train("data source: no get_samples", "--data-source-path", "own.py:Source"),
     Case.train("data source: other arguments", "--data-source-path", "own.py:SourceOfTwo"),
     Case.train(

@@ -68,8 +68,8 @@ class Batches(_BatchCheck):
         return group is not None
 
     def _rewards(self, event: BatchSealed, samples: list[SampleEntry], sizes: list[int]) -> None:
-        if event.post_process:
-            return  # what the user's function made of them is in the event alone; `replay` runs it again
+        if event.post_process or event.converted_by:
+            return  # what the user's function made of them is in the event alone
         if [s.reward for s in samples] != list(event.raw_rewards):
             self.find("its raw rewards are not those assigned", "it trains on rewards that nobody gave")
             return

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from msgspec import structs
 
 from schemas.batches import BatchSealed
@@ -16,6 +15,7 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutRequested
 from slime_events.analysis.export.sample import ExportedSample, Fate
 from slime_events.analysis.model.records import Entry, Run
+from slime_events.core.batch_columns import BatchMasks
 from slime_events.core.trajectory import Fetch, Trajectories, Trajectory
 from slime_events.plugins.sample_view import DecodePrompt, left_metadata, prompt_text
 
@@ -41,9 +41,10 @@ class Samples:
                 samples = [sample.sample for sample in group.members] if group else []
                 return self._done(Fate.REJECTED, samples, None, reason=event.reason)
             case BatchSealed():
-                for name in event.removed:
+                masks = BatchMasks(event, self._fetch)
+                for name in masks.samples:
                     known = self._trajectories.by_sample[name]
-                    known.loss_mask = np.zeros(known.length, np.int8)
+                    known.loss_mask = masks.of(name, known.loss_mask, known.length)
                 return self._done(Fate.TRAINED, event.samples, event.step, event.rewards)
             case EvalCompleted():
                 return self._done(Fate.EVALUATED, self._evaluated(event), event.version)

@@ -26,6 +26,7 @@ from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import Origin, RolloutCompleted, StopReason, WeightSpan
 from slime_events.analysis import model
 from slime_events.analysis.model.ancestry import JoinedRun, VersionRange
+from slime_events.core.batch_columns import BatchMasks
 from slime_events.core.trajectory import Fetch
 
 
@@ -273,9 +274,9 @@ class Sample(Element, frozen=True, kw_only=True):
     @classmethod
     def of(cls, record: model.Sample, fetch: Fetch, **trained: Any) -> Sample:
         """Of a sample that was requested, or came with one that was. trained: the fields of its part in a batch, and
-        `removed` where that leaves it out of training.
+        `masks`, where it is in one.
         """
-        removed = trained.pop("removed", False)
+        masks = trained.pop("masks", None)
         request, spans = record.requests[-1] if record.requests else None, record.spans
         done = record.completed.event if record.completed else None
         entry = record.completed or request
@@ -289,7 +290,7 @@ class Sample(Element, frozen=True, kw_only=True):
             length=done.length if done else max((span.end for span in spans), default=0),
             spans=spans,
             made_by=() if done and done.origin else tuple(sorted({span.version for span in spans})),
-            mask=Mask.of(mask_of(done, fetch, removed=removed)) if done else None,
+            mask=Mask.of(mask_of(done, fetch, masks)) if done else None,
             reward=Reward.of(record.reward.event) if record.reward else None,
             prompt=done.prompt_text if done and done.prompt else None,
             **_same(done, "stop", "digest", "origin"),
@@ -336,8 +337,9 @@ def _same(event: Event | None, *names: str) -> dict[str, Any]:
     return {} if event is None else {name: getattr(event, name) for name in names}
 
 
-def mask_of(done: RolloutCompleted, fetch: Fetch, *, removed: bool = False) -> npt.NDArray[np.int8]:
-    """int8 [response], 1 = trained on. removed: its batch leaves it out."""
-    if removed:
-        return np.zeros(done.length, np.int8)
-    return np.ones(done.length, np.int8) if done.loss_mask is None else fetch(done.loss_mask)
+def mask_of(done: RolloutCompleted, fetch: Fetch, masks: BatchMasks | None = None) -> npt.NDArray[np.int8]:
+    """int8 [response], 1 = trained on. masks: of its batch."""
+    own = None if done.loss_mask is None else fetch(done.loss_mask)
+    if masks is not None:
+        return masks.of(done.sample, own, done.length)
+    return np.ones(done.length, np.int8) if own is None else own

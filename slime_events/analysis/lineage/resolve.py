@@ -23,6 +23,7 @@ from slime_events.analysis.lineage.lineage import Advantage, Asked, Group, Kind,
 from slime_events.analysis.model.advantages import has_critic, has_kl_penalty, sample_advantages
 from slime_events.analysis.model.ancestry import Ancestor, Ancestry, Branches, find_branches, open_ancestry
 from slime_events.analysis.model.lookup import wanted
+from slime_events.core.batch_columns import BatchMasks
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.trajectory import merge_spans
@@ -252,14 +253,14 @@ class _Resolver:
     ) -> dict[str, dict[str, Any]]:
         """The part of these samples in the batch: fields of `Sample`."""
         settings, batch, names = ancestor.opened.settings.algorithm, step.sealed.event, set(samples)
-        removed = frozenset(batch.removed)
+        masks = BatchMasks(batch, ancestor.opened.fetch)
         whitened = settings.normalize_advantages and not has_kl_penalty(settings)
         if whitened and not names.issuperset(batch.samples):  # over all samples of the batch
             run = await self._ancestry.records(ancestor, samples=batch.samples)
         rewards = dict(zip(batch.samples, batch.rewards, strict=True))
         advantages = make_advantages(
             [
-                (name, reward, mask_of(record.completed.event, ancestor.opened.fetch, removed=name in removed))
+                (name, reward, mask_of(record.completed.event, ancestor.opened.fetch, masks))
                 for name, reward in rewards.items()
                 if (whitened or name in names) and (record := run.samples.get(name)) and record.completed
             ],
@@ -270,7 +271,7 @@ class _Resolver:
         return {
             name: {
                 "step": step.step,
-                "removed": name in removed,
+                "masks": masks,
                 "normalised": reward,
                 "trained_into": into,
                 "advantage": advantages.get(name),
@@ -285,7 +286,7 @@ def make_advantages(
     samples: Sequence[tuple[str, float, npt.NDArray[np.int8]]], settings: AlgorithmSettings
 ) -> dict[str, Advantage]:
     """By sample, of those with a trained token. samples: name, reward as sealed, loss mask."""
-    if settings.custom_advantage_function_path or not settings.compute_advantages_and_returns or has_critic(settings):
+    if settings.advantages_by or not settings.compute_advantages_and_returns or has_critic(settings):
         return {}  # made by the user's function or of a critic's values in the trainer, or not at all
     left_out: tuple[str, ...] = ()
     if has_kl_penalty(settings):

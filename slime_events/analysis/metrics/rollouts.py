@@ -65,7 +65,8 @@ def batch_metrics(batch: BatchSealed, samples: Sequence[SampleFigures], settings
         values["rollout_log_probs"] = statistics.fmean(log_probs)
     if oldest := [batch.step - sample.oldest for sample in samples if sample.oldest is not None]:
         values |= statistics_of("staleness", oldest)
-    if not has_critic(settings.algorithm) and not has_kl_penalty(settings.algorithm):
+    made_elsewhere = settings.algorithm.advantages_by or has_critic(settings.algorithm)
+    if not made_elsewhere and not has_kl_penalty(settings.algorithm):
         masks = [sample.mask for sample in samples]
         values["advantages"] = float(sample_advantages(batch.rewards, masks, settings.algorithm).mean.mean())
     if settings.metrics.log_correct_samples:

@@ -39,7 +39,9 @@ def trainer_metrics(event: StepCommitted, waited: float | None) -> Values:
     parts = event.seconds
     seconds = {name.removeprefix(_SECONDS): value for name, value in event.metrics.items() if name.startswith(_SECONDS)}
     trained = parts.get("batch", 0.0) + parts.get("train", 0.0)
-    update = sum(seconds.get(part, 0.0) for part in _UPDATE) or parts.get("train", 0.0)
+    update = sum(seconds.get(part, 0.0) for part in _UPDATE)
+    if not update and "critic" not in seconds:  # which may be all that was trained
+        update = parts.get("train", 0.0)
     values = {"train_time": trained, "actor_train_time": update}
     named = {
         "data_preprocess": parts.get("batch"),

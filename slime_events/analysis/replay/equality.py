@@ -20,8 +20,10 @@ Verdict = GroupAccepted | GroupRejected
 ALWAYS = frozenset({GroupAccepted, GroupRejected, BatchSealed, RolloutRequested, EvalCompleted})
 CODE_ONLY = frozenset({"filter", "filter_digest", "functions", "post_process", "post_process_digest"})
 """Which code decided, not what: the same verdict by another filter is the same decision."""
-OUTCOMES = frozenset({"removed", "log_function"})
+OUTCOMES = frozenset({"removed", "log_function", "converted_by", "columns"})
 """What functions decided that may do something else the next time: it is as recorded."""
+OF_CONVERTED = frozenset({"rewards", "raw_rewards", "digest"})
+"""The same in a batch whose train data a function made."""
 LATER = frozenset({"place", "pass_rates"})
 """Fields that older logs do not have: nothing is decided by them, and none of them differs from what is missing."""
 ROUNDED = frozenset({"figures"})
@@ -48,10 +50,13 @@ def about(event: Event) -> tuple[str | int, ...]:
 
 def differing_fields(one: Event, other: Event) -> list[str]:
     """Names of the fields in which two decisions of one type differ."""
+    recorded = CODE_ONLY | OUTCOMES
+    if getattr(one, "converted_by", "") or getattr(other, "converted_by", ""):
+        recorded |= OF_CONVERTED
     return [
         name
         for name in one.__struct_fields__
-        if name not in CODE_ONLY | OUTCOMES and not _same(name, getattr(one, name), getattr(other, name))
+        if name not in recorded and not _same(name, getattr(one, name), getattr(other, name))
     ]
 
 

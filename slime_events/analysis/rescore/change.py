@@ -58,10 +58,12 @@ def make_change(before: TrainSettings, flags: Sequence[str] = ()) -> Change:
         for given in ((), flags)
     )
     changed = differences(before, after)
-    if path := before.algorithm.custom_advantage_function_path:
+    if path := before.algorithm.advantages_by:
         raise InvalidValue(
             f"the advantages of this run were made by {path} in the trainer: to try others train a branch"
         )
+    if path := before.rollout.custom_convert_samples_to_train_data_path:
+        raise InvalidValue(f"the rewards that this run trained on were made by {path}: to try others train a branch")
     if not before.algorithm.compute_advantages_and_returns:
         raise InvalidValue("this run was trained without advantages, so that no reward had a part in it")
     wrong = [flag_of(field) for component, field, _, _ in changed if field not in MAY_CHANGE.get(component, ())]

@@ -70,7 +70,7 @@ def commit_differences(committed: StepCommitted, sealed: BatchSealed) -> tuple[D
 
 def reward_differences(sealed: BatchSealed, assigned: Mapping[str, float]) -> tuple[Difference, ...]:
     """Rewards in the batch that were not assigned to its samples, as one difference that names the first."""
-    if sealed.post_process:
+    if sealed.post_process or sealed.converted_by:
         return ()  # the user's function made them of those that were assigned
     pairs = zip(sealed.samples, sealed.raw_rewards, strict=True)
     wrong = [(sample, raw) for sample, raw in pairs if assigned.get(sample, raw) != raw]

@@ -6,7 +6,7 @@ import msgspec
 
 from schemas.runs import RunStarted
 from slime_events.analysis.retrain.difference import Compared, Retrained
-from slime_events.plugins.trainer_points import IN_RANKS
+from slime_events.plugins.trainer_points import IN_STEPS
 
 CHANGED = frozenset({Compared.REWARDS, Compared.BATCH, Compared.COMMITTED_BATCH})
 """These follow from the log alone: training has no part in them."""
@@ -51,7 +51,7 @@ def likely_causes(
 def _functions(started: RunStarted | None) -> list[str]:
     """Paths of the user's functions that had a part in the training."""
     settings = started.settings if started is not None else {}
-    paths = (settings.get(point.component, {}).get(point.field) for point in IN_RANKS)
+    paths = (settings.get(point.component, {}).get(point.field) for point in IN_STEPS)
     return [path for path in paths if path]
 
 

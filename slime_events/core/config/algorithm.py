@@ -22,6 +22,13 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
     custom_advantage_function_path: Annotated[
         str | None, doc("own advantages: (args, rollout_data), sets advantages and returns in rollout_data")
     ] = None
+    rollout_data_postprocess_path: Annotated[
+        str | None,
+        doc(
+            "called in each rank with all samples of a step, before they are trained, changes masks, advantages and "
+            "log-probs in place: (args, rollout_id, rollout_data)"
+        ),
+    ] = None
     compute_advantages_and_returns: Annotated[
         bool, doc("advantages for the loss; a supervised loss or your own may go without")
     ] = True
@@ -82,3 +89,8 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
     ] = False
     use_opsm: Annotated[bool, doc("mask off-policy sequences with negative advantage")] = False
     opsm_delta: Annotated[float, doc("sequence KL above which OPSM masks", least=0)] = 1e-4
+
+    @property
+    def advantages_by(self) -> str | None:
+        """The user's function that made the advantages in the trainer, or may have changed them there."""
+        return self.custom_advantage_function_path or self.rollout_data_postprocess_path

@@ -93,10 +93,10 @@ def _data(settings: TrainSettings) -> Iterator[str]:
         )
     if data.archive_where is not None and data.archive_prompts is None:
         yield "archive_where selects from archive_prompts, which is not set."
-    if data.buffer_filter_path is not None and data.archive_prompts is None:
+    if data.buffer_filter_path is not None and data.archive_prompts is None and data.data_source_path is None:
         yield (
-            "buffer_filter_path selects from archive_prompts, which is not set: groups that a step has left over are "
-            "trained first come, first served."
+            "buffer_filter_path selects from archive_prompts, or is your data_source_path's own, and neither is set: "
+            "groups that a step has left over are trained first come, first served."
         )
     if data.data_source_path is not None and (data.archive_prompts or data.prompt_sampler != "file"):
         yield "data_source_path excludes archive_prompts and prompt_sampler: it decides itself which prompt is next."
@@ -255,6 +255,11 @@ def _grading(settings: TrainSettings) -> Iterator[str]:
         yield (
             "Nobody grades: set rm_type (a prompt's own metadata.rm_type goes before it), custom_rm_path, or a "
             "custom_generate_function_path that sets sample.reward."
+        )
+    if reward.custom_reward_post_process_path and settings.rollout.custom_convert_samples_to_train_data_path:
+        yield (
+            "custom_reward_post_process_path excludes custom_convert_samples_to_train_data_path: the rewards of the "
+            "converted samples are the function's own."
         )
     if reward.group_rm and not reward.custom_rm_path:
         yield "group_rm needs custom_rm_path: the built-in graders grade one sample at a time."

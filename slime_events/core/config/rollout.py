@@ -45,6 +45,13 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
             "(rollout_id, args, samples, extra_metrics, rollout_time) -> bool"
         ),
     ] = None
+    custom_convert_samples_to_train_data_path: Annotated[
+        str | None,
+        doc(
+            "makes rewards, loss masks and columns of your own from the samples of each step, by slime's names: "
+            "(args, samples) -> dict"
+        ),
+    ] = None
     custom_eval_rollout_log_function_path: Annotated[
         str | None, doc("the same for each evaluation: (rollout_id, args, data, extra_metrics) -> bool")
     ] = None

@@ -103,11 +103,6 @@ USUAL_VALUES: dict[str, tuple[str, ...]] = {
 """slime's own defaults of honoured flags: the same as leaving the flag out."""
 
 _NOT_YET = {
-    "its plug point does not exist; graders (--custom-rm-path) and --dynamic-sampling-filter-path do": (
-        "--rollout-data-postprocess-path --custom-update-weight-post-write-path"
-    ),
-    "the trainer makes its batch of the log's events: change samples with --rollout-sample-hook-path, leave some out "
-    "with --rollout-sample-filter-path": "--custom-convert-samples-to-train-data-path",
     "the model is built from the checkpoint's config.json": "--custom-model-provider-path",
     "put Megatron's settings into [trainer.megatron] of a TOML file (--config)": "--megatron-config-path",
     "it needs a way to set the environment of trainer ranks alone": "--train-env-vars",

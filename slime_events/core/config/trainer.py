@@ -95,6 +95,13 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
             "opt_param_scheduler)"
         ),
     ] = None
+    custom_update_weight_post_write_path: Annotated[
+        str | None,
+        doc(
+            "called in each rank with the folder of each weight version, before it is published: (args, version_dir, "
+            "rollout_engines)"
+        ),
+    ] = None
     megatron: Annotated[dict[str, Any], doc("other Megatron settings by name")] = field(default_factory=dict)
 
     @property

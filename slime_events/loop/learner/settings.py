@@ -57,10 +57,11 @@ def learner_settings(parent: TrainSettings, requested: TrainSettings, *, steps: 
             f"{', '.join(recorded)}: went into the rollouts, which are there already. A learner decides on the "
             "algorithm, the trainer, the filter and the number of steps"
         )
-    if path := requested.reward.custom_reward_post_process_path:
+    reward, rollout = requested.reward, requested.rollout
+    if path := reward.custom_reward_post_process_path or rollout.custom_convert_samples_to_train_data_path:
         raise InvalidValue(
-            f"the rewards of this run's batches were made by {path} (--custom-reward-post-process-path). A learner "
-            "normalises rewards by its own algorithm settings alone: train a branch (`slime-events branch`)"
+            f"the rewards of this run's batches were made by {path}. A learner normalises rewards by its own algorithm "
+            "settings alone: train a branch (`slime-events branch`)"
         )
     for component, flags in apart.items():
         raise InvalidValue(f"{', '.join(flags)}: {NOT_OF_A_LEARNER[component].format(run=requested.run.run)}")
@@ -70,7 +71,7 @@ def learner_settings(parent: TrainSettings, requested: TrainSettings, *, steps: 
     trainer = requested.trainer
     own_folder = parent.trainer.save != trainer.save
     trainer = msgspec.structs.replace(trainer, global_batch_size=None, save=trainer.save if own_folder else None)
-    rollout = msgspec.structs.replace(requested.rollout, num_rollout=steps)
+    rollout = msgspec.structs.replace(rollout, num_rollout=steps)
     return msgspec.structs.replace(requested, run=run, trainer=trainer, rollout=rollout)
 
 

@@ -15,6 +15,7 @@ from schemas.event import Event, Purpose
 from schemas.groups import GroupRejected
 from schemas.ids import group_of
 from schemas.rollouts import RolloutRequested, StopReason
+from slime_events.core.batch_columns import LOSS_MASKS, TRUNCATED, BatchMasks, entries_of
 from slime_events.core.train_batch import TrainBatch, TrainSample
 from slime_events.core.trajectory import FOLDED, Fetch, Trajectories, Trajectory
 from slime_events.loop.conductor.seal import batch_digest
@@ -24,14 +25,16 @@ def build_batch(
     sealed: BatchSealed, trajectories: Mapping[str, Trajectory], fetch: Fetch, *, temperature: float
 ) -> TrainBatch:
     """The batch that `sealed` names. Raises StorageError where the log does not hold exactly what was sealed."""
-    samples, removed = [], frozenset(sealed.removed)
+    masks, columns = BatchMasks(sealed, fetch), {one.name: entries_of(one, fetch) for one in sealed.columns}
+    columns.pop(LOSS_MASKS, None)
+    truncated = dict(zip(sealed.samples, columns.pop(TRUNCATED, ()), strict=False))
+    samples = []
     for sample, reward, raw in zip(sealed.samples, sealed.rewards, sealed.raw_rewards, strict=True):
         trajectory = trajectories.get(sample)
         if trajectory is None or trajectory.stop is None:
             raise StorageError(
                 f"step {sealed.step} names sample {sample}, but the log holds no completed rollout of it"
             )
-        mask = np.zeros(trajectory.length, np.int8) if sample in removed else trajectory.loss_mask
         samples.append(
             TrainSample(
                 sample=trajectory.sample,
@@ -39,20 +42,20 @@ def build_batch(
                 rollout=trajectory.rollout or trajectory.sample,
                 tokens=np.concatenate([fetch(trajectory.prompt), trajectory.tokens]).astype(np.int32, copy=False),
                 response_length=trajectory.length,
-                loss_mask=np.ones(trajectory.length, np.int8) if mask is None else mask,
+                loss_mask=masks.of(sample, trajectory.loss_mask, trajectory.length),
                 rollout_log_probs=engine_log_probs(trajectory),
                 reward=reward,
                 raw_reward=raw,
                 oldest_version=trajectory.oldest,
                 newest_version=trajectory.newest,
-                truncated=trajectory.stop is StopReason.LENGTH,
+                truncated=bool(truncated.get(sample, trajectory.stop is StopReason.LENGTH)),
                 reused=trajectory.reused,
             )
         )
     lines = [(s.sample, trajectories[s.sample].digest, s.reward) for s in samples]
     if batch_digest(sealed.step, lines) != sealed.digest:
         raise StorageError(f"step {sealed.step}: the log's samples and rewards do not have the digest that was sealed")
-    return TrainBatch(step=sealed.step, samples=tuple(samples), temperature=temperature)
+    return TrainBatch(step=sealed.step, samples=tuple(samples), columns=columns, temperature=temperature)
 
 
 def engine_log_probs(trajectory: Trajectory) -> npt.NDArray[np.float32]:

@@ -11,6 +11,7 @@ from slime_events.analysis.model.lookup import Lookup
 from slime_events.app.cli.commands.show_sample import TOKENS, group_facts, group_text, sample_facts, sample_text
 from slime_events.app.cli.commands.show_step import step_facts, step_text, version_facts, version_text
 from slime_events.app.cli.render.text import json_text
+from slime_events.core.batch_columns import BatchMasks
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.core.trajectory import Fetch, Trajectories
@@ -86,10 +87,14 @@ async def _sample(lookup: Lookup, name: str, fetch: Fetch) -> dict[str, Any]:
     await lookup.lifetime()
     checkpoint = (lookup.run.settings.get("engine") or {}).get("hf_checkpoint")
     decode = text_decoder(checkpoint)
+    made = trajectories.by_sample[sample.sample]
+    step = lookup.run.groups[sample.group].step
+    if batch := lookup.run.steps.get(step) if step is not None else None:
+        made.loss_mask = BatchMasks(batch.sealed.event, fetch).of(sample.sample, made.loss_mask, made.length)
     return sample_facts(
         lookup.run,
         sample,
-        trajectories.by_sample[sample.sample],
+        made,
         None if decode is None else lambda token: decode([token]),
         prompt_decoder(checkpoint, fetch),
     )

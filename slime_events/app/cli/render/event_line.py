@@ -34,6 +34,7 @@ def _turn(e: TurnBegun | TurnRecorded) -> str:
 def _sealed(e: BatchSealed) -> str:
     mean = sum(e.raw_rewards) / len(e.raw_rewards) if e.raw_rewards else 0.0
     more = f", {len(e.removed)} removed from training" if e.removed else ""
+    more += f", train data by {e.converted_by}" if e.converted_by else ""
     more += ", rollouts in flight are suspended" if e.suspends else ""
     return f"{len(e.groups)} groups {len(e.samples)} samples reward {mean:.3f} oldest v{e.oldest_version}{more}"
 
