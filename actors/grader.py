@@ -8,6 +8,7 @@ A slow sample delays only its own group: the samples of each group are graded an
 import asyncio
 import logging
 
+from actors.conductor import Offload
 from schemas.errors import Conflict
 from schemas.rollouts import RolloutCompleted
 from schemas.subjects import about
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 class Grader:
     """The shell around the pool. start: position before which all samples are graded. fetch: for graders of the user's
-    own, which see tokens, log-probs and loss mask.
+    own, which see tokens, log-probs and loss mask. offload: where long arrays of theirs go.
     """
 
     def __init__(
@@ -38,9 +39,10 @@ class Grader:
         whole_groups: bool,
         start: int = 1,
         fetch: Fetch | None = None,
+        offload: Offload | None = None,
     ) -> None:
         self._worker, self._pool, self._commit, self._start_at = worker, pool, commit, start
-        self._fetch = fetch
+        self._fetch, self._offload = fetch, offload
         self._whole_groups = whole_groups
         self._pending = PendingRewards(whole_groups=whole_groups)
 
@@ -80,6 +82,7 @@ class Grader:
         appends = []
         for (sample, recorded), outcome in zip(completed.items(), outcomes, strict=True):
             event = outcome_event(sample, group, outcome)
+            event = await self._offload(event) if self._offload else event
             # Fenced on rewards and failures: a sample has one of them.
             fence = Fence(about(self._worker.log.run, "reward", event.entity()), 0)
             appends.append(Append(self._worker.enclose(event, cause=recorded.envelope.id), fence))

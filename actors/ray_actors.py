@@ -98,14 +98,18 @@ class GraderActor:
             own = rollout.custom_generate_function_path or rollout.rollout_sample_hook_path
             named = own or settings.evaluation.has_functions  # these may name a grader for a sample
             sees_tokens = settings.reward.custom_rm_path or named
-            reading = partial(fetch, blobs=BlobStore(address.blob_url)) if sees_tokens else None
+            blobs = BlobStore(address.blob_url)
+            reading = partial(fetch, blobs=blobs) if sees_tokens else None
             output = Path(address.folder) / "logs" / "graders.log"
             async with Graders(settings.reward, args=shown, log=output) as pool, GroupCommit(worker.log) as commit:
                 snapshot = await _snapshots(address).newest(worker.log)
                 start = low_water(snapshot.state) if snapshot else 1
                 await worker.join({"ready": time.perf_counter() - begun})
                 whole_groups = settings.reward.group_rm
-                await Grader(worker, pool, commit, whole_groups=whole_groups, start=start, fetch=reading).run()
+                offload = partial(offload_async, blobs=blobs)
+                await Grader(
+                    worker, pool, commit, whole_groups=whole_groups, start=start, fetch=reading, offload=offload
+                ).run()
 
 
 class ArchivistActor:

@@ -3,6 +3,7 @@
 import enum
 from typing import Any
 
+from schemas.arrays import Array
 from schemas.event import Event
 
 
@@ -25,7 +26,8 @@ class RewardAssigned(Event, frozen=True, kw_only=True, tag="reward.assigned"):
     time or the generate function graded it.
 
     value: what is trained on. detail: the grader's dict, if it gave one. grader: name or path; grader_digest: sha256 of
-    its source. seconds: of grading.
+    its source. seconds: of grading. teacher_log_probs: float32 [response], natural log, what a teacher gives the
+    sample's tokens, where the grader asked one.
     """
 
     sample: str
@@ -35,6 +37,7 @@ class RewardAssigned(Event, frozen=True, kw_only=True, tag="reward.assigned"):
     grader_digest: str
     detail: dict[str, Any] | None = None
     seconds: float = 0.0
+    teacher_log_probs: Array | None = None
 
 
 class RewardFailed(Event, frozen=True, kw_only=True, tag="reward.failed"):

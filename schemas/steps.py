@@ -22,8 +22,10 @@ class StepCommitted(Event, frozen=True, kw_only=True, tag="step.committed"):
     optimizer's is empty where it was not computed (`--optimizer-digest`).
     batch_digest: that of the `batch.sealed`. samples: in it; tokens: of their prompts and responses.
     metrics: losses, norms, log-prob differences, by name. seconds: of the parts, by name. functions: the user's own
-    functions that had a part in it, sha256 (hex) of their source by the setting that names them. critic_digest: of
-    the critic's weights and its optimizer's state after the step; empty without a critic, and as the optimizer's.
+    functions that had a part in it, sha256 (hex) of their source by the setting that names them. models: those that
+    gave log-probs beside the policy (`reference`, `teacher`), digest of their weights (storage/digests.py) by name.
+    critic_digest: of the critic's weights and its optimizer's state after the step; empty without a critic, and as
+    the optimizer's.
     """
 
     step: int
@@ -37,4 +39,5 @@ class StepCommitted(Event, frozen=True, kw_only=True, tag="step.committed"):
     metrics: dict[str, float] = {}
     seconds: dict[str, float] = {}
     functions: dict[str, str] = {}
+    models: dict[str, str] = {}
     critic_digest: str = ""

@@ -129,6 +129,40 @@ class Architecture:
         }
 
 
+def check_vocabulary(student: str | Path, teacher: str | Path) -> None:
+    """CheckpointMismatch where a token of the student's is another one, or none, to the teacher. Of Hugging Face
+    folders; models of one tokenizer may have embeddings that are padded to other sizes.
+    """
+    sizes = [Architecture.read(folder).vocab_size for folder in (student, teacher)]
+    ids = [_token_ids(Path(folder) / "tokenizer.json") for folder in (student, teacher)]
+    if None in ids:
+        if sizes[0] == sizes[1]:
+            return
+        raise CheckpointMismatch(f"{teacher} has {sizes[1]} tokens, {student} has {sizes[0]}: {_ONE_VOCABULARY}")
+    ours, theirs = ({} if one is None else one for one in ids)
+    if apart := sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)):
+        token = apart[0]
+        raise CheckpointMismatch(
+            f"{teacher} and {student} differ in {len(apart)} tokens, the first is {token!r} with ids "
+            f"{theirs.get(token)} and {ours.get(token)}: {_ONE_VOCABULARY}"
+        )
+
+
+_ONE_VOCABULARY = "a teacher is asked for the probability of the student's very tokens, so take one of its family"
+
+
+def _token_ids(path: Path) -> dict[str, int] | None:
+    """Token -> id of a tokenizer file; None without one, or of a kind that has no such table."""
+    try:
+        parsed = json.loads(path.read_text())
+    except (OSError, json.JSONDecodeError):
+        return None
+    table = parsed.get("model", {}).get("vocab")
+    if not isinstance(table, dict):
+        return None
+    return table | {one["content"]: one["id"] for one in parsed.get("added_tokens", ())}
+
+
 def _same(given: Any, expected: Any) -> bool:
     if isinstance(expected, bool) or isinstance(given, bool):
         return given is expected

@@ -15,6 +15,7 @@ from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu
 from actors.megatron.critic import build_critic
 from actors.megatron.flags import sort_flags
+from actors.megatron.frozen_model import REFERENCE, load_frozen
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.optimizer import build_optimizer, build_scheduler, follow_weights, wrap_data_parallel
 from actors.megatron.rollout_step import RolloutStep
@@ -27,10 +28,12 @@ from actors.megatron.weights import (
     optimizer_digest,
     tensor_bytes,
 )
+from schemas.errors import TrainerError
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.loop.training.past_versions import OLD_ACTOR, old_actor
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.trainer_points import IN_STEPS, INIT, WRITTEN, RunEngines, TrainerFunctions
 from storage.weights.store import TensorBytes
@@ -86,10 +89,7 @@ class TrainerRank:
         saved = load if load and checkpoint.is_checkpoint(load) else None
         policy = build_model(architecture, self._config, self.place.device)
         load_hf_weights(policy, architecture, base if saved else load or base, group)
-        reference = None
-        if estimator_of(self._algorithm).needs_reference(self._algorithm):
-            reference = build_model(architecture, self._config, self.place.device).requires_grad_(False)
-            load_hf_weights(reference, architecture, settings.ref_load or base, group)
+        frozen = load_frozen(architecture, settings, self._algorithm, self._flags.transformer, self.place.device, group)
         model = wrap_data_parallel(policy, self._config, self._flags)
         optimizer = build_optimizer(model, settings, self._flags)
         scheduler = build_scheduler(optimizer, settings, self._flags.scheduler)
@@ -97,7 +97,7 @@ class TrainerRank:
         if estimator_of(self._algorithm).needs_values:
             critic = build_critic(architecture, self._config, settings, self._flags, self.place)
         about = (architecture, settings, self._algorithm, self.place)
-        self.trainee = Trainee(*about, model, reference, optimizer, scheduler, self._functions, critic)
+        self.trainee = Trainee(*about, model, frozen, optimizer, scheduler, self._functions, critic)
         if saved:
             checkpoint.load(self.trainee, saved, with_critic=settings.critic_load is None)
         if critic and settings.critic_load and checkpoint.is_checkpoint(settings.critic_load):
@@ -107,6 +107,7 @@ class TrainerRank:
         """All optimizer steps of one rollout step. dump: the file that what went into it is written to. Raises
         TrainerError; the weights are then not to be used.
         """
+        models = self._other_models(batch)
         step = RolloutStep(self.trainee, batch)
         metrics = step.run()
         if dump is not None:
@@ -117,7 +118,17 @@ class TrainerRank:
                 digests = self.optimizer_digest(), self.critic_digest()
         seconds = {"seconds_digest": step.metrics.seconds["digest"]}
         optimizer, critic = digests
-        return StepResult(metrics | seconds, optimizer, self._functions.digests(*IN_STEPS), critic)
+        return StepResult(metrics | seconds, optimizer, self._functions.digests(*IN_STEPS), models, critic)
+
+    def _other_models(self, batch: TrainBatch) -> dict[str, str]:
+        """Let the reference be what it is at this step; the digests of all models that the step asks, by name."""
+        frozen = self.trainee.frozen
+        if batch.reference is not None:
+            frozen[REFERENCE].become(batch.reference)
+        elif REFERENCE in frozen and frozen[REFERENCE].version is not None:
+            raise TrainerError(f"step {batch.step} has the reference that was loaded, which has moved on: begin anew")
+        old = {old_actor(one.version): one.digest for one in batch.old}
+        return {name: one.digest for name, one in frozen.items() if name != OLD_ACTOR} | old
 
     def optimizer_digest(self) -> str:
         """Hex sha256 of the optimizer state, of each rank's in rank order where there are several."""

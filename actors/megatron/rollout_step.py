@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from actors.megatron.critic_step import CriticStep, Targets
 from actors.megatron.data_split import check_samples, rollout_denominators
 from actors.megatron.forward import response_log_probs
+from actors.megatron.frozen_model import REFERENCE
+from actors.megatron.scores import Scores, known_or_own
 from actors.megatron.step_metrics import OVER_THE_STEP, OffPolicyMetrics, StepMetrics
 from actors.megatron.trainee import Trainee
 from actors.megatron.update import update
@@ -23,14 +24,13 @@ from actors.megatron.user_functions import (
     whole_logits,
 )
 from schemas.errors import TrainerError
-from slime_events.algorithms.advantages import compute_advantages, token_kls, whitened
+from slime_events.algorithms.advantages import compute_advantages, finished, moves, token_kls
 from slime_events.algorithms.correction import OwnTerms
 from slime_events.algorithms.objective import policy_objective, sft_objective, truncated
 from slime_events.algorithms.packing import OptimizerStep, optimizer_steps
 from slime_events.core.train_batch import TrainBatch
 from slime_events.plugins.trainer_points import (
     ADVANTAGE,
-    BEFORE_LOG_PROB,
     BEFORE_TRAIN_STEP,
     DATA,
     LOSS,
@@ -47,15 +47,16 @@ class RolloutStep:
     In order: reference and old log-probs where the settings need them, advantages of the whole batch, then for each
     optimizer step forward and backward over this rank's micro batches, sum of the gradients over ranks, update.
 
-    By index into the batch, where there are any: log-probs of the `reference`, `old` ones that were scored, and those
-    that a pass saw `before` the update; `advantages`, `returns` and a critic's `values` by token; `entropies` that were
-    scored; by name, what a user's function `left` beside them.
-    `micro_batches`: of each optimizer step, this rank's.
+    By index into the batch, where there are any: log-probs of the `reference` and the `teacher`, `old` ones that were
+    scored, and those that a pass saw `before` the update; `advantages`, `returns` and a critic's `values` by token;
+    `entropies` that were scored; by name, what a user's function `left` beside them. `micro_batches`: of each optimizer
+    step, this rank's.
     """
 
     def __init__(self, trainee: Trainee, batch: TrainBatch) -> None:
         """Raises TrainerError for a sample that cannot be trained on, and for a batch that fills no optimizer step."""
-        check_samples(batch.samples, trainee.architecture.vocab_size)
+        architectures = trainee.architecture, *(one.architecture for one in trainee.frozen.values())
+        check_samples(batch.samples, min(one.vocab_size for one in architectures))
         self.trainee = trainee
         self.samples = batch.samples
         self.step = batch.step
@@ -71,17 +72,22 @@ class RolloutStep:
         # Copies: what was read from the log cannot be written, and torch wants that of memory that it shares.
         self.masks = [torch.tensor(sample.loss_mask, device=device) for sample in batch.samples]
         self.rollout = [torch.tensor(sample.rollout_log_probs, device=device) for sample in batch.samples]
-        self.fresh = [sample.oldest_version == sample.newest_version == batch.step for sample in batch.samples]
+        # Old actors are the very weights that the engines had.
+        self.fresh = [
+            bool(batch.old) or one.oldest_version == one.newest_version == batch.step for one in batch.samples
+        ]
         self.off_policy = OffPolicyMetrics(device) if any(sample.reused for sample in batch.samples) else None
         self.trained_tokens = [int(sample.loss_mask.sum()) for sample in batch.samples]
         self.denominators = batch.columns.get("rollout_mask_sums") or rollout_denominators(batch.samples)
         self.reference: dict[int, Tensor] = {}
+        self.teacher: dict[int, Tensor] = {}
         self.old: dict[int, Tensor] = {}
         self.before: dict[int, Tensor] = {}
         self.advantages: dict[int, Tensor] = {}
         self.returns: dict[int, Tensor] = {}
         self.left = {name: dict(enumerate(on_device(column, device))) for name, column in batch.columns.items()}
         self.entropies: dict[int, Tensor] | None = {} if trainee.algorithm.use_rollout_entropy else None
+        self.scores = Scores(trainee, batch, self.kept, self.entropies)
         self.moving: dict[int, bool] = {}
         self.micro_batches: list[list[list[int]]] = []
         self.values: dict[int, Tensor] = {}
@@ -163,30 +169,34 @@ class RolloutStep:
         own, postprocess = functions.at(ADVANTAGE) if has_advantages else None, functions.at(DATA)
         # A KL in the reward enters every advantage, and whitening mixes them: then every rank needs all log-probs.
         # What a user's function looks at is not known.
-        whole = algorithm.kl_coef != 0 or own is not None or (postprocess is not None and has_advantages)
-        own_old = not algorithm.use_rollout_logprobs
+        whole = algorithm.kl_coef != 0 or algorithm.use_opd or own is not None
+        whole = whole or (postprocess is not None and has_advantages)
+        own_old = not algorithm.use_rollout_logprobs or algorithm.get_mismatch_metrics
         own_old = own_old or any(bool(torch.isnan(one).any()) for one in self.rollout)
         if whole:
             self.micro_batches = [self._deal(step.indices) for step in self.steps]
             mine = sorted(self.passes)
-            if algorithm.kl_coef != 0 or self.trainee.reference is not None:
-                self.reference = self._exchange(self._score_reference(mine))
+            if algorithm.kl_coef != 0 or REFERENCE in self.trainee.frozen:
+                self.reference = self.scores.shared(self.scores.frozen(REFERENCE, mine))
             if own_old:
-                self.old = self._exchange(self._score_policy(mine))
+                self.old = self.scores.shared(self.scores.old(mine))
+            if algorithm.use_opd:
+                self._ask_teacher(mine)
         if self.critic is not None:
-            self.values = self._exchange(self.critic.values())
+            self.values = self.scores.shared(self.critic.values())
         if has_advantages:
             self._compute_advantages(own)
         if postprocess is not None:
             self._postprocess(postprocess)
         if has_advantages:
-            self.moving = self._moving()
+            parts = [[one[index] for index in self.kept] for one in (self.advantages, dict(enumerate(self.masks)))]
+            self.moving = dict(zip(self.kept, moves(*parts), strict=True))
         self.micro_batches = [self._deal(self.passing(step.indices)) for step in self.steps]
         if algorithm.use_kl_loss and not whole:
-            self.reference = self._score_reference(self.passes)
+            self.reference = self.scores.frozen(REFERENCE, self.passes)
         # With one update, what the update's own forward pass sees is the policy before it.
         if own_old and not whole and self._looks_back:
-            self.old = self._score_policy(self.passes)
+            self.old = self.scores.old(self.passes)
         if self.entropies is not None:
             self._measure_entropy(self.entropies)
 
@@ -195,14 +205,15 @@ class RolloutStep:
         """Whether the loss needs log-probs before the update that its own pass does not see."""
         algorithm = self.trainee.algorithm
         if algorithm.loss_type == "policy_loss":
-            return len(self.steps) > 1
+            return len(self.steps) > 1 or self.scores.has_older
         return algorithm.loss_type == "custom_loss" and algorithm.compute_advantages_and_returns
 
     def _compute_advantages(self, own: UserFunction | None) -> None:
         algorithm = self.trainee.algorithm
-        before = [self.old.get(index, self.rollout[index]) for index in self.kept]
+        before = [self._before(index) for index in self.kept]
         masks = [self.masks[index] for index in self.kept]
         references = [self.reference[index] for index in self.kept] if algorithm.kl_coef != 0 else None
+        teachers = [self.teacher[index] for index in self.kept] if algorithm.use_opd else None
         if own is None:
             advantages, returns = compute_advantages(
                 torch.tensor([self.samples[index].reward for index in self.kept], device=self.trainee.place.device),
@@ -211,14 +222,21 @@ class RolloutStep:
                 masks,
                 algorithm,
                 values=[self.values[index] for index in self.kept] if self.critic is not None else None,
+                teacher_log_probs=teachers,
             )
         else:
             data = self._rollout_data() | {"kl": token_kls(before, references, masks, algorithm)}
             advantages, returns = own_advantages(own, self.trainee.functions.args, data)
-            if algorithm.normalize_advantages:
-                advantages = whitened(advantages, masks)
+            advantages = finished(advantages, before, masks, algorithm, teacher_log_probs=teachers)
         self.advantages = dict(zip(self.kept, advantages, strict=True))
         self.returns = dict(zip(self.kept, returns, strict=True))
+
+    def _before(self, index: int) -> Tensor:
+        """A sample's log-probs [response] under the policy that is not updated yet, as the loss takes them."""
+        rollout, own = self.rollout[index], self.old.get(index)
+        if own is None:
+            return rollout
+        return known_or_own(rollout, own) if self.trainee.algorithm.use_rollout_logprobs else own
 
     def _postprocess(self, function: UserFunction) -> None:
         """Let the user's function change the columns of the whole step."""
@@ -247,6 +265,7 @@ class RolloutStep:
             "rollout_log_probs": dict(enumerate(self.rollout)),
             "log_probs": self.old,
             "ref_log_probs": self.reference,
+            "teacher_log_probs": self.teacher,
             "advantages": self.advantages,
             "returns": self.returns,
             "values": self.values,
@@ -259,34 +278,20 @@ class RolloutStep:
         """The policy's entropy before the update, of this rank's share of the step."""
         mine = [index for step in self.steps for members in self._deal(step.indices) for index in members]
         if missing := [index for index in mine if index not in entropies]:
-            self._score_policy(missing)
+            self.scores.policy(missing)
         for index in mine:
-            mean = (entropies[index] * (self.masks[index] != 0)).sum() / max(self.trained_tokens[index], 1)
-            self.metrics.add_over_the_step("rollout_entropy", mean * self._weight(index))
+            self._add_mean("rollout_entropy", index, entropies[index])
 
-    def _moving(self) -> dict[int, bool]:
-        """Whether any trained token of a sample has an advantage other than exactly 0."""
-        lengths = np.array([len(self.masks[index]) for index in self.kept])
-        advantages = torch.cat([self.advantages[index] for index in self.kept])
-        masks = torch.cat([self.masks[index] for index in self.kept])
-        nonzero = ((advantages != 0) & (masks != 0)).cpu().numpy()
-        any_of = np.logical_or.reduceat(nonzero, np.cumsum(lengths) - lengths)
-        return dict(zip(self.kept, any_of.tolist(), strict=True))
+    def _add_mean(self, name: str, index: int, values: Tensor) -> None:
+        """A figure over the step: the mean of values [response] over a sample's trained tokens, by its weight."""
+        mean = values.masked_fill(self.masks[index] == 0, 0.0).sum() / max(self.trained_tokens[index], 1)
+        self.metrics.add_over_the_step(name, mean * self._weight(index))
 
-    def _score_policy(self, indices: list[int]) -> dict[int, Tensor]:
-        self.trainee.functions.notify(BEFORE_LOG_PROB, [self.trainee.model], "")
-        return self.trainee.score(self.trainee.model, self.samples, indices, self.temperature, self.entropies)
-
-    def _score_reference(self, indices: list[int]) -> dict[int, Tensor]:
-        if self.trainee.reference is None:
-            raise TrainerError("a KL is on but the trainer was built without a reference model")
-        self.trainee.functions.notify(BEFORE_LOG_PROB, [self.trainee.reference], "ref_")
-        return self.trainee.score(self.trainee.reference, self.samples, indices, self.temperature)
-
-    def _exchange(self, scores: dict[int, Tensor]) -> dict[int, Tensor]:
-        """Scores of all kept samples, from those of this rank and of the others."""
-        lengths = {index: self.samples[index].response_length for index in self.kept}
-        return self.trainee.exchange(scores, lengths)
+    def _ask_teacher(self, mine: Sequence[int]) -> None:
+        """The teacher's log-probs of the whole step, and how far this rank's samples are from them."""
+        self.teacher = self.scores.shared(self.scores.teacher(mine))
+        for index in mine:
+            self._add_mean("opd_reverse_kl", index, self._before(index) - self.teacher[index])
 
     def _optimizer_step(self, number: int, step: OptimizerStep) -> float:
         """One update; the norm of the gradient before clipping."""
@@ -389,8 +394,3 @@ class RolloutStep:
         if self.trainee.algorithm.calculate_per_token_loss:
             return max(1, sum(self.trained_tokens[index] for index in step.indices))
         return step.rollouts
-
-
-def known_or_own(rollout: Tensor, own: Tensor) -> Tensor:
-    """The engine's log-probs [response]; the trainer's own where there are none (NaN), for a ratio of 1."""
-    return torch.where(torch.isnan(rollout), own.to(rollout.dtype), rollout)

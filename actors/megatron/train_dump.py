@@ -52,6 +52,7 @@ def _shard(step: RolloutStep) -> dict[str, Any]:
     mine = sorted(passes | {index for index in unmoved if index % data.size() == data.rank()})
     where = {index: place for place, index in enumerate(mine)}
     columns = {"log_probs": step.old | step.before, "ref_log_probs": step.reference, "advantages": step.advantages}
+    columns["teacher_log_probs"] = step.teacher
     if step.critic is not None:
         columns |= {"values": step.values, "returns": step.returns}
     return {

@@ -18,6 +18,7 @@ from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import install, on_cpu
 from actors.megatron.data_split import packing_rule
 from actors.megatron.forward import MicroBatch, pack, response_log_probs
+from actors.megatron.frozen_model import FrozenModel
 from schemas.errors import TrainerError
 from slime_events.algorithms.packing import micro_batches
 from slime_events.core.config.algorithm import AlgorithmSettings
@@ -116,8 +117,8 @@ class Critic:
 
 @dataclass(frozen=True, slots=True)
 class Trainee:
-    """Model, optimizer and schedule are Megatron's; reference is there when a KL needs it, critic where the estimator
-    needs values. functions: the user's.
+    """Model, optimizer and schedule are Megatron's. frozen: other models that are asked for log-probs, by name. critic:
+    there where the estimator needs values. functions: the user's.
     """
 
     architecture: Architecture
@@ -125,7 +126,7 @@ class Trainee:
     algorithm: AlgorithmSettings
     place: Place
     model: DistributedDataParallel
-    reference: torch.nn.Module | None
+    frozen: Mapping[str, FrozenModel]
     optimizer: Any
     scheduler: Any
     functions: TrainerFunctions
@@ -163,15 +164,3 @@ class Trainee:
             if entropies is not None:
                 entropies.update(zip(members, entropy, strict=True))
         return scores
-
-    def exchange(self, scores: Mapping[int, Tensor], lengths: Mapping[int, int]) -> dict[int, Tensor]:
-        """Scores of all samples, float32 [response] each, from those of this rank and of the others. lengths: response
-        tokens of every sample, by index.
-        """
-        flat = torch.zeros(sum(lengths.values()), device=self.place.device)
-        views = dict(zip(lengths, torch.split(flat, list(lengths.values())), strict=True))
-        for index, score in scores.items():
-            views[index].copy_(score)
-        if self.place.data.size() > 1:
-            dist.all_reduce(flat, group=self.place.data)
-        return views

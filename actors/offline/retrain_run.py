@@ -20,6 +20,7 @@ from actors.offline.retrainer import (
     MakeRanks,
     begin,
     far_from,
+    past_versions,
     retrain_steps,
     run_steps,
     same_digests,
@@ -79,7 +80,7 @@ async def retrain(
     begun = time.perf_counter() if begun is None else begun
     chain = await read_chain(opened.log)
     settings = with_topology(opened.settings, wanted.tensor, wanted.ranks)
-    exact, steps, save = is_same(settings, opened.settings), _steps(chain, wanted), wanted.save
+    exact, steps, save, base = is_same(settings, opened.settings), _steps(chain, wanted), wanted.save, wanted.from_base
     if save is not None and not exact:
         raise ImpossibleCombination("--save-version makes weights that the run had: only the run's own topology can")
     trained, saved = list[Retrained](), tuple[str, ...]()
@@ -92,17 +93,17 @@ async def retrain(
         (partial(same_digests, folder_of=partial(weights_folder, opened, chain)), SAME)
     )
     if not exact:
-        judging = _by_distance(opened, chain, steps, wanted.from_base, make_ranks)
-    async with judging as (judge, compared), make_ranks(settings) as ranks:
+        judging = _by_distance(opened, chain, steps, base, make_ranks)
+    async with judging as (judge, compared), make_ranks(settings) as ranks, past_versions(opened, chain) as past:
         building = time.perf_counter() - begun
-        first = await begin(opened, chain, ranks, newest=steps.start, from_base=wanted.from_base, exact=exact)
+        first = await begin(opened, chain, ranks, newest=steps.start, past=past, from_base=base, exact=exact)
         middle = first if save is None else save.version
-        ended = await retrain_steps(ranks, judge, run_steps(opened, chain, range(first, middle)), judged)
+        ended = await retrain_steps(ranks, judge, run_steps(opened, chain, range(first, middle)), judged, past=past)
         if ended is None and save is not None:
             saved = await _save(ranks, settings, save)
         if ended is None:
             rest = run_steps(opened, chain, range(middle, steps.stop))
-            await retrain_steps(ranks, judge, rest, judged, ends=is_changed)
+            await retrain_steps(ranks, judge, rest, judged, ends=is_changed, past=past)
     report = Report(
         run=opened.run,
         origin=_origin(first, chain),
@@ -133,10 +134,10 @@ async def _by_distance(
         return
     with tempfile.TemporaryDirectory(prefix="slime-events-retrain-") as folder:
         store = WeightStore(folder, durable=False)
-        async with make_ranks(opened.settings) as ranks:
-            first = await begin(opened, chain, ranks, newest=steps.start, from_base=from_base)
+        async with make_ranks(opened.settings) as ranks, past_versions(opened, chain) as past:
+            first = await begin(opened, chain, ranks, newest=steps.start, past=past, from_base=from_base)
             own = run_steps(opened, chain, range(first, steps.stop))
-            if wrong := await retrain_steps(ranks, partial(same_digests, keep=store), own):
+            if wrong := await retrain_steps(ranks, partial(same_digests, keep=store), own, past=past):
                 raise TrainerError(
                     f"step {wrong.step} differs from what was committed on the run's own topology already: "
                     f"{', '.join(map(str, wrong.differences))}"

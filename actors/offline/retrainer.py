@@ -12,11 +12,13 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
 
 from actors.learner.followed_batches import FollowedBatches
+from actors.offline.retrained_versions import RetrainedVersions
 from actors.trainer.checkpoints import CheckpointFolders, restore
 from actors.trainer.ranks import Ranks, train
 from schemas.batches import BatchSealed
@@ -31,7 +33,7 @@ from slime_events.analysis.retrain.difference import (
     Distance,
     Retrained,
     distance,
-    function_differences,
+    part_differences,
     training_differences,
 )
 from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_step, recorded_steps
@@ -124,7 +126,7 @@ def same_digests(
     weights = keep.write(committed.version, tensors, committed.step).digest if keep else digest_of(tensors)
     trained = training_differences(committed, Digests(weights, result.optimizer_digest, result.critic_digest))
     if trained:  # equal bits need no reason
-        trained = function_differences(committed, result.functions) + trained
+        trained = part_differences(committed, result.functions, result.models) + trained
     differences = step.differences + trained
     if weights == committed.weights_digest:
         return differences, None
@@ -148,10 +150,12 @@ async def retrain_steps(
     steps: AsyncGenerator[RecordedStep, None],
     on_step: Callable[[Retrained], None] = lambda step: None,
     ends: Callable[[Retrained], object] = lambda step: step.differences,
+    *,
+    past: RetrainedVersions | None = None,
 ) -> Retrained | None:
     """Train them; the step at which it ends, by default the first that differs, or None. The ranks have trained it
-    then, and perhaps the one after it. on_step: called with every judged step, in order. Raises what the ranks and the
-    log raise.
+    then, and perhaps the one after it. on_step: called with every judged step, in order. past: as given to `begin`.
+    Raises what the ranks and the log raise.
     """
 
     def judged(step: RecordedStep, result: StepResult, tensors: list[TensorBytes], seconds: float) -> Retrained:
@@ -175,13 +179,16 @@ async def retrain_steps(
                 return untrained
             building = asyncio.ensure_future(anext(steps, None))
             begun = time.perf_counter()
-            training = asyncio.ensure_future(train(ranks, step.batch))
+            batch = past.weights.given(step.batch) if past else step.batch
+            training = asyncio.ensure_future(train(ranks, batch))
             wrong = await report(judging)
             result = await training
             if wrong:
                 return wrong
             # Copied: the tensors of a rank in this process would change with its next step.
             tensors = [(name, dtype, shape, bytes(data)) for name, dtype, shape, data in await ranks.export_weights()]
+            if past:
+                await asyncio.to_thread(past.keep, step.committed.version, tensors)
             seconds = time.perf_counter() - begun
             judging = asyncio.ensure_future(asyncio.to_thread(judged, step, result, tensors, seconds))
         return await report(judging)
@@ -224,9 +231,12 @@ async def ranks_at(
     """
     chain = await read_chain(opened.log)
     chain.check(version)
-    begun = await begin(opened, chain, ranks, newest=version, from_base=from_base)
-    steps = run_steps(opened, chain, range(begun, version))
-    if wrong := await retrain_steps(ranks, same_digests, steps, on_step):
+    async with past_versions(opened, chain) as past:
+        begun = await begin(opened, chain, ranks, newest=version, from_base=from_base, past=past)
+        wrong = await retrain_steps(
+            ranks, same_digests, run_steps(opened, chain, range(begun, version)), on_step, past=past
+        )
+    if wrong:
         raise TrainerError(
             f"step {wrong.step} of run {opened.run} differs from what was committed: "
             f"{', '.join(map(str, wrong.differences))}: see `slime-events retrain {opened.where}`. Take a version that "
@@ -238,8 +248,20 @@ async def ranks_at(
     return Digests(weights, await ranks.optimizer_digest(), await ranks.critic_digest())
 
 
+def past_versions(opened: OpenedRun, chain: Chain) -> AbstractAsyncContextManager[RetrainedVersions]:
+    """For `begin` and the steps after it."""
+    return RetrainedVersions.of(opened.settings, chain, partial(weights_folder, opened, chain))
+
+
 async def begin(
-    opened: OpenedRun, chain: Chain, ranks: Ranks, *, newest: int, from_base: bool = False, exact: bool = True
+    opened: OpenedRun,
+    chain: Chain,
+    ranks: Ranks,
+    *,
+    newest: int,
+    past: RetrainedVersions,
+    from_base: bool = False,
+    exact: bool = True,
 ) -> int:
     """Bring ranks to the nearest checkpoint at or before `newest`, or to the run's beginning; the version that it is.
 
@@ -248,13 +270,16 @@ async def begin(
     """
     trained = chain.trained if exact else _by_weights(chain.trained)
     trained = replace(trained, saved={}) if from_base else trained
-    version = await restore(ranks, trained, _folders(opened, trained), newest=newest)
+    folders = _folders(opened, trained)
+    version = await restore(ranks, trained, folders, newest=newest, lacks=past.weights.lacking)
     first = chain.trained.published.get(version)
     if version == 0 and first is not None and (weights := digest_of(await ranks.export_weights())) != first.digest:
         raise TrainerError(
             f"the run began with weights {first.digest}, but the base checkpoint has {weights}: give the one that it "
             "began with (--hf-checkpoint FOLDER)"
         )
+    if past.weights.is_needed:
+        await asyncio.to_thread(past.keep, version, await ranks.export_weights())
     return version
 
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,18 +49,25 @@ class CheckpointFolders:
             shutil.rmtree(gone, ignore_errors=True)
 
 
-async def restore(ranks: Ranks, trained: TrainingState, folders: CheckpointFolders, *, newest: int) -> int:
+async def restore(
+    ranks: Ranks,
+    trained: TrainingState,
+    folders: CheckpointFolders,
+    *,
+    newest: int,
+    lacks: Callable[[int], str | None] = lambda version: None,
+) -> int:
     """Load a checkpoint of version `newest` or before, or go back to the beginning; the version of the ranks then.
 
     The beginning is the base checkpoint; a branch's is a checkpoint of the version that it branched off from, which was
     put into its folder before its trainer was started. A checkpoint that is incomplete, does not fit or has other
-    digests than were committed is passed over. The ranks must be as they were built. Raises TrainerError where a branch
-    has lost its beginning too.
+    digests than were committed is passed over, and so is one that `lacks` something else, in words. The ranks must be
+    as they were built. Raises TrainerError where a branch has lost its beginning too.
     """
     touched = False
     for version in sorted((v for v in trained.saved if v <= newest), reverse=True):
         saved = trained.saved[version]
-        reason = "it is not what was committed" if not trained.matches(saved) else None
+        reason = "it is not what was committed" if not trained.matches(saved) else lacks(version)
         if reason is None:
             touched = True
             reason = await _load(ranks, saved, folders.find(saved))

@@ -70,7 +70,7 @@ class Ranks:
 async def train(ranks: Ranks, batch: TrainBatch) -> StepResult:
     """One rollout step. An empty batch, which only a learner has, leaves everything as it is."""
     if not batch.samples:
-        return StepResult({"samples": 0.0}, await ranks.optimizer_digest(), {}, await ranks.critic_digest())
+        return StepResult({"samples": 0.0}, await ranks.optimizer_digest(), critic_digest=await ranks.critic_digest())
     return await ranks.train(batch)
 
 

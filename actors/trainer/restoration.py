@@ -11,7 +11,7 @@ main weights follow the weights that were loaded (`TrainerRank.load_weights`).
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from actors.trainer.checkpoints import CheckpointFolders, restore
 from actors.trainer.ranks import Ranks, train
@@ -42,9 +42,11 @@ class Restoration:
         self._furthest: Distance | None = None
         self.digests = Digests("", "")
 
-    async def begin(self, folders: CheckpointFolders, *, newest: int) -> int:
+    async def begin(
+        self, folders: CheckpointFolders, *, newest: int, lacks: Callable[[int], str | None] = lambda version: None
+    ) -> int:
         """Load a checkpoint of version `newest` or before, or begin anew; the version of the ranks. See `restore`."""
-        self._first = await restore(self._ranks, self._trained, folders, newest=newest)
+        self._first = await restore(self._ranks, self._trained, folders, newest=newest, lacks=lacks)
         saved, committed = self._trained.saved.get(self._first), self._trained.committed.get(self._first)
         self.digests = committed or self.digests
         if saved is not None and committed is not None:

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from actors.trainer.checkpoints import CheckpointFolders
+from actors.trainer.past_weights import PastWeights
 from actors.trainer.ranks import Ranks, train
 from actors.trainer.restoration import Restoration
 from schemas.batches import BatchSealed
@@ -32,6 +33,8 @@ from schemas.weights import WeightsPublished
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.run.run_address import RunAddress
+from slime_events.core.train_batch import StoredVersion
+from slime_events.loop.training.past_versions import NO_PAST, PastVersions
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.loop.training.training_state import Digests, TrainingState, digests_of, read_training_state
 from storage.blobs import BlobStore
@@ -49,6 +52,7 @@ class TrainerPlan:
     publish_every, checkpoint_every: versions; None saves none. retention: which weights stay, beside those of a
     checkpoint that does; None keeps all. checkpoint_retention: which checkpoints stay. exact: a step that is trained
     again and comes out otherwise ends the run. shows: a user's function is shown each version before it is published.
+    past: versions that steps need beside their own.
     """
 
     steps: int
@@ -59,6 +63,7 @@ class TrainerPlan:
     checkpoint_retention: Retention | None = None
     exact: bool = False
     shows: bool = False
+    past: PastVersions = NO_PAST
 
     @classmethod
     def of(cls, settings: TrainSettings, checkpoints: str, *, evaluated: int = 0) -> TrainerPlan:
@@ -75,6 +80,7 @@ class TrainerPlan:
             saved if saved.newest else None,
             trainer.exact,
             trainer.custom_update_weight_post_write_path is not None,
+            PastVersions.of(settings),
         )
 
     def publishes(self, version: int) -> bool:
@@ -102,6 +108,7 @@ class Trainer:
         self._folders = CheckpointFolders(plan.checkpoints)
         self._trained = TrainingState()
         self._saved = set[int]()
+        self._past = PastWeights(plan.past, 0, self._stored)
         self._to_write = -1
         self._shown: dict[str, str] = {}
         self._version = self._published = -1
@@ -128,6 +135,7 @@ class Trainer:
         """Train until the run is over; the version reached."""
         self._trained = await read_training_state(self._worker)
         self._saved = set(self._trained.saved)
+        self._past = PastWeights(self.plan.past, self._trained.first, self._stored)
         if self._trained.over:
             return self._trained.version
         await self._begin()
@@ -150,21 +158,38 @@ class Trainer:
         newest = trained.version if self._to_write < 0 else self._to_write
         needed = (trained.version, self._to_write)
         self._restoration = Restoration(self._ranks, self._store, trained, needed=needed, exact=self.plan.exact)
-        self._version = await self._restoration.begin(self._folders, newest=newest)
+        self._version = await self._restoration.begin(self._folders, newest=newest, lacks=self._past.lacking)
         first = trained.published.get(trained.first)
         if self._version > trained.first:
             if self._to_write == self._version:
                 await self._write(self._version)
         elif first is None:
             self._published = trained.first
-            await self._worker.append([self._as_published(await self._write(self._published))])
+            published = self._as_published(await self._write(self._published))
+            await self._worker.append([published])
+            trained.apply(published)
         elif (weights := await self._digest(self._version)) != first.digest:
             raise TrainerError(
                 f"the run began with weights {first.digest}, but the base checkpoint has {weights} now: give the "
                 "one that it began with"
             )
+        await self._keep_stored()
         if self._version == trained.version > trained.first:
             await self._restored()
+
+    async def _keep_stored(self) -> None:
+        """Write the version of the ranks again where later steps need it and retention has removed it."""
+        if self._past.to_store(self._version):
+            await self._write(self._version)
+
+    def _stored(self, version: int) -> StoredVersion | None:
+        """A version of this run, where its files are there."""
+        published, committed = self._trained.published.get(version), self._trained.committed.get(version)
+        digest = published.digest if published else committed.weights if committed else ""
+        try:
+            return StoredVersion(version, self._store.folder(version, digest), digest) if digest else None
+        except WeightsDamaged:
+            return None
 
     def _is_stored(self, published: WeightsPublished) -> bool:
         """Whether engines can load the version. Damaged files are removed, to be written again."""
@@ -225,10 +250,11 @@ class Trainer:
         """Train a step that is in the log already; the ranks have its weights then."""
         if committed.step not in self._batches.sealed or committed.step != self._version:
             raise TrainerError(f"step {committed.step} was committed, but the log holds no batch or no step before it")
-        await self._restoration.train(committed, await self._batches.made(committed.step))
+        await self._restoration.train(committed, self._past.given(await self._batches.made(committed.step)))
         self._version, digests = committed.version, self._restoration.digests
         if self._version == self._to_write:
             await self._write(self._version)
+        await self._keep_stored()
         is_newest = self._version == self._trained.version
         if is_newest:
             await self._restored()
@@ -268,7 +294,7 @@ class Trainer:
     async def _step(self, sealed: BatchSealed) -> None:
         """Train a batch, and commit the step with its weights."""
         begun = time.perf_counter()
-        batch = await self._batches.made(sealed.step)
+        batch = self._past.given(await self._batches.made(sealed.step))
         built = time.perf_counter()
         result = await train(self._ranks, batch)
         trained = time.perf_counter()
@@ -288,6 +314,7 @@ class Trainer:
             metrics=result.metrics,
             seconds=seconds,
             functions=result.functions,
+            models=result.models,
             critic_digest=result.critic_digest,
         )
         due = self.plan.publishes(version)
@@ -296,6 +323,8 @@ class Trainer:
         fence = Fence(self._about(sealed.step), position if sealed.step == first else 0)
         enclose = self._worker.enclose
         await self._worker.log.append([Append(enclose(committed), fence), *(once(enclose(one)) for one in published)])
+        for event in (committed, *published):
+            self._trained.apply(event)
         if due:
             self._published = version
         self._version = version
@@ -311,7 +340,9 @@ class Trainer:
             self._folders.remove(gone)
             self._saved.difference_update(gone)
         if weights is not None:
-            self._store.remove(weights.removable(self._store.versions(), pinned={self._published, *self._saved}))
+            going_on = {self._version, *self._saved}
+            pinned = {self._published, *going_on}.union(*map(self._past.needed_at, going_on))
+            self._store.remove(weights.removable(self._store.versions(), pinned=pinned))
 
     async def _checkpoint(self, digests: Digests) -> None:
         """Save the version that the ranks are at, if it is due. Saved again, it is the same event."""

@@ -28,7 +28,8 @@ from serve_apps.generate.session import Session
 from serve_apps.rollout import Prompts, Rollout, RolloutContext, Suspended
 from slime_events.core.trajectory import Fetch, content_digest, mask_older_versions
 from slime_events.plugins.args_view import ArgsView, CallArgs
-from slime_events.plugins.rewards.outcome import outcome_event, signed, value_of
+from slime_events.plugins.rewards.outcome import outcome_event, signed
+from slime_events.plugins.rewards.teacher import graded
 from slime_events.plugins.sample import Sample, Status, carried
 from slime_events.plugins.sample_view import completed_sample, given_metadata, sample_to_make
 from storage.cancellation import check_cancelled
@@ -340,7 +341,7 @@ class CustomGenerate:
         key = (self._args.eval_reward_key if request.purpose is Purpose.EVAL else None) or self._args.reward_key
         name, digest = function.name, function.digest
         return [
-            outcome_event(event.sample, event.group, signed(value_of(sample.reward, key), name, digest))
+            outcome_event(event.sample, event.group, signed(graded(sample.reward, sample, key), name, digest))
             for sample, event in zip([*samples[1:], samples[0]], events, strict=True)
             if sample.reward is not None
         ]

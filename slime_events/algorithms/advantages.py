@@ -8,6 +8,7 @@ from torch import Tensor
 from schemas.errors import ImpossibleCombination
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.algorithms.objective import approx_kl
+from slime_events.algorithms.opd import distilled
 from slime_events.algorithms.segments import Segments
 from slime_events.core.config.algorithm import AlgorithmSettings
 
@@ -26,25 +27,25 @@ def compute_advantages(
     settings: AlgorithmSettings,
     *,
     values: list[Tensor] | None = None,
+    teacher_log_probs: list[Tensor] | None = None,
     all_reduce: AllReduce | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Advantages and returns of each sample, float32 [response] each, on the device of the masks, without gradient.
 
     rewards: [samples], already normalised over their groups. log_probs: the policy before the update, [response]
     each; ref_log_probs: the reference model's, needed when `kl_coef` is not 0; values: a critic's before the update,
-    where the estimator needs them. With `normalize_advantages` advantages are whitened over every trained token given
-    here and, through `all_reduce`, on the other data parallel ranks: call it once with the whole step, not per micro
-    batch. Returns are what a critic learns: advantage + value, never whitened.
-    Raises TrainerError for lengths that disagree and ImpossibleCombination for a KL without a reference.
+    where the estimator needs them; teacher_log_probs: with `use_opd`. With `normalize_advantages` advantages are
+    whitened over every trained token given here and, through `all_reduce`, on the other data parallel ranks: call it
+    once with the whole step, not per micro batch. Returns are what a critic learns: the estimator's advantage + value.
+    Raises TrainerError for lengths that disagree and ImpossibleCombination for a KL without a reference or a teacher.
     """
     segments = Segments.of(loss_masks)
     kl = token_kl(log_probs, ref_log_probs, segments, settings)
     known = None if values is None else torch.cat(values).to(kl)
     flat = estimator_of(settings).advantage(rewards.to(kl), kl, segments, settings, known)
     returns = flat if known is None else flat + known
-    if settings.normalize_advantages:
-        flat = masked_whiten(flat, segments.mask, all_reduce)
-    return segments.split(flat), segments.split(returns)
+    advantages = _finished(flat, log_probs, teacher_log_probs, segments, settings, all_reduce)
+    return segments.split(advantages), segments.split(returns)
 
 
 def token_kl(
@@ -70,10 +71,40 @@ def token_kls(
     return segments.split(token_kl(log_probs, ref_log_probs, segments, settings))
 
 
-def whitened(advantages: list[Tensor], loss_masks: list[Tensor]) -> list[Tensor]:
-    """`masked_whiten` over the trained tokens of all samples given, [response] each."""
+def finished(
+    advantages: list[Tensor],
+    log_probs: list[Tensor],
+    loss_masks: list[Tensor],
+    settings: AlgorithmSettings,
+    *,
+    teacher_log_probs: list[Tensor] | None = None,
+) -> list[Tensor]:
+    """A user's own advantages, [response] each, with what follows after every estimator: `use_opd`, then
+    `normalize_advantages`. Arguments as `compute_advantages`.
+    """
     segments = Segments.of(loss_masks)
-    return segments.split(masked_whiten(torch.cat(advantages), segments.mask))
+    return segments.split(_finished(torch.cat(advantages), log_probs, teacher_log_probs, segments, settings))
+
+
+def _finished(
+    flat: Tensor,
+    log_probs: list[Tensor],
+    teacher_log_probs: list[Tensor] | None,
+    segments: Segments,
+    settings: AlgorithmSettings,
+    all_reduce: AllReduce | None = None,
+) -> Tensor:
+    if settings.use_opd:
+        flat = distilled(flat, log_probs, teacher_log_probs, segments, settings.opd_kl_coef)
+    return masked_whiten(flat, segments.mask, all_reduce) if settings.normalize_advantages else flat
+
+
+def moves(advantages: list[Tensor], loss_masks: list[Tensor]) -> list[bool]:
+    """Of each sample whether any trained token has an advantage other than exactly 0."""
+    segments = Segments.of(loss_masks)
+    nonzero = (torch.cat(advantages) != 0) & segments.mask
+    moved: list[bool] = (segments.pad(nonzero.float()).sum(1) > 0).tolist()
+    return moved
 
 
 def masked_whiten(

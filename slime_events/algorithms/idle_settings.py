@@ -13,7 +13,8 @@ DEFAULTS = AlgorithmSettings()
 _OF_THE_POLICY_LOSS = (
     *("advantage_estimator", "eps_clip", "eps_clip_high", "eps_clip_c", "kl_coef", "kl_loss_type", "use_unbiased_kl"),
     *("gamma", "lambd", "normalize_advantages", "rewards_normalization", "grpo_std_normalization"),
-    *("use_rollout_logprobs", "tis_clip", "tis_clip_low", "opsm_delta", "value_clip", "num_critic_only_steps"),
+    *("use_rollout_logprobs", "keep_old_actor", "ref_update_interval", "opd_kl_coef", "tis_clip", "tis_clip_low"),
+    *("opsm_delta", "value_clip", "num_critic_only_steps"),
 )
 _OF_A_CRITIC = ("critic_load", "critic_lr", "critic_lr_warmup_iters", "critic_num_nodes", "critic_num_gpus_per_node")
 
@@ -59,6 +60,10 @@ def _idle(settings: AlgorithmSettings) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("use_unbiased_kl",), "use_kl_loss is not set"
     if not (settings.use_tis or settings.custom_tis_function_path):
         yield ("tis_clip", "tis_clip_low"), "use_tis is not set"
+    if settings.use_rollout_logprobs:
+        yield ("keep_old_actor",), "use_rollout_logprobs takes the engine's log-probs as the old policy's"
+    if not settings.use_opd:
+        yield ("opd_kl_coef",), "use_opd is not set"
     if not settings.use_opsm:
         yield ("opsm_delta",), "use_opsm is not set"
 
@@ -72,7 +77,7 @@ def _of_the_advantage(settings: AlgorithmSettings) -> Iterator[tuple[tuple[str, 
     if not estimator.takes_kl:
         yield ("kl_coef",), f"advantage_estimator {name} takes no KL from the reward; use_kl_loss adds one to the loss"
     if not settings.use_kl_loss and not (estimator.takes_kl and settings.kl_coef):
-        yield ("kl_loss_type",), "no KL to the reference is taken"
+        yield ("kl_loss_type", "ref_update_interval"), "no KL to the reference is taken"
     pair = [0.0, 1.0]
     if estimator.reward_normalisation(pair, settings) == pair:
         names = ("rewards_normalization", "grpo_std_normalization")

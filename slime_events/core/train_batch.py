@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from schemas.rollouts import WeightSpan
+
 
 @dataclass(frozen=True, slots=True)
 class TrainSample:
@@ -19,6 +21,7 @@ class TrainSample:
     engine made. reward: after normalisation over its group (slime's post-process); raw_reward: as graded. rollout:
     shared by fan-out siblings; a step counts rollouts.
     oldest_version, newest_version: of the weights that made its tokens. reused: recorded by another run.
+    teacher_log_probs: float32 [response], where its grader asked a teacher. spans: which version made which tokens.
     """
 
     sample: str
@@ -34,6 +37,8 @@ class TrainSample:
     newest_version: int
     truncated: bool = False
     reused: bool = False
+    teacher_log_probs: npt.NDArray[np.float32] | None = None
+    spans: tuple[WeightSpan, ...] = ()
 
     @property
     def total_length(self) -> int:
@@ -42,27 +47,42 @@ class TrainSample:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredVersion:
+    """A weight version of this run in a Hugging Face folder. digest: of its weights, sha256 (hex)."""
+
+    version: int
+    folder: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class TrainBatch:
     """The batch of one `batch.sealed`: `step` makes version `step + 1` from version `step`.
 
     temperature: of the rollouts; engine and trainer take log-probs of logits / temperature. columns: by name, what a
     user's function made of the samples for others of his in the trainer: an array or a value for each of them.
+    reference: what the reference model is at this step, where it follows the policy. old: the older versions that made
+    some of its tokens, where these have old log-probs of their own; see `PastVersions`.
     """
 
     step: int
     samples: tuple[TrainSample, ...]
     temperature: float = 1.0
     columns: dict[str, list[Any]] = field(default_factory=dict)
+    reference: StoredVersion | None = None
+    old: tuple[StoredVersion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """metrics: by name, the same on every rank (seconds: the slowest rank's). optimizer_digest: of all ranks' state.
-    functions: a user's own that had a part in it, sha256 of their source by the setting that names them. critic_digest:
-    of its weights and its optimizer's state, where there is one.
+    functions: a user's own that had a part in it, sha256 of their source by the setting that names them. models: those
+    that gave log-probs beside the policy, digest of their weights by name. critic_digest: of a critic's weights and its
+    optimizer's state.
     """
 
     metrics: dict[str, float]
     optimizer_digest: str
     functions: dict[str, str] = field(default_factory=dict)
+    models: dict[str, str] = field(default_factory=dict)
     critic_digest: str = ""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from schemas.arrays import Array
 from schemas.errors import RunNotFound, StorageError
 from schemas.ids import requested_sample
+from schemas.rewards import RewardAssigned
 from schemas.rollouts import (
     RolloutCompleted,
     RolloutFailed,
@@ -53,7 +54,8 @@ class Trajectory:
 
     position: of the newest event folded in, the fence of the next. attempt: of the newest request. rollout: the
     requested sample, where this is a further one of its rollout. reused: recorded by another run. requested_prompt: of
-    the request, where the rollout ended with another prompt; prompt_text: the text of that other.
+    the request, where the rollout ended with another prompt; prompt_text: the text of that other. teacher_log_probs: as
+    its reward has them.
     """
 
     sample: str
@@ -69,6 +71,7 @@ class Trajectory:
     reused: bool = False
     requested_prompt: Array | None = None
     prompt_text: str = ""
+    teacher_log_probs: Array | None = None
     _tokens: _Growing = field(default_factory=lambda: _Growing(np.int32), repr=False)
     _log_probs: _Growing = field(default_factory=lambda: _Growing(np.float32), repr=False)
 
@@ -136,10 +139,13 @@ class Trajectories:
         self.by_sample: dict[str, Trajectory] = {}
 
     def apply(self, event: object, position: int) -> None:
-        """Fold one event in; types that are not `FOLDED` are ignored."""
+        """Fold one event in; but for a teacher's log-probs of a reward, types that are not `FOLDED` are ignored."""
         if isinstance(event, RolloutRequested):
             requested = self.by_sample.setdefault(event.sample, Trajectory(event.sample, event.prompt))
             requested.attempt, requested.position = event.attempt, position
+        elif isinstance(event, RewardAssigned):
+            if event.teacher_log_probs is not None and (graded := self.by_sample.get(event.sample)) is not None:
+                graded.teacher_log_probs = event.teacher_log_probs
         elif isinstance(event, FOLDED):
             known = self.by_sample.get(event.sample)
             if known is None and isinstance(event, RolloutCompleted):

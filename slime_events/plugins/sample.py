@@ -106,8 +106,9 @@ class Sample:
     """One response to one prompt.
 
     `tokens` is prompt + response (ids); `loss_mask` (0/1) and `rollout_log_probs` (nats, of logits / temperature)
-    are aligned with the response, the last `response_length` of them. Those of images, expert routing, top-p replay and
-    teachers are for code that knows slime's fields: nothing here fills them in.
+    are aligned with the response, the last `response_length` of them. So are `teacher_log_probs` (nats), which a reward
+    function sets for the trainer. Those of images, expert routing and top-p replay are for code that knows slime's
+    fields: nothing here fills them in.
     """
 
     group_index: int | None = None

@@ -66,6 +66,9 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
     "slime.rollout.fully_async_rollout": {
         "generate_rollout_fully_async": "serve_apps.generate.slime_rollout:generate_rollout",
     },
+    "slime.rollout.on_policy_distillation": {
+        name: f"slime_events.plugins.rewards.teacher:{name}" for name in ("post_process_rewards", "reward_func")
+    },
     "slime.rollout.data_source": {
         "DataSource": "slime_events.loop.prompts.data_source:DataSource",
         "RolloutDataSource": "slime_events.loop.prompts.data_source:RolloutDataSource",
@@ -93,8 +96,13 @@ Targets are names only: a file that holds a reward beside its generate function 
 """
 
 _FILTERS = "slime.rollout.filter_hub.dynamic_sampling_filters"
+_DISTILLATION = "slime.rollout.on_policy_distillation"
 SLIME_PATHS: dict[str, str] = {
-    **{f"{_FILTERS}.{name}": target for name, target in SLIME_MODULES[_FILTERS].items()},
+    **{
+        f"{module}.{name}": target
+        for module in (_FILTERS, _DISTILLATION)
+        for name, target in SLIME_MODULES[module].items()
+    },
     **TRAINER_PATHS,
 }
 """slime's dotted paths as they stand in its command lines, and the functions here that do the same."""

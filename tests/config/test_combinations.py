@@ -27,6 +27,12 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
         ("--global-batch-size 64 --num-steps-per-rollout 3", "64 x 3"),
         ("--num-steps-per-rollout 3", "does not hold"),
         ("--kl-coef 0.1 --kl-loss-coef 0.1 --use-kl-loss", "kl_coef|kl_loss_coef"),
+        ("--opd-type megatron", "opd_type|use_opd"),
+        ("--opd-teacher-load t", "opd_teacher_load|use_opd"),
+        ("--use-opd --opd-type megatron", "opd_type megatron|opd_teacher_load"),
+        ("--use-opd", "opd_type sglang|slime.rollout.on_policy_distillation.reward_func"),
+        ("--use-opd --opd-type sglang --opd-teacher-load t --custom-rm-path a.b", "opd_type sglang|opd_teacher_load"),
+        ("--use-opd --opd-teacher-load t --loss-type sft_loss", "use_opd|supervised"),
         ("--use-rollout-logprobs --use-tis", "use_rollout_logprobs|use_tis"),
         ("--supervised --prompt-data p", "supervised|policy_loss"),
         ("--supervised --loss-type sft_loss", "supervised|prompt_data"),
@@ -153,6 +159,20 @@ def test_one_sentence_names_both_sides(line: str, both: str) -> None:
 )
 def test_what_lies_at_the_edge_is_possible(line: str) -> None:
     assert impossible(parse_train(shlex.split(f"{LEAST} {line}")).settings) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        ("--opd-teacher-load t", "megatron"),
+        ("--custom-rm-path a.b", "sglang"),
+        ("--opd-type sglang --custom-rm-path a.b", "sglang"),
+    ],
+)
+def test_where_a_teacher_runs_follows_from_where_it_is(line: str, where: str) -> None:
+    parsed = parse_train(shlex.split(f"{LEAST} --use-opd --rollout-temperature 0.5 {line}"))
+    assert parsed.settings.algorithm.opd_type == where
+    assert any("temperature 1" in note for note in parsed.notes) is (where == "sglang")
 
 
 def test_epochs_are_of_a_file() -> None:

@@ -17,7 +17,7 @@ from actors.trainer.ranks import rendezvous_address
 from slime_events.core.config.algorithm import AlgorithmSettings
 from tests.megatron.tiny import make_batch, settings_for
 
-# A reward KL, whitening and two optimizer steps send log-probs, advantages and ratios through every exchange.
+# A reward KL, a teacher, whitening and two optimizer steps send log-probs and advantages through every exchange.
 ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "grpo": ({}, {}),
     "exchange": (
@@ -27,6 +27,8 @@ ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "normalize_advantages": True,
             "entropy_coef": 0.01,
             "calculate_per_token_loss": True,
+            "use_opd": True,
+            "opd_type": "megatron",
         },
         {"num_steps_per_rollout": 2, "balance_data": True},
     ),
@@ -45,6 +47,7 @@ def run(model: Path, out: Path, kind: str, case: str, rank: int, world_size: int
     """
     algorithm, settings = ALGORITHMS[case]
     parallel = PARALLEL[kind] if world_size > 1 else {}
+    parallel = parallel | ({"opd_teacher_load": str(model)} if "use_opd" in algorithm else {})
     trainer = TrainerRank(
         settings_for(model, **settings, **parallel), AlgorithmSettings(**algorithm), rank, world_size, master
     )

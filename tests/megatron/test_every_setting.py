@@ -67,6 +67,8 @@ TRAINED: dict[str, tuple[Given, Any]] = {
     "rs_veto_threshold": (REJECTING, 0.9),
     "use_opsm": (OFF_POLICY, True),
     "opsm_delta": (OFF_POLICY | {"use_opsm": True}, 100.0),
+    "use_opd": ({}, True),
+    "opd_kl_coef": ({"use_opd": True}, 0.5),
 }
 """A setting: settings with which it counts, and a value that is not the default."""
 SEALED: dict[str, tuple[Given, Any]] = {
@@ -76,10 +78,8 @@ SEALED: dict[str, tuple[Given, Any]] = {
 """Settings of the batch, which the conductor seals."""
 MEASURED = {"get_mismatch_metrics": "mis_kl", "use_rollout_entropy": "rollout_entropy"}
 """A setting that changes no weights, and a metric that it adds."""
-CALLED = {name for name in AlgorithmSettings.__struct_fields__ if name.endswith("_function_path")}
-"""In test_user_functions, with disable_compute_advantages_and_returns, which is for those and for a supervised loss.
-value_clip is in test_critic.
-"""
+CALLED = {name for name in AlgorithmSettings.__struct_fields__ if name.endswith(("_function_path", "postprocess_path"))}
+"""In test_user_functions, with disable_compute_advantages_and_returns, which is for those and for a supervised loss."""
 
 IDLE: list[tuple[str, Any, Given]] = [
     ("gamma", 0.5, {}),
@@ -93,6 +93,9 @@ IDLE: list[tuple[str, Any, Given]] = [
     ("tis_clip", 1.01, {}),
     ("tis_clip_low", 0.99, {}),
     ("opsm_delta", 0.1, {}),
+    ("opd_kl_coef", 0.5, {}),
+    ("ref_update_interval", 2, {}),
+    ("keep_old_actor", True, OFF_POLICY),
     ("kl_loss_coef", 0.5, {}),
     ("tis_level", "sequence", {}),
     ("rs_upper_bound", 1.1, {}),
@@ -109,7 +112,7 @@ IDLE_SEALED: list[tuple[str, Any, Given]] = [
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The reference: another checkpoint of the same shape."""
+    """The reference, and the teacher: another checkpoint of the same shape."""
     folder = tmp_path_factory.mktemp("other")
     make_model(folder, seed=1)
     return folder
@@ -122,7 +125,9 @@ def trained(tiny: Path, other: Path, trainer: Trainer) -> Callable[[Given], tupl
     def train(algorithm: Given) -> tuple[str, dict[str, float]]:
         key = repr(sorted(algorithm.items()))
         if key not in KNOWN:
-            with trainer(tiny, algorithm, ref_load=str(other), lr=1e-2, clip_grad=0.0) as rank:
+            with trainer(
+                tiny, algorithm, ref_load=str(other), opd_teacher_load=str(other), lr=1e-2, clip_grad=0.0
+            ) as rank:
                 metrics = rank.train(make_batch()).metrics
                 digest = hashlib.sha256()
                 for name, tensor in sorted(rank.export_weights()):
@@ -146,7 +151,8 @@ def about(name: str, given: Given) -> list[str]:
 
 
 def test_no_setting_is_left_out() -> None:
-    elsewhere = CALLED | {"compute_advantages_and_returns", "value_clip", "rollout_data_postprocess_path"}
+    elsewhere = CALLED | {"compute_advantages_and_returns", "value_clip"}  # test_critic
+    elsewhere |= {"opd_type", "ref_update_interval", "keep_old_actor"}  # test_distillation, test_past_versions
     parts = [set(TRAINED), set(SEALED), set(MEASURED), elsewhere]
     assert functools.reduce(operator.or_, parts) == set(AlgorithmSettings.__struct_fields__)
     assert sum(map(len, parts)) == len(AlgorithmSettings.__struct_fields__)

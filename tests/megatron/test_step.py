@@ -93,6 +93,18 @@ def test_several_optimizer_steps_take_the_log_probs_before_the_first(tiny: Path,
         assert rank.train(make_batch()).metrics["ppo_kl"] == 0.0
 
 
+def test_the_mismatch_is_that_of_the_policy_before_the_first_update(tiny: Path, trainer: Trainer) -> None:
+    """Also where the engine's log-probs are the old policy's: then the loss needs none of the trainer's."""
+    algorithm = {"use_rollout_logprobs": True, "get_mismatch_metrics": True}
+    found = []
+    for rate in (0.0, 1e-2):
+        with trainer(tiny, algorithm, num_steps_per_rollout=2, lr=rate) as rank:
+            found.append(rank.train(make_batch()).metrics)
+    for name in ("mis_kl", "mis_k3_kl", "mis_training_log_ppl", "train_rollout_logprob_abs_diff"):
+        assert found[0][name] == pytest.approx(found[1][name], abs=1e-5)
+    assert found[0]["ois"] != pytest.approx(found[1]["ois"], abs=1e-5)
+
+
 def test_old_log_probs_are_taken_at_the_rollout_s_temperature(tiny: Path, trainer: Trainer) -> None:
     """Weights that do not move are no other policy in the second step than in the first, and as far from the engine."""
     batch = dataclasses.replace(make_batch(), temperature=0.7)

@@ -17,7 +17,7 @@ from schemas.errors import CheckpointMismatch, ImpossibleCombination
 from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.trainers import TrainerRestored
-from slime_events.analysis.retrain.difference import Compared, Difference, Retrained, distance, function_differences
+from slime_events.analysis.retrain.difference import Compared, Difference, Retrained, distance, part_differences
 from slime_events.analysis.retrain.report import likely_causes, report_text, step_text
 from slime_events.core.config.settings import TrainSettings
 from storage.weights.files import view
@@ -114,10 +114,12 @@ def test_a_user_s_function_that_was_changed_is_the_likeliest_cause() -> None:
         samples=1,
         tokens=1,
         functions={"custom_loss_function_path": "then", "custom_megatron_init_path": "same"},
+        models={"reference": "same", "teacher": "then"},
     )
-    (found,) = function_differences(
-        committed, {"custom_loss_function_path": "now", "custom_megatron_init_path": "same"}
-    )
+    functions = {"custom_loss_function_path": "now", "custom_megatron_init_path": "same"}
+    found, model = part_differences(committed, functions, {"reference": "same", "teacher": "now"})
+    assert (model.compared, model.recorded, model.now) == (Compared.MODEL, "then", "now")
+    assert "teacher" in model.detail
     assert (found.compared, found.recorded, found.now) == (Compared.FUNCTION, "then", "now")
     assert "custom_loss_function_path" in found.detail
     started = RunStarted(settings={"algorithm": {"custom_loss_function_path": "own.py:loss"}}, code_version="")
@@ -128,6 +130,7 @@ def test_a_user_s_function_that_was_changed_is_the_likeliest_cause() -> None:
     )
     assert "another one now" in changed
     assert "not deterministic (own.py:loss)" in not_deterministic
+    assert "teacher is another model" in likely_causes(Retrained(1, 2, 1, 0.0, (model, weights)), None, {})[0]
 
 
 @pytest.mark.parametrize(("version", "steps", "trained"), [(0, None, []), (3, None, [2]), (2, "0:2", [0, 1, 2])])

@@ -122,7 +122,7 @@ class CriticRanks(ScriptedRanks):
         self.critic = hashlib.sha256(self.critic + self.weights).digest()
         if batch.step < self.critic_only:
             self.weights = before
-        return StepResult(result.metrics, self.weights.hex(), {}, await self.critic_digest())
+        return StepResult(result.metrics, self.weights.hex(), critic_digest=await self.critic_digest())
 
     async def critic_digest(self) -> str:
         return self.critic.hex()

@@ -97,15 +97,17 @@ def make_conductor(
 
 
 def make_trainer(
-    worker: Participant, plan: Plan, ranks: Any, folder: Path, *, exact: bool = False, **more: Any
+    worker: Participant, plan: Plan, ranks: Any, folder: Path, training: Mapping[str, Any] | None = None, **more: Any
 ) -> Trainer:
-    """A trainer whose weights and checkpoints lie in the folder. more: of its arguments."""
+    """A trainer whose weights and checkpoints lie in the folder. training: of its plan. more: of its arguments."""
     return Trainer(
         worker,
         ranks,
         WeightStore(str(folder / "weights"), durable=False),
         PendingBatches(unpack, temperature=1.0),
-        TrainerPlan(plan.steps, str(folder / "checkpoints"), plan.publish_every, plan.checkpoint_every, exact=exact),
+        TrainerPlan(
+            plan.steps, str(folder / "checkpoints"), plan.publish_every, plan.checkpoint_every, **training or {}
+        ),
         **more,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -71,7 +71,9 @@ class Simulation:
         recorded: OpenedRun | None = None,
         policy: Policy | None = None,
         log: MemoryLog | None = None,
+        training: Mapping[str, Any] | None = None,
     ) -> None:
+        self._training = dict(training or {})
         self._incarnation = incarnation
         self._started = started or RunStarted(settings={}, code_version="")
         self.folder, self.plan = folder, plan or make_plan()
@@ -99,7 +101,9 @@ class Simulation:
         return Participant(self.log, role, incarnation=self._incarnation)
 
     def _new_trainer(self, *, exact: bool = False) -> Trainer:
-        return make_trainer(self._worker("trainer"), self.plan, self.ranks, self.folder, exact=exact)
+        return make_trainer(
+            self._worker("trainer"), self.plan, self.ranks, self.folder, self._training | {"exact": exact}
+        )
 
     async def __aenter__(self) -> Simulation:
         await Participant(self.log, "launcher").append([self._started])

@@ -105,6 +105,9 @@ def prepare(folder: Path) -> None:
     shutil.copytree(BASE, folder / "no-family", ignore=shutil.ignore_patterns("*.safetensors"))
     config = json.loads((BASE / "config.json").read_text())
     (folder / "no-family" / "config.json").write_text(json.dumps(config | {"architectures": ["NoSuchModel"]}))
+    shutil.copytree(BASE, folder / "other-tokens")
+    tokens = (BASE / "tokenizer.json").read_text()
+    (folder / "other-tokens" / "tokenizer.json").write_text(tokens.replace("<think>", "<consider>"))
     (folder / "empty").mkdir()
     for run in (RUN, "y"):
         _archive(folder / "archives", run, settings)
@@ -239,6 +242,9 @@ PLACES = [
     Case.train("model: no weights", "--hf-checkpoint", "no-weights"),
     Case.train("model: no tokenizer", "--hf-checkpoint", "no-tokenizer"),
     Case.train("model: another family", "--hf-checkpoint", "no-family"),
+    Case.train("teacher: no such folder", "--use-opd", "--opd-teacher-load", "nowhere", names="opd_teacher_load"),
+    Case.train("teacher: no weights", "--use-opd", "--opd-teacher-load", "no-weights", names="--opd-teacher-load"),
+    Case.train("teacher: other tokens", "--use-opd", "--opd-teacher-load", "other-tokens", names="--opd-teacher-load"),
     Case.train("model: other layers", "--num-layers", "36"),
     Case.train("port: nobody at NATS", "--nats-url", f"nats://{DEAD}"),
     Case.train("port: no port of NATS", "--nats-url", "nats://127.0.0.1:99999"),

@@ -192,6 +192,11 @@ class Ledger:
             case RunFinished() | RunFailed():
                 self.ended = self.position
 
+    def digest_of(self, version: int) -> str | None:
+        """Of its weights; None before they were committed."""
+        step, published = self.steps.get(version - 1), self.published.get(version)
+        return step.weights_digest if step else published.digest if published else None
+
     @property
     def first(self) -> int:
         """The version that the run begins with."""

@@ -7,6 +7,7 @@ from schemas.steps import StepClaimed, StepCommitted
 from schemas.trainers import Fidelity, TrainerRestored
 from slime_events.analysis.audit.check import Check, Counts
 from slime_events.analysis.audit.ledger import Ledger
+from slime_events.loop.training.past_versions import PastVersions, old_version
 
 APPROXIMATE = "steps after an approximate optimizer"
 """Made of exactly the version before, but training again from an earlier checkpoint does not come to them."""
@@ -22,6 +23,7 @@ class Steps(Check):
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
         self._claim: StepClaimed | None = None
+        self._models: dict[tuple[str, int], str] = {}
 
     def _on_step_claimed(self, event: StepClaimed) -> None:
         self._claim = event
@@ -53,6 +55,7 @@ class Steps(Check):
         if (event.parent_version, event.version) != (event.step, event.step + 1):
             wrong = f"it makes v{event.version} from v{event.parent_version}, not v{event.step + 1} from v{event.step}"
             self.find(wrong, "the chain of weight versions is broken")
+        self._check_models(event)
         batch = ledger.batches.get(event.step)
         if batch is None:
             self.find("no batch was sealed for it", "nobody knows what it trained on")
@@ -65,6 +68,22 @@ class Steps(Check):
         if (event.samples, event.tokens) != (count := len(batch.samples), tokens):
             wrong = f"it counts {event.samples} samples of {event.tokens} tokens, and its batch has {count} of {tokens}"
             self.find(wrong, "it trained on something else")
+
+    def _check_models(self, event: StepCommitted) -> None:
+        """Whether the models that it asked beside the policy are the versions, or the same as before."""
+        ledger, algorithm = self.ledger, self.ledger.rules.algorithm
+        past = PastVersions(every=(algorithm.ref_update_interval if algorithm else None) or 0)
+        for name, digest in event.models.items():
+            version = past.reference(event.step, ledger.first) if name == "reference" else old_version(name)
+            before: str | None
+            if version is None:
+                before = self._models.setdefault((name, ledger.incarnation), digest)
+                wrong = f"its {name} is another model than in the steps before"
+            else:
+                before = ledger.digest_of(version)
+                wrong = f"its {name} is not v{version}"
+            if before not in (None, digest):
+                self.find(wrong, "its log-probs are those of another model")
 
     def counts(self) -> Counts:
         waiting = len(self.ledger.batches.keys() - self.ledger.steps.keys())

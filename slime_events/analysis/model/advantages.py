@@ -2,7 +2,8 @@
 
 The trainer computes advantages per token (`slime_events/algorithms`); a test compares the two. Questions asked of a
 log need only a sample's first, last and mean token, over many steps, and answer before torch is imported.
-A KL penalty (`kl_coef`) is left out: the reference model's log-probs are not in the log.
+A KL penalty (`kl_coef`, `use_opd`) is left out: the log-probs of a reference or a teacher in the ranks are not in the
+log.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ def trained_tokens(mask: Mask) -> int:
 
 def has_kl_penalty(settings: AlgorithmSettings) -> bool:
     """Whether the trainer takes a penalty from the advantages that rewards alone do not give."""
-    return estimator_of(settings).takes_kl and settings.kl_coef != 0
+    return settings.use_opd or (estimator_of(settings).takes_kl and settings.kl_coef != 0)
 
 
 def has_critic(settings: AlgorithmSettings) -> bool:

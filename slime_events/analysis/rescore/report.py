@@ -263,7 +263,7 @@ def _steps(report: Report) -> Iterable[str]:
     each = f"{before:.1f} of {samples:.1f} -> {after:.1f} of {left:.1f} a step"
     yield f"effective samples  {each} (Kish: (sum w)^2 / sum w^2, w = |advantage|)"
     if report.without_kl:
-        yield "  advantages without the KL in the reward: the reference's log-probs are not in the log"
+        yield "  advantages without the KL: the log-probs of the other model are not in the log"
     if report.without_critic:
         yield "  advantages without what the critic expected: its values are not in the log"
     if report.mismatched:

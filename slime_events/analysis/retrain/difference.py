@@ -24,6 +24,7 @@ class Compared(enum.StrEnum):
     BATCH = "batch digest"
     COMMITTED_BATCH = "batch digest of the commit"
     FUNCTION = "digest of a user's function"
+    MODEL = "weights of another model"
     WEIGHTS = "weights digest"
     OPTIMIZER = "optimizer digest"
     CRITIC = "critic digest"
@@ -52,12 +53,19 @@ def training_differences(committed: StepCommitted, trained: Digests) -> tuple[Di
     return tuple(Difference(what, recorded, now) for what, recorded, now in pairs if recorded and recorded != now)
 
 
-def function_differences(committed: StepCommitted, functions: Mapping[str, str]) -> tuple[Difference, ...]:
-    """The user's functions that trained the step and have another source now."""
+def part_differences(
+    committed: StepCommitted, functions: Mapping[str, str], models: Mapping[str, str]
+) -> tuple[Difference, ...]:
+    """The user's functions that trained the step and have another source now, and other models with other weights."""
+    parts = (
+        (Compared.FUNCTION, committed.functions, functions, "was changed since the run"),
+        (Compared.MODEL, committed.models, models, "has other weights than in the run"),
+    )
     return tuple(
-        Difference(Compared.FUNCTION, recorded, functions.get(name, "missing"), f"{name} was changed since the run")
-        for name, recorded in committed.functions.items()
-        if functions.get(name) != recorded
+        Difference(what, digest, now.get(name, "missing"), f"{name} {said}")
+        for what, recorded, now, said in parts
+        for name, digest in recorded.items()
+        if now.get(name) != digest
     )
 
 

@@ -40,6 +40,8 @@ def likely_causes(
         causes.append("a function of the run's user is another one now: see above which")
     elif own := _functions(started):
         causes.append(f"a function of the run's user is not deterministic ({', '.join(own)})")
+    if Compared.MODEL in compared:
+        causes.append("the reference or the teacher is another model now: see above which")
     causes += [f"other versions of the parts ({'; '.join(others)})"] if others else []
     if compared <= {Compared.OPTIMIZER, Compared.CRITIC}:
         causes.append("the run's ranks were laid out in another way than its settings say: the weights are equal")

@@ -23,6 +23,7 @@ from slime_events.app.launch.gpu_preflight import Needs, check_listed, device_fo
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.gpus import this_machine
 from slime_events.core.run.process_environment import rank_environment
 from slime_events.plugins.loader import check_call, load_function
@@ -45,6 +46,7 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
     if new:
         _check_folders(settings)
     _try("--hf-checkpoint", _check_model, settings)
+    _try("--opd-teacher-load", _check_teacher, settings.trainer)
     _try("--deterministic-mode", rank_environment, settings.trainer)
     _check_plug_points(settings)
     _check_data(settings)
@@ -73,6 +75,7 @@ def check_learner(settings: TrainSettings) -> None:
     _try("--deterministic-mode", rank_environment, settings.trainer)
     if Path(settings.trainer.hf_checkpoint, "config.json").is_file():
         _try("--hf-checkpoint", _check_model, settings)
+        _try("--opd-teacher-load", _check_teacher, settings.trainer)
     _check_filter(settings)
     for point, path in points_in_use(settings):
         _try(point.flag, point.check, path)
@@ -101,11 +104,25 @@ def _check_model(settings: TrainSettings) -> None:
     trainer = settings.trainer
     Architecture.read(trainer.hf_checkpoint).check_flags(trainer.megatron)
     for folder in filter(None, {settings.engine.hf_checkpoint, trainer.hf_checkpoint}):
-        files = [path.name for path in Path(folder).iterdir()]
-        if not any(name.endswith((".safetensors", ".bin", ".pt", ".gguf")) for name in files):
-            raise InvalidValue(f"{folder} holds no weights (*.safetensors): give the folder of a whole checkpoint")
+        files = _check_weights(folder)
         if not any("token" in name or "vocab" in name for name in files):
             raise InvalidValue(f"{folder} holds no tokenizer (tokenizer.json): give the folder of a whole checkpoint")
+
+
+def _check_weights(folder: str) -> list[str]:
+    """The names of its files."""
+    files = [path.name for path in Path(folder).iterdir()]
+    if not any(name.endswith((".safetensors", ".bin", ".pt", ".gguf")) for name in files):
+        raise InvalidValue(f"{folder} holds no weights (*.safetensors): give the folder of a whole checkpoint")
+    return files
+
+
+def _check_teacher(trainer: TrainerSettings) -> None:
+    from actors.megatron.architecture import check_vocabulary
+
+    if trainer.opd_teacher_load:
+        check_vocabulary(trainer.hf_checkpoint, trainer.opd_teacher_load)
+        _check_weights(trainer.opd_teacher_load)
 
 
 def _check_plug_points(settings: TrainSettings) -> None:

@@ -8,6 +8,7 @@ KlType = Literal["k1", "k2", "k3", "low_var_kl"]
 MisLevel = Literal["token", "sequence", "geometric"]
 MisMode = Literal["truncate", "clip", "mask"]
 LossType = Literal["policy_loss", "sft_loss", "custom_loss"]
+TeacherType = Literal["sglang", "megatron"]
 
 
 class AlgorithmSettings(Settings, frozen=True, kw_only=True):
@@ -40,6 +41,9 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
     use_kl_loss: Annotated[bool, doc("add a KL term against the reference model to the loss")] = False
     kl_loss_coef: Annotated[float, doc("its weight; 0 only measures it", least=0)] = 0.0
     kl_loss_type: Annotated[KlType, doc("KL estimator")] = "k1"
+    ref_update_interval: Annotated[
+        int | None, doc("every N steps the reference becomes the policy; default: it stays", above=0)
+    ] = None
     use_unbiased_kl: Annotated[bool, doc("multiply the KL term by the importance ratio")] = False
     entropy_coef: Annotated[float, doc("weight of the entropy bonus")] = 0.0
     gamma: Annotated[float, doc("discount of token rewards")] = 1.0
@@ -48,11 +52,25 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
     num_critic_only_steps: Annotated[
         int, doc("of ppo: the first N steps train the critic alone and leave the weights as they are", least=0)
     ] = 0
+    use_opd: Annotated[
+        bool, doc("on-policy distillation: take from the advantage what a token is likelier than to the teacher")
+    ] = False
+    opd_type: Annotated[
+        TeacherType | None,
+        doc(
+            "where the teacher runs: in the trainer's ranks, or behind an address that the reward function asks; "
+            "default: megatron with opd-teacher-load, else sglang"
+        ),
+    ] = None
+    opd_kl_coef: Annotated[float, doc("weight of log p(student) - log p(teacher)", least=0)] = 1.0
     normalize_advantages: Annotated[bool, doc("whiten advantages over the whole step")] = False
     rewards_normalization: Annotated[bool, doc("centre rewards on their group's mean")] = True
     grpo_std_normalization: Annotated[bool, doc("divide by the group's std; off is Dr.GRPO")] = True
     calculate_per_token_loss: Annotated[bool, doc("average over tokens instead of over rollouts")] = False
     use_rollout_logprobs: Annotated[bool, doc("take the engine's log-probs as the old policy")] = False
+    keep_old_actor: Annotated[
+        bool, doc("take the old policy's log-probs of each token from the weights that made it, not from the newest")
+    ] = False
     use_tis: Annotated[bool, doc("truncated importance sampling, engine against trainer")] = False
     tis_clip: Annotated[float, doc("upper bound of the TIS weight")] = 2.0
     tis_clip_low: Annotated[float, doc("lower bound of the TIS weight", least=0)] = 0.0

@@ -17,8 +17,8 @@ def impossible(settings: TrainSettings) -> list[str]:
 
     It reads the settings alone, never the machine: see `missing_paths` for that.
     """
-    rules = (_ranges, _run, _rollout, _data, _algorithm, _trainer, _evaluation, _grading, _engines, _debug)
-    return [problem for rule in rules for problem in rule(settings)]
+    rules = (_ranges, _run, _rollout, _data, _algorithm, _distillation, _trainer, _evaluation, _grading, _engines)
+    return [problem for rule in (*rules, _debug) for problem in rule(settings)]
 
 
 def _ranges(settings: TrainSettings) -> Iterator[str]:
@@ -102,6 +102,8 @@ def _data(settings: TrainSettings) -> Iterator[str]:
         yield "data_source_path excludes archive_prompts and prompt_sampler: it decides itself which prompt is next."
     if data.prompt_sampler == "curriculum" and data.prompt_data is None:
         yield "prompt_sampler curriculum needs prompt_data: it selects rows of that file."
+    if data.archive_reuse == "rollouts" and settings.algorithm.keep_old_actor:
+        yield "keep_old_actor excludes archive_reuse rollouts: the weights that made those are another run's."
     if data.supervised:
         yield from _supervised(settings)
     if data.archive_reuse != "rollouts":
@@ -182,6 +184,29 @@ def _loss(algorithm: AlgorithmSettings) -> Iterator[str]:
     }
     if kind == "sft_loss" and (given := [name for name, value in terms.items() if value]):
         yield f"loss_type sft_loss has no place for {', '.join(given)}: they are terms of the policy loss."
+
+
+def _distillation(settings: TrainSettings) -> Iterator[str]:
+    algorithm, teacher = settings.algorithm, settings.trainer.opd_teacher_load
+    if not algorithm.use_opd:
+        if algorithm.opd_type or teacher:
+            given = "opd_type" if algorithm.opd_type else "opd_teacher_load"
+            yield f"{given} needs use_opd: nothing asks a teacher without it."
+        return
+    if algorithm.loss_type == "sft_loss" or not algorithm.compute_advantages_and_returns:
+        yield "use_opd enters the advantages, which a supervised loss, or one without advantages, is not made of."
+    if algorithm.opd_type == "megatron" and not teacher:
+        yield "opd_type megatron needs opd_teacher_load: the teacher's Hugging Face folder."
+    if algorithm.opd_type != "sglang":
+        return
+    if teacher:
+        yield "opd_type sglang excludes opd_teacher_load: the teacher is behind rm_url, and the trainer holds none."
+    rollout, own = settings.rollout, settings.reward.custom_rm_path
+    if not (own or rollout.custom_generate_function_path or rollout.rollout_sample_hook_path):
+        yield (
+            "opd_type sglang needs a function that sets sample.teacher_log_probs: custom_rm_path "
+            "slime.rollout.on_policy_distillation.reward_func asks the engine at rm_url."
+        )
 
 
 def _trainer(settings: TrainSettings) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 from msgspec.structs import replace
 
-from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.algorithm import AlgorithmSettings, TeacherType
 from slime_events.core.config.engine import Device
 from slime_events.core.config.evaluation import EvalSettings
 from slime_events.core.config.rollout import RolloutSettings, staleness_bound
@@ -74,6 +74,8 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     algorithm, rollout = settings.algorithm, settings.rollout
     if algorithm.eps_clip_high is None:
         algorithm = replace(algorithm, eps_clip_high=algorithm.eps_clip)
+    if algorithm.use_opd:
+        algorithm = replace(algorithm, opd_type=algorithm.opd_type or _teacher_type(settings))
     if rollout.n_samples_per_prompt == 1 and algorithm.grpo_std_normalization:
         algorithm = replace(algorithm, grpo_std_normalization=False)
         notes.append("grpo_std_normalization is off: a group of one sample has no standard deviation.")
@@ -100,6 +102,7 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     ]
     if algorithm.kl_loss_coef and not algorithm.use_kl_loss:
         notes.append("kl_loss_coef has no effect: use_kl_loss is not set.")
+    notes += _teacher_notes(algorithm, rollout)
     trainer = replace(settings.trainer, hf_checkpoint=settings.trainer.hf_checkpoint or checkpoint)
     if trainer.sequence_parallel and trainer.tensor_model_parallel_size == 1:
         trainer = replace(trainer, sequence_parallel=False)
@@ -145,6 +148,18 @@ def _idle(algorithm: AlgorithmSettings) -> list[str]:
     if algorithm.custom_tis_function_path or algorithm.custom_loss_function_path:
         return []  # a user's function may look at all of them
     return [name for name in _OF_MIS if getattr(algorithm, name) != getattr(AlgorithmSettings(), name)]
+
+
+def _teacher_type(settings: TrainSettings) -> TeacherType:
+    return "megatron" if settings.trainer.opd_teacher_load else "sglang"
+
+
+def _teacher_notes(algorithm: AlgorithmSettings, rollout: RolloutSettings) -> Iterator[str]:
+    if algorithm.use_opd and algorithm.opd_type == "sglang" and rollout.rollout_temperature != 1:
+        yield (
+            "opd_type sglang: an engine gives a teacher's log-probs at temperature 1, the student's are those at "
+            f"rollout_temperature {rollout.rollout_temperature}."
+        )
 
 
 def on_device(settings: TrainSettings, device: Device) -> TrainSettings:

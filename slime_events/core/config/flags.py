@@ -162,7 +162,11 @@ def _apply_custom_config(draft: _Draft) -> None:
 
 OLDER_FLAGS = {
     "--async-buffer-size": ("--max-staleness", "how many versions a rollout may be behind"),
-    "--true-on-policy-mode": ("--deterministic", "the same tokens for the same seed and weights"),
+    "--true-on-policy-mode": (
+        "--deterministic",
+        "the same tokens for the same seed and weights; the engine's log-probs are the trainer's up to the rounding of "
+        "two kernels, and logprob_agreement_max of each step says how much that is",
+    ),
 }
 """Flags of older releases of slime: their names here, and what those mean."""
 

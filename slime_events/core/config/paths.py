@@ -14,6 +14,7 @@ def missing_paths(settings: TrainSettings) -> list[str]:
     """
     engine, trainer, data = settings.engine, settings.trainer, settings.data
     folders = [("hf_checkpoint", engine.hf_checkpoint), ("ref_load", trainer.ref_load)]
+    folders.append(("opd_teacher_load", trainer.opd_teacher_load))
     if trainer.hf_checkpoint != engine.hf_checkpoint:
         folders.append(("hf_checkpoint", trainer.hf_checkpoint))
     problems = []

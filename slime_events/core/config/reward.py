@@ -18,7 +18,11 @@ class RewardSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = None
     rm_url: Annotated[
-        str | None, doc("of remote_rm: POST {prompt, response, label}, the answer is the reward as JSON")
+        str | None,
+        doc(
+            "of remote_rm: POST {prompt, response, label}, the answer is the reward as JSON; or the /generate of the "
+            "teacher of opd-type sglang"
+        ),
     ] = None
     custom_rm_path: Annotated[
         str | None, doc("your grader, sync or async: (args, sample) or, with group-rm, (args, samples)")

@@ -114,15 +114,15 @@ _NOT_YET = {
     ),
     "it needs recomputation of the loss in the trainer": "--recompute-loss-function",
     "it needs partly frozen models in the trainer": "--only-train-params-name-list --freeze-params-name-list",
-    "it needs a second copy of the weights in the trainer": "--keep-old-actor",
-    "it needs a reference model that follows the actor": "--ref-update-interval",
     "it needs engines that this run did not start": "--rollout-external-engine-addrs",
     "it needs engines of several kinds in one run": "--prefill-num-servers --sglang-config",
     "leave --prompt-data out, and publish prompts: `slime-events produce`": "--disable-rollout-global-dataset",
     "models that see images are not built": "--multimodal-keys",
     "a run goes on where its log ends": "--start-rollout-id",
     "micro batches are balanced by tokens (--balance-data)": "--balance-by-flops",
-    "--ref-load is a Hugging Face folder, which has no steps": "--ref-ckpt-step",
+    "--ref-load and --opd-teacher-load are Hugging Face folders, which have no steps": (
+        "--ref-ckpt-step --opd-teacher-ckpt-step"
+    ),
     "a trainer checkpoint is written and restored whole": (
         "--async-save --no-save-optim --no-save-rng --no-load-optim --no-load-rng --finetune "
         "--use-checkpoint-opt-param-scheduler --override-opt-param-scheduler"
@@ -131,9 +131,6 @@ _NOT_YET = {
     "it needs an optimizer that forgets between steps": "--reset-optimizer-states",
     "it needs an optimizer without moments": "--use-stateless-adam",
     "it needs the engine's expert routing in the rollout events": "--use-routing-replay --use-rollout-routing-replay",
-    "on-policy distillation needs a teacher model": (
-        "--use-opd --opd-type --opd-kl-coef --opd-teacher-load --opd-teacher-ckpt-step"
-    ),
     "it plays dumps beside engines that make no rollouts, to measure their memory, and "
     "engines here make whatever is asked for: --load-debug-rollout-data plays the same files without engines": (
         "--load-forge-rollout-data"

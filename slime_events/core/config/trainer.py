@@ -16,6 +16,9 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
 
     hf_checkpoint: Annotated[str, doc("HF folder: tokenizer, config, first weights")] = ""
     ref_load: Annotated[str | None, doc("HF folder of the reference model; default: hf-checkpoint")] = None
+    opd_teacher_load: Annotated[
+        str | None, doc("HF folder of the teacher of use-opd, of the student's vocabulary, whatever its size")
+    ] = None
     load: Annotated[str | None, doc("trainer checkpoint (or HF folder) to start from")] = None
     save: Annotated[str | None, doc("folder for trainer checkpoints; default: the run folder")] = None
     save_interval: Annotated[int | None, doc("save a checkpoint every N steps", above=0)] = None

@@ -63,6 +63,8 @@ def learner_settings(parent: TrainSettings, requested: TrainSettings, *, steps: 
             f"the rewards of this run's batches were made by {path}. A learner normalises rewards by its own algorithm "
             "settings alone: train a branch (`slime-events branch`)"
         )
+    if requested.algorithm.keep_old_actor:
+        raise InvalidValue("--keep-old-actor: the weights that made a learner's rollouts are its parent's")
     for component, flags in apart.items():
         raise InvalidValue(f"{', '.join(flags)}: {NOT_OF_A_LEARNER[component].format(run=requested.run.run)}")
     if requested.run.log_keep_steps not in (None, parent.run.log_keep_steps):

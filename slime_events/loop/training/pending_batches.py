@@ -14,6 +14,7 @@ from schemas.errors import StorageError
 from schemas.event import Event, Purpose
 from schemas.groups import GroupRejected
 from schemas.ids import group_of
+from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutRequested, StopReason
 from slime_events.core.batch_columns import LOSS_MASKS, TRUNCATED, BatchMasks, entries_of
 from slime_events.core.train_batch import TrainBatch, TrainSample
@@ -50,6 +51,8 @@ def build_batch(
                 newest_version=trajectory.newest,
                 truncated=bool(truncated.get(sample, trajectory.stop is StopReason.LENGTH)),
                 reused=trajectory.reused,
+                spans=trajectory.spans,
+                teacher_log_probs=None if (taught := trajectory.teacher_log_probs) is None else fetch(taught),
             )
         )
     lines = [(s.sample, trajectories[s.sample].digest, s.reward) for s in samples]
@@ -73,7 +76,7 @@ class PendingBatches:
     needed; others are ignored.
     """
 
-    folded: tuple[type[Event], ...] = (*FOLDED, BatchSealed, GroupRejected)
+    folded: tuple[type[Event], ...] = (*FOLDED, RewardAssigned, BatchSealed, GroupRejected)
 
     def __init__(self, fetch: Fetch, *, temperature: float) -> None:
         self._fetch, self._temperature = fetch, temperature

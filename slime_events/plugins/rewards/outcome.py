@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from schemas.arrays import Array
 from schemas.event import Event
 from schemas.redaction import shown
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
@@ -15,7 +16,7 @@ class Graded(msgspec.Struct, frozen=True, kw_only=True, tag="graded"):
 
     value: finite, the number to train on. detail: the grader's dict where it gave one, and under `metadata` its changes
     to the sample's metadata (slime's `raw_reward`, for example). seconds: wall time of the grading. grader: name of a
-    built-in or `module:function`; grader_digest: sha256 of its source.
+    built-in or `module:function`; grader_digest: sha256 of its source. teacher_log_probs: as in `reward.assigned`.
     """
 
     value: float
@@ -23,6 +24,7 @@ class Graded(msgspec.Struct, frozen=True, kw_only=True, tag="graded"):
     seconds: float = 0.0
     grader: str = ""
     grader_digest: str = ""
+    teacher_log_probs: Array | None = None
 
 
 class RewardFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):

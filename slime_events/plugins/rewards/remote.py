@@ -68,8 +68,12 @@ class RemoteJudge:
 
     async def ask(self, name: str, sample: Sample) -> Any:
         """Its answer as it is, for `async_rm`; without a time limit. Raises RuntimeError where it gives none."""
+        return await self.post(_question(name, sample))
+
+    async def post(self, question: dict[str, Any]) -> Any:
+        """Its answer to this very question, likewise."""
         try:
-            return await self._ask(_question(name, sample), [])
+            return await self._ask(question, [])
         except _Refused as error:
             raise RuntimeError(f"{self._url} {error}") from error
 

@@ -28,7 +28,8 @@ from schemas.rewards import RewardFailureKind
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.args_view import ArgsView, for_one_call
 from slime_events.plugins.rewards import dispatch, limits, messages
-from slime_events.plugins.rewards.outcome import Graded, Outcome, failure, plain, signed, value_of
+from slime_events.plugins.rewards.outcome import Graded, Outcome, failure, plain, signed
+from slime_events.plugins.rewards.teacher import graded
 from slime_events.plugins.sample import Sample
 
 _PR_SET_PDEATHSIG = 1
@@ -203,7 +204,7 @@ class _Grading:
                 what = f"{len(values)} values" if values else f"{type(returned).__name__} {str(returned)[:80]!r}"
                 message = f"the group grader returned {what} for {len(samples)} samples: it must return one for each"
                 return self._signed([failure(RewardFailureKind.WRONG_TYPE, message)] * len(samples))
-        outcomes = [value_of(value, self._grader.reward_key) for value in values]
+        outcomes = [graded(value, one, self._grader.reward_key) for value, one in zip(values, samples, strict=True)]
         for index, before in enumerate(self._metadata[: len(outcomes)]):
             outcome, changed = outcomes[index], _changed(before, samples[index].metadata)
             if isinstance(outcome, Graded) and changed:

@@ -69,6 +69,18 @@ STEPS = (
     row("a trainer that goes on from an older version", restored(2, published(3)), names=("v2", "v3")),
     row("approximate weights", restored(3, published(3), weights=Fidelity.APPROXIMATE), names=("approximate",)),
     row("an exact optimizer of another digest", restored(3, published(3), optimizer=Fidelity.EXACT)),
+    row("an old actor of other weights", change(step(2), models={"old_actor v1": OTHER}), names=("old_actor v1",)),
+    row(
+        "another teacher than before",
+        both(change(step(1), models={"teacher": OTHER}), change(step(2), models={"teacher": "1" * 64})),
+        (step(2),),
+        names=("teacher",),
+    ),
+    row(
+        "one teacher",
+        both(change(step(1), models={"teacher": OTHER}), change(step(3), models={"teacher": OTHER})),
+        (),
+    ),
     row("a learner's other count of samples", change(step(0), samples=7), names=(7, 6), log="learner"),
 )
 

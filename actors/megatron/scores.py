@@ -1,0 +1,96 @@
+"""`Scores`: log-probs of a step's samples before its update, under the policy and under the models beside it."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from actors.megatron.frozen_model import PREFIXES, TEACHER
+from actors.megatron.trainee import Trainee
+from schemas.errors import TrainerError
+from slime_events.core.train_batch import TrainBatch, TrainSample
+from slime_events.loop.training.past_versions import OLD_ACTOR
+from slime_events.plugins.trainer_points import BEFORE_LOG_PROB
+
+OfSamples = dict[int, Tensor]
+"""By index into the batch, float32 [response]."""
+
+
+class Scores:
+    """kept: the samples that fill optimizer steps. entropies: takes those of the policy, likewise; None where nobody
+    wants them.
+    """
+
+    def __init__(self, trainee: Trainee, batch: TrainBatch, kept: Sequence[int], entropies: OfSamples | None) -> None:
+        self._trainee, self._batch, self._kept, self._entropies = trainee, batch, kept, entropies
+
+    @property
+    def has_older(self) -> bool:
+        """Whether older versions than the policy are asked for old log-probs."""
+        return bool(self._batch.old)
+
+    def shared(self, scores: OfSamples) -> OfSamples:
+        """Of all kept samples, from those of this rank and of the others; collective."""
+        place = self._trainee.place
+        lengths = [self._batch.samples[index].response_length for index in self._kept]
+        flat = torch.zeros(sum(lengths), device=place.device)
+        views = dict(zip(self._kept, torch.split(flat, lengths), strict=True))
+        for index, score in scores.items():
+            views[index].copy_(score)
+        if place.data.size() > 1:
+            dist.all_reduce(flat, group=place.data)
+        return views
+
+    def policy(self, indices: Sequence[int]) -> OfSamples:
+        """Under the policy as it is now."""
+        trainee, batch = self._trainee, self._batch
+        trainee.functions.notify(BEFORE_LOG_PROB, [trainee.model], "")
+        return trainee.score(trainee.model, batch.samples, indices, batch.temperature, self._entropies)
+
+    def old(self, indices: Sequence[int]) -> OfSamples:
+        """Under the policy as it is now, and of tokens that an older version made under that one, where it is kept."""
+        scores = self.policy(indices)
+        for stored in self._batch.old:
+            self._trainee.frozen[OLD_ACTOR].become(stored)
+            spans = {
+                index: [span for span in self._batch.samples[index].spans if span.version == stored.version]
+                for index in indices
+            }
+            older = self.frozen(OLD_ACTOR, [index for index in indices if spans[index]])
+            for index, log_probs in older.items():
+                scores[index] = scores[index].clone()
+                for span in spans[index]:
+                    scores[index][span.start : span.end] = log_probs[span.start : span.end]
+        return scores
+
+    def frozen(self, name: str, indices: Sequence[int]) -> OfSamples:
+        """Under another model. Raises TrainerError where the trainer was built without it."""
+        frozen, batch = self._trainee.frozen.get(name), self._batch
+        if frozen is None:
+            raise TrainerError(f"the settings ask for log-probs of the {name}, but the trainer was built without it")
+        self._trainee.functions.notify(BEFORE_LOG_PROB, [frozen.model], PREFIXES[name])
+        return self._trainee.score(frozen.model, batch.samples, indices, batch.temperature)
+
+    def teacher(self, indices: Sequence[int]) -> OfSamples:
+        """Under the teacher in the ranks, or as graders have recorded them. Raises TrainerError for one that is not."""
+        if self._trainee.algorithm.opd_type != "sglang":
+            return self.frozen(TEACHER, indices)
+        samples, device = self._batch.samples, self._trainee.place.device
+        return {index: torch.tensor(_recorded(samples[index]), device=device) for index in indices}
+
+
+def _recorded(sample: TrainSample) -> list[float]:
+    given = sample.teacher_log_probs
+    if given is None or len(given) != sample.response_length:
+        raise TrainerError(
+            f"sample {sample.sample} has no log-probs of a teacher (opd-type sglang): its reward function has to set "
+            "sample.teacher_log_probs, as slime.rollout.on_policy_distillation.reward_func does"
+        )
+    recorded: list[float] = given.tolist()
+    return recorded
+
+
+def known_or_own(rollout: Tensor, own: Tensor) -> Tensor:
+    """The engine's log-probs [response]; the trainer's own where there are none (NaN), for a ratio of 1."""
+    return torch.where(torch.isnan(rollout), own.to(rollout.dtype), rollout)
