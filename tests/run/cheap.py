@@ -28,23 +28,13 @@ from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.run_address import RunAddress
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.pending_batches import PendingBatches
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
 from storage.payloads import fetch, offload_async
 from storage.weights.store import TensorBytes, WeightStore
 from tests.scripted_engine import Script, ScriptedEngine
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """A step's result."""
-
-    metrics: dict[str, float]
-    optimizer_digest: str = "0" * 64
-    functions: dict[str, str] = field(default_factory=dict)
-    critic_digest: str = ""
 
 
 @dataclass(slots=True)
@@ -55,7 +45,7 @@ class CountingRanks:
     state: bytes = b"\0" * 32
     step: int = 0
 
-    async def train(self, batch: TrainBatch) -> Counted:
+    async def train(self, batch: TrainBatch) -> StepResult:
         if self.step == self.fail_at:
             raise TrainerError("rank 0 lost its device")
         self.step += 1
@@ -63,7 +53,7 @@ class CountingRanks:
         for sample in batch.samples:
             digest.update(sample.tokens.tobytes() + struct.pack("<d", sample.reward))
         self.state = digest.digest()
-        return Counted({"train/loss": float(self.step)})
+        return StepResult({"train/loss": float(self.step)}, "0" * 64)
 
     async def export_weights(self) -> list[TensorBytes]:
         return [("w", "F32", (8,), memoryview(self.state))]
