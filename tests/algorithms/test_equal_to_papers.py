@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from slime_events.algorithms.advantages import compute_advantages
 from slime_events.algorithms.estimators import ESTIMATORS
 from slime_events.algorithms.objective import policy_objective, sft_objective
-from slime_events.algorithms.opd import distil
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.algorithms.value_model import clipped_value_loss
 from slime_events.core.config.algorithm import AlgorithmSettings
@@ -139,17 +138,18 @@ def test_the_objective_and_its_gradient(
     st.lists(grid(-2, 2), min_size=4, max_size=4),
     st.sampled_from([0.1, 0.0]),
     st.sampled_from([0.9, 0.0, 1.0]),
-    st.booleans(),
+    st.fixed_dictionaries({"normalize_advantages": st.booleans(), "use_opd": st.booleans()}),
 )
 def test_advantages(
-    name: str, kind: Any, drawn: Samples, rewards: list[float], kl_coef: float, gamma: float, whiten: bool
+    name: str, kind: Any, drawn: Samples, rewards: list[float], kl_coef: float, gamma: float, after: dict[str, bool]
 ) -> None:
     s = AlgorithmSettings(
-        advantage_estimator=name, kl_coef=kl_coef, kl_loss_type=kind, gamma=gamma, normalize_advantages=whiten
+        advantage_estimator=name, kl_coef=kl_coef, kl_loss_type=kind, gamma=gamma, opd_kl_coef=0.3, **after
     )
     rewards = rewards[: len(drawn)]
+    own, teacher = tensors(drawn, "old"), tensors(drawn, "rollout")
     found, _ = compute_advantages(
-        torch.tensor(rewards), tensors(drawn, "old"), tensors(drawn, "ref"), tensors(drawn, "masks"), s
+        torch.tensor(rewards), own, tensors(drawn, "ref"), tensors(drawn, "masks"), s, teacher_log_probs=teacher
     )
     wanted = []
     for sample, reward in zip(drawn, rewards, strict=True):
@@ -157,9 +157,10 @@ def test_advantages(
             float(plain.kl(old - ref, kind)) * mask
             for old, ref, mask in zip(sample["old"], sample["ref"], sample["masks"], strict=True)
         ]
-        wanted.append(plain.advantages(name, reward, kls, sample["masks"], kl_coef=kl_coef, gamma=gamma))
+        row = plain.advantages(name, reward, kls, sample["masks"], kl_coef=kl_coef, gamma=gamma)
+        wanted.append(plain.distilled(row, sample["old"], sample["rollout"], 0.3) if s.use_opd else row)
     precision = 1e-6
-    if whiten:
+    if s.normalize_advantages:
         before, wanted = wanted, plain.whitened(wanted, [sample["masks"] for sample in drawn])
         precision *= max(1.0, stretched(before, wanted))
     for mine, row, sample in zip(found, wanted, drawn, strict=True):
@@ -236,13 +237,3 @@ def test_the_value_loss(drawn: Samples, clip: float) -> None:
     assert loss.tolist() == pytest.approx(wanted, rel=1e-6, abs=1e-6)
     far = [abs(value - before) > clip for value, before in zip(values.tolist(), old.tolist(), strict=True)]
     assert clipped.tolist() == far
-
-
-@given(samples(), st.sampled_from([0.3, 1.0]))
-def test_distillation(drawn: Samples, coef: float) -> None:
-    advantages, student, teacher = (torch.cat(tensors(drawn, name)) for name in ("advantages", "new", "ref"))
-    found, kl = distil(advantages, student, teacher, coef)
-    apart = [one - other for one, other in zip(student.tolist(), teacher.tolist(), strict=True)]
-    assert kl.tolist() == pytest.approx(apart, rel=1e-6, abs=1e-6)
-    wanted = [advantage - coef * one for advantage, one in zip(advantages.tolist(), apart, strict=True)]
-    assert found.tolist() == pytest.approx(wanted, rel=1e-6, abs=1e-6)
