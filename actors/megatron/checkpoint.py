@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save as write_state
 
 from actors.megatron.cpu import stand_in
+from actors.megatron.optimizer import follow_weights
 from actors.megatron.trainee import Critic, Trainee
 from schemas.errors import CheckpointMismatch, TrainerError
 from slime_events.core.config.trainer import TrainerSettings
@@ -64,9 +65,10 @@ def save(trainee: Trainee, folder: str | Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
         (partial / CRITIC if trainee.critic else partial).mkdir(parents=True)
     dist.barrier()
-    _save(trainee, partial)
+    by_layer = _is_partly_frozen(trainee)
+    _save(trainee, partial, by_layer=by_layer)
     if trainee.critic is not None:
-        _save(trainee.critic, partial / CRITIC)
+        _save(trainee.critic, partial / CRITIC, by_layer=False)
     dist.barrier()
     if trainee.place.rank == 0:
         mark = {
@@ -74,6 +76,7 @@ def save(trainee: Trainee, folder: str | Path) -> None:
             "optimizer_steps": trainee.scheduler.num_steps,
             "tensor_model_parallel_size": trainee.place.tensor.size(),
             "data_parallel_size": trainee.place.data.size(),
+            "by_layer": by_layer,
         }
         (partial / MARK).write_text(json.dumps(mark, indent=1) + "\n")
         fsync(partial / MARK)
@@ -82,52 +85,62 @@ def save(trainee: Trainee, folder: str | Path) -> None:
     dist.barrier()
 
 
-def load(trainee: Trainee, folder: str | Path, *, with_critic: bool = True) -> None:
-    """Restore a checkpoint; collective. On the topology that saved it, training goes on bit for bit.
+def load(trainee: Trainee, folder: str | Path, *, optimizer: bool = True, with_critic: bool = True) -> None:
+    """Restore a checkpoint; collective. On the topology that saved it, training goes on bit for bit. optimizer: with
+    the state of optimizer and schedule; else its weights alone, under those that are there.
 
     A critic that the checkpoint does not have stays as it is; with_critic: one that it has is loaded. Raises
     CheckpointMismatch for a folder that is no complete checkpoint or is one of another model.
     """
-    _check(folder)
-    _load(trainee, Path(folder), trainee.settings)
+    by_layer = _mark(folder).get("by_layer", False)
+    _load(trainee, Path(folder), trainee.settings, optimizer=optimizer, by_layer=by_layer)
     if with_critic and trainee.critic is not None and (Path(folder) / CRITIC).is_dir():
-        _load(trainee.critic, Path(folder) / CRITIC, trainee.settings)
+        load_critic(trainee, folder, optimizer=optimizer)
 
 
-def load_critic(trainee: Trainee, folder: str | Path) -> None:
+def load_critic(trainee: Trainee, folder: str | Path, *, optimizer: bool) -> None:
     """Restore the critic of a checkpoint alone; collective. Raises CheckpointMismatch where there is none."""
-    _check(folder)
+    _mark(folder)
     if not (Path(folder) / CRITIC).is_dir():
         raise CheckpointMismatch(f"{folder} holds no critic: give --critic-load a checkpoint of a run that had one")
     if trainee.critic is not None:
-        _load(trainee.critic, Path(folder) / CRITIC, trainee.settings)
+        _load(trainee.critic, Path(folder) / CRITIC, trainee.settings, optimizer=optimizer, by_layer=False)
 
 
-def _check(folder: str | Path) -> None:
+def _mark(folder: str | Path) -> dict[str, Any]:
     if not Path(folder).is_dir():
         raise CheckpointMismatch(f"{folder} is not there: it was removed (--keep-checkpoints), or never written")
     if not is_checkpoint(folder):
         raise CheckpointMismatch(
             f"{folder} is no complete trainer checkpoint ({MARK} is missing): remove it, and an older one is taken"
         )
+    try:
+        mark: dict[str, Any] = json.loads((Path(folder) / MARK).read_text())
+    except ValueError as error:
+        raise CheckpointMismatch(f"{folder} does not fit the model: {error}") from error
+    return mark
 
 
-def _save(part: Trainee | Critic, folder: Path) -> None:
+def _save(part: Trainee | Critic, folder: Path, *, by_layer: bool) -> None:
     with stand_in():
-        state = _state(part, loading=False)
+        state = _state(part, loading=False, by_layer=by_layer)
         dist_checkpointing.save(state, str(folder), sharded_strategy=InProcessWriter("torch_dist", 1))
 
 
-def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings) -> None:
+def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings, *, optimizer: bool, by_layer: bool) -> None:
     with stand_in():
         try:
-            state = dist_checkpointing.load(_state(part, loading=True), str(folder))
+            wanted = _state(part, loading=True, by_layer=by_layer)
+            state = dist_checkpointing.load(wanted if optimizer else {"model": wanted["model"]}, str(folder))
         except CheckpointException as error:  # of torch: some ranks' errors in one
             reasons = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items()))
             raise CheckpointMismatch(f"{folder} does not fit the model: {reasons}") from error
         except (CheckpointingException, KeyError, ValueError) as error:
             raise CheckpointMismatch(f"{folder} does not fit the model: {error}") from error
         part.model.module.load_state_dict(state["model"])
+        if not optimizer:
+            follow_weights(part.optimizer)
+            return
         if settings.optimizer == "adam":
             # Megatron leaves the common step count out while it is 0.
             inner = state["optimizer"].get("optimizer", state["optimizer"])
@@ -146,9 +159,20 @@ def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings) -> No
     part.scheduler.step(state["scheduler"]["num_steps"])
 
 
-def _state(part: Trainee | Critic, *, loading: bool) -> dict[str, Any]:
+def _is_partly_frozen(trainee: Trainee) -> bool:
+    return not all(parameter.requires_grad for parameter in trainee.model.parameters())
+
+
+def _state(part: Trainee | Critic, *, loading: bool, by_layer: bool) -> dict[str, Any]:
+    """by_layer: each layer's tensors have names of their own. Else those of all layers are one tensor, of which the
+    optimizer's state has to have all layers.
+    """
     # Megatron writes this run's process groups into it.
-    metadata = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
+    metadata = {
+        "distrib_optim_sharding_type": "fully_reshardable",
+        "chained_optim_avoid_prefix": True,
+        "non_homogeneous_layers": by_layer,
+    }
     model = part.model.module.sharded_state_dict(metadata=metadata)
     return {
         "model": model,

@@ -15,9 +15,16 @@ from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu
 from actors.megatron.critic import build_critic
 from actors.megatron.flags import sort_flags
+from actors.megatron.frozen import freeze
 from actors.megatron.frozen_model import REFERENCE, load_frozen
 from actors.megatron.model import build_model, transformer_config
-from actors.megatron.optimizer import build_optimizer, build_scheduler, follow_weights, wrap_data_parallel
+from actors.megatron.optimizer import (
+    build_optimizer,
+    build_scheduler,
+    follow_weights,
+    forget_moments,
+    wrap_data_parallel,
+)
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee, join, leave
@@ -89,6 +96,7 @@ class TrainerRank:
         saved = load if load and checkpoint.is_checkpoint(load) else None
         policy = build_model(architecture, self._config, self.place.device)
         load_hf_weights(policy, architecture, base if saved else load or base, group)
+        freeze(policy, settings)
         frozen = load_frozen(architecture, settings, self._algorithm, self._flags.transformer, self.place.device, group)
         model = wrap_data_parallel(policy, self._config, self._flags)
         optimizer = build_optimizer(model, settings, self._flags)
@@ -99,9 +107,10 @@ class TrainerRank:
         about = (architecture, settings, self._algorithm, self.place)
         self.trainee = Trainee(*about, model, frozen, optimizer, scheduler, self._functions, critic)
         if saved:
-            checkpoint.load(self.trainee, saved, with_critic=settings.critic_load is None)
+            with_critic = settings.critic_load is None
+            checkpoint.load(self.trainee, saved, optimizer=settings.load_optim, with_critic=with_critic)
         if critic and settings.critic_load and checkpoint.is_checkpoint(settings.critic_load):
-            checkpoint.load_critic(self.trainee, settings.critic_load)
+            checkpoint.load_critic(self.trainee, settings.critic_load, optimizer=settings.load_optim)
 
     def train(self, batch: TrainBatch, dump: str | None = None) -> StepResult:
         """All optimizer steps of one rollout step. dump: the file that what went into it is written to. Raises
@@ -109,6 +118,10 @@ class TrainerRank:
         """
         models = self._other_models(batch)
         step = RolloutStep(self.trainee, batch)
+        if self._settings.reset_optimizer_states:
+            forget_moments(self.trainee.optimizer)
+            if self.trainee.critic is not None:
+                forget_moments(self.trainee.critic.optimizer)
         metrics = step.run()
         if dump is not None:
             save_train_dump(step, batch, dump)

@@ -24,20 +24,23 @@ POINTS = {
     "--custom-megatron-init-path": "",
     "--custom-megatron-before-log-prob-hook-path": "",
     "--custom-megatron-before-train-step-hook-path": "",
+    "--rollout-data-postprocess-path": "",
+    "--custom-convert-samples-to-train-data-path": "",
+    "--custom-update-weight-post-write-path": "",
     "--data-source-path": "",
 }
 """Flags that name a function, or a class, of a user's, and the flags without which nobody would call it."""
 AWAITED = ("--custom-rm-path", "--custom-generate-function-path", "--rollout-sample-hook-path", "--data-source-path")
 """Those where a coroutine is no mistake, or where a class is wanted."""
 FILES = {
-    "mine.py": "number = 7\n\n\ndef takes_none(): ...\n\n\nclass Made: ...\n\n\nasync def waits(*_, **__): ...\n",
-    "raises.py": "\n1 / 0\n",
-    "exits.py": "import sys\nsys.exit(0)\n",
-    "grammar.py": "def reward(:\n",
-    "needs.py": "import no_such_package_anywhere\n",
+    "mistaken.py": "number = 7\n\n\ndef takes_none(): ...\n\n\nclass Made: ...\n\n\nasync def waits(*_, **__): ...\n",
+    "breaking.py": "\n1 / 0\n",
+    "leaving.py": "import sys\nsys.exit(0)\n",
+    "garbled.py": "def reward(:\n",
+    "needing.py": "import no_such_package_anywhere\n",
     "newer.py": "from slime.utils.types import Sample\nfrom slime.utils.wandb_utils import init\n",
     "older.py": "from slime.utils.types import Sampel\n",
-    "deep.py": "import raises\n",
+    "importing_breaking.py": "import breaking\n",
 }
 
 
@@ -60,18 +63,20 @@ class Mistake:
 
 MISTAKES = (
     Mistake("no such module", "no_such_module", "f", ("no_such_module",)),
-    Mistake("no such file", "../elsewhere/mine", "f", ("/elsewhere/mine.py",), ("{}.py:{}",)),
-    Mistake("no such name", "mine", "takes_nine", ("mine.py", "nearest: takes_none")),
-    Mistake("no name", "mine", "", ("mine",), ("{}", "{}:")),
-    Mistake("no function", "mine", "number", ("mine.py", "int")),
-    Mistake("other arguments", "mine", "takes_none", ("takes_none()", "mine.py:4", "is called with")),
-    Mistake("a class", "mine", "Made", ("Made",)),
-    Mistake("a coroutine", "mine", "waits", ("waits", "mine.py:10", "async def")),
-    Mistake("no Python", "grammar", "f", ("SyntaxError", "grammar.py, line 1")),
-    Mistake("its import raises", "raises", "f", ("ZeroDivisionError", "raises.py:2")),
-    Mistake("what it imports raises", "deep", "f", ("ZeroDivisionError", "raises.py:2")),
-    Mistake("its import exits", "exits", "f", ("SystemExit", "exits.py:2")),
-    Mistake("a package is missing", "needs", "f", ("no_such_package_anywhere", "needs.py:1")),
+    Mistake("no such file", "../elsewhere/mistaken", "f", ("/elsewhere/mistaken.py",), ("{}.py:{}",)),
+    Mistake("no such name", "mistaken", "takes_nine", ("mistaken.py", "nearest: takes_none")),
+    Mistake("no name", "mistaken", "", ("mistaken",), ("{}", "{}:")),
+    Mistake("two spellings in one", "mistaken", "f", ("mistaken.py:f", "mistaken.f"), ("{}.py.{}",)),
+    Mistake("no text", "", "", ("empty",), ("",)),
+    Mistake("no function", "mistaken", "number", ("mistaken.py", "int")),
+    Mistake("other arguments", "mistaken", "takes_none", ("takes_none()", "mistaken.py:4", "is called with")),
+    Mistake("a class", "mistaken", "Made", ("Made",)),
+    Mistake("a coroutine", "mistaken", "waits", ("waits", "mistaken.py:10", "async def")),
+    Mistake("no Python", "garbled", "f", ("SyntaxError", "garbled.py, line 1")),
+    Mistake("its import raises", "breaking", "f", ("ZeroDivisionError", "breaking.py:2")),
+    Mistake("what it imports raises", "importing_breaking", "f", ("ZeroDivisionError", "breaking.py:2")),
+    Mistake("its import exits", "leaving", "f", ("SystemExit", "leaving.py:2")),
+    Mistake("a package is missing", "needing", "f", ("no_such_package_anywhere", "needing.py:1")),
     Mistake("a module of slime's that is not here", "newer", "f", ("slime.utils.wandb_utils", "newer.py:2")),
     Mistake("a name of slime's that is not here", "older", "f", ("Sampel", "older.py:1")),
     Mistake("a path of slime's that is not here", "slime.rollout.nowhere", "f", ("slime.rollout.nowhere",),

@@ -24,7 +24,7 @@ MAY_CHANGE = {
     "reward": ("rm_timeout", "rm_workers", "rm_memory_gb", "rm_env"),
     "engine": ("device", "rollout_num_gpus", "colocate", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),
     "trainer": (
-        *("keep_weights", "keep_weights_every", "keep_checkpoints", "keep_checkpoints_every"),
+        *("keep_weights", "keep_weights_every", "keep_checkpoints", "keep_checkpoints_every", "save_hf"),
         *("distributed_timeout_minutes", "exact", "optimizer_digest"),
     ),
     "metrics": MetricsSettings.__struct_fields__,
