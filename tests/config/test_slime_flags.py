@@ -89,7 +89,7 @@ READ_INSIDE = {
     **dict.fromkeys(
         (
             *("eval_sets", "eval_input_key", "eval_label_key", "eval_tool_key", "eval_temperature", "eval_top_p"),
-            *("eval_top_k", "eval_max_response_len", "eval_min_new_tokens"),
+            *("eval_top_k", "eval_max_response_len"),
         ),
         "`EvalSettings` makes the settings of each data set of them",
     ),
