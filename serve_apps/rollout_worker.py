@@ -38,7 +38,7 @@ from schemas.rollouts import (
     StopReason,
 )
 from schemas.subjects import about, everything_about, of_type
-from serve_apps.engine.engine import Engine, GenerateRequest
+from serve_apps.engine.engine import Engine, GenerateRequest, narrows
 from serve_apps.engine_weights import Claim, EngineWeights
 from serve_apps.generate.custom import CustomGenerate
 from serve_apps.rollout import ChunkRule, Prompts, Rollout, RolloutContext, stream
@@ -286,7 +286,9 @@ class RolloutWorker:
         last = None
         if not context.is_suspended():
             asked, prompt = rollout.request, self._context.fetch(rollout.request.prompt)
-            request = GenerateRequest(context.rid, prompt, asked.sampling, asked.seed, rollout.known.tokens)
+            keeps = asked.purpose is Purpose.TRAIN and narrows(asked.sampling)
+            known = rollout.known.tokens
+            request = GenerateRequest(context.rid, prompt, asked.sampling, asked.seed, known, keeps=keeps)
             last = await stream(context, request, rollout, lambda chunk: context.append([chunk]))
         if last is None:
             await context.append([rollout.suspended()])

@@ -62,7 +62,7 @@ def build_critic(
         lr_warmup_iters=settings.critic_lr_warmup_iters,
     )
     headless = replace(architecture, tied=True)  # there is no output to tie or to load
-    model = build_model(headless, config, place.device, ValueModel)
+    model = build_model(headless, config, place.device, kind=ValueModel)
     head = next(module for module in model.modules() if isinstance(module, ValueHead))
     with torch.no_grad():
         seeded = torch.Generator().manual_seed(settings.seed)

@@ -17,7 +17,7 @@ from actors.megatron.critic import build_critic
 from actors.megatron.flags import sort_flags
 from actors.megatron.frozen import freeze
 from actors.megatron.frozen_model import REFERENCE, load_frozen
-from actors.megatron.model import build_model, transformer_config
+from actors.megatron.model import build_model, has_transformer_engine, transformer_config
 from actors.megatron.optimizer import (
     build_optimizer,
     build_scheduler,
@@ -25,6 +25,7 @@ from actors.megatron.optimizer import (
     forget_moments,
     wrap_data_parallel,
 )
+from actors.megatron.own_model import args_of
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee, join, leave
@@ -42,7 +43,7 @@ from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.past_versions import OLD_ACTOR, old_actor
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.trainer_points import IN_STEPS, INIT, WRITTEN, RunEngines, TrainerFunctions
+from slime_events.plugins.trainer_points import IN_STEPS, INIT, MODEL, WRITTEN, RunEngines, TrainerFunctions
 from storage.weights.store import TensorBytes
 
 
@@ -94,10 +95,11 @@ class TrainerRank:
         settings, architecture, group = self._settings, self._architecture, self.place.tensor
         load, base = settings.load, settings.hf_checkpoint
         saved = load if load and checkpoint.is_checkpoint(load) else None
-        policy = build_model(architecture, self._config, self.place.device)
+        policy = self._build()
         load_hf_weights(policy, architecture, base if saved else load or base, group)
         freeze(policy, settings)
-        frozen = load_frozen(architecture, settings, self._algorithm, self._flags.transformer, self.place.device, group)
+        how = (settings, self._algorithm, self._flags.transformer, self.place.device, group)
+        frozen = load_frozen(architecture, self._build, *how)
         model = wrap_data_parallel(policy, self._config, self._flags)
         optimizer = build_optimizer(model, settings, self._flags)
         scheduler = build_scheduler(optimizer, settings, self._flags.scheduler)
@@ -111,6 +113,11 @@ class TrainerRank:
             checkpoint.load(self.trainee, saved, optimizer=settings.load_optim, with_critic=with_critic)
         if critic and settings.critic_load and checkpoint.is_checkpoint(settings.critic_load):
             checkpoint.load_critic(self.trainee, settings.critic_load, optimizer=settings.load_optim)
+
+    def _build(self) -> torch.nn.Module:
+        """A model without weights, of the checkpoint's architecture."""
+        shown = args_of(self._architecture, vars(self._functions.args), local=not has_transformer_engine())
+        return build_model(self._architecture, self._config, self.place.device, self._functions.at(MODEL), shown)
 
     def train(self, batch: TrainBatch, dump: str | None = None) -> StepResult:
         """All optimizer steps of one rollout step. dump: the file that what went into it is written to. Raises

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.rollouts import WeightSpan
+from slime_events.core.kept_tokens import KeptTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class TrainSample:
     shared by fan-out siblings; a step counts rollouts.
     oldest_version, newest_version: of the weights that made its tokens. reused: recorded by another run.
     teacher_log_probs: float32 [response], where its grader asked a teacher. spans: which version made which tokens.
+    kept: what top-p or top-k left of the vocabulary; there log-probs, the engine's too, are over that.
     """
 
     sample: str
@@ -39,6 +41,7 @@ class TrainSample:
     reused: bool = False
     teacher_log_probs: npt.NDArray[np.float32] | None = None
     spans: tuple[WeightSpan, ...] = ()
+    kept: tuple[KeptTokens, ...] = ()
 
     @property
     def total_length(self) -> int:

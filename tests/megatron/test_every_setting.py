@@ -78,7 +78,7 @@ SEALED: dict[str, tuple[Given, Any]] = {
 """Settings of the batch, which the conductor seals."""
 MEASURED = {"get_mismatch_metrics": "mis_kl", "use_rollout_entropy": "rollout_entropy"}
 """A setting that changes no weights, and a metric that it adds."""
-CALLED = {name for name in AlgorithmSettings.__struct_fields__ if name.endswith(("_function_path", "postprocess_path"))}
+CALLED = {name for name in AlgorithmSettings.__struct_fields__ if name.endswith("_path")}
 """In test_user_functions, with disable_compute_advantages_and_returns, which is for those and for a supervised loss."""
 
 IDLE: list[tuple[str, Any, Given]] = [

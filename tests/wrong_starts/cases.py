@@ -157,6 +157,7 @@ PLUG_POINTS = [
     Case.train("sample filter: other arguments", "--rollout-sample-filter-path", "own.py:filter_of_three"),
     Case.train("log function: other arguments", "--custom-rollout-log-function-path", "own.py:filter_of_three"),
     Case.train("convert: other arguments", "--custom-convert-samples-to-train-data-path", "own.py:filter_of_three"),
+    Case.train("model: other arguments", "--custom-model-provider-path", "own.py:filter_of_two"),
     Case.train("step data: other arguments", "--rollout-data-postprocess-path", "own.py:generate_of_one"),
     Case.train("written weights: other arguments", "--custom-update-weight-post-write-path", "own.py:filter_of_two"),
     Case.train(

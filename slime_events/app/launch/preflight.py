@@ -215,6 +215,8 @@ def _check_source(path: str) -> None:
         if not callable(samples):
             raise PlugPointError(f"{path} has no get_samples(num_samples): a source of prompts is asked for them by it")
         check_call(samples, "(self, num_samples)", 2)
+        if callable(load := getattr(make, "load", None)):
+            check_call(load, "(self, rollout_id)", 2)
 
 
 def _check_generate(path: str) -> None:

@@ -77,7 +77,7 @@ def _rollout(settings: TrainSettings) -> Iterator[str]:
         yield "Neither num_rollout nor num_epoch is set: the run would not know when to end."
     if steps is not None and epochs is not None:
         yield f"num_rollout {steps} and num_epoch {epochs} both say when the run ends; give one."
-    if epochs is not None and settings.data.prompt_data is None:
+    if epochs is not None and settings.data.prompt_data is None and settings.data.data_source_path is None:
         yield f"num_epoch {epochs} needs prompt_data: prompts that are published to the run have no epochs."
 
 

@@ -112,7 +112,6 @@ USUAL_VALUES: dict[str, tuple[str, ...]] = {
 """slime's own defaults of honoured flags: the same as leaving the flag out."""
 
 _NOT_YET = {
-    "the model is built from the checkpoint's config.json": "--custom-model-provider-path",
     "linear attention models are not built in the trainer": "--qwen-gdn-backend",
     "sparse attention models are not built in the trainer": "--freeze-indexer --allgather-cp",
     "it needs a trainer that is stopped and made anew around each step": "--release-train",

@@ -121,6 +121,10 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     custom_megatron_init_path: Annotated[
         str | None, doc("called in each rank once Megatron's groups exist, before the model is built: (args)")
     ] = None
+    custom_model_provider_path: Annotated[
+        str | None,
+        doc("builds each rank's model, with the checkpoint's parameters: (pre_process, post_process, vp_stage=None)"),
+    ] = None
     custom_megatron_before_log_prob_hook_path: Annotated[
         str | None, doc("called in each rank before log-probs are scored: (args, model, store_prefix)")
     ] = None
