@@ -29,7 +29,7 @@ from slime_events.app.demo.settings import BASE
 from slime_events.app.demo.words import GAIN
 from tools.demo_base import worked_answer
 
-STEPS = 40
+STEPS = 30
 DEADLINE_S = 600.0
 TWICE = "--num-steps-per-rollout 2"
 """Of two updates a rollout the second is off policy: there the ratio is not 1, and clips act."""
@@ -37,9 +37,9 @@ BEHIND = f"{TWICE} --max-staleness 2"
 """And rollouts are of older weights, so that there is something to correct between engine and trainer."""
 MIS = "--custom-tis-function-path examples.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"
 ICEPOP = "--custom-tis-function-path slime.backends.megatron_utils.loss.icepop_function"
-SFT, OPD = "sft", "opd"
-TEACHER = "grpo"
-"""The run whose last weights teach."""
+SFT, TEACHING = "sft", "grpo"
+TEACHER = "TEACHER"
+"""In flags: the last weights of the run TEACHING."""
 RECIPES: Mapping[str, str] = {
     "grpo": TWICE,
     "dr_grpo": f"{TWICE} --disable-grpo-std-normalization",
@@ -48,6 +48,8 @@ RECIPES: Mapping[str, str] = {
     "reinforce_plus_plus": f"{TWICE} --advantage-estimator reinforce_plus_plus --normalize-advantages --kl-coef 0.001",
     "reinforce_plus_plus_baseline": f"{TWICE} --advantage-estimator reinforce_plus_plus_baseline "
     "--normalize-advantages --use-kl-loss --kl-loss-coef 0.001 --kl-loss-type k2",
+    "ppo": f"{TWICE} --advantage-estimator ppo --normalize-advantages --critic-lr 1e-3 --num-critic-only-steps 5",
+    "opd": f"{TWICE} --n-samples-per-prompt 1 --rollout-batch-size 128 --use-opd --opd-teacher-load {TEACHER}",
     "tis": f"{BEHIND} --use-tis",
     "icepop": f"{BEHIND} --use-tis {ICEPOP} --tis-clip-low 0.5",
     "mis": f"{BEHIND} --use-tis {MIS} --tis-level sequence --tis-mode clip --use-rs --rs-veto-threshold 1e-4",
@@ -108,8 +110,12 @@ def measure(steps: int = STEPS, only: Sequence[str] | None = None) -> list[Figur
 
 def run_algorithm(name: str, runs: Path, steps: int) -> Outcome:
     """Train, then prove. runs: the folder of all runs; an earlier run of that name is replaced."""
-    begin = _supervised if name == SFT else _demo
-    summary, evals = begin(name, RECIPES[name], runs, steps)
+    begin, flags = _supervised if name == SFT else _demo, RECIPES[name]
+    if TEACHER in flags:
+        if not (runs / TEACHING / "summary.json").exists():
+            _demo(TEACHING, RECIPES[TEACHING], runs, steps)
+        flags = flags.replace(TEACHER, str(weights_of(runs / TEACHING)))
+    summary, evals = begin(name, flags, runs, steps)
     problems: list[str] = []
     retrained, audited, replayed = (
         _proved(command, name, runs, problems) for command in ("retrain", "audit", "replay")
@@ -197,7 +203,7 @@ def _process(*words: str) -> subprocess.CompletedProcess[str]:
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
     """For docs/algorithms.md."""
-    head = ("algorithm", "held-out before", "after", "reward", "steps", "seconds", "retrain", "audit", "replay")
+    head = ("algorithm", "held-out", "reward", "steps", "seconds", "retrain", "audit", "replay", "flags")
     lines = [head, ("---",) * len(head), *map(_cells, outcomes)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -208,8 +214,8 @@ def _cells(one: Outcome) -> tuple[str, ...]:
     proofs = ("NO", "NO", "NO")
     if not one.problems:
         proofs = (f"{one.retrained} equal", f"{one.audited} clean", f"{one.replayed:,} same")
-    figures = (f"{one.first:.3f}", f"{one.last:.3f}", reward, str(one.steps), f"{one.seconds:.0f}")
-    return (f"`{one.algorithm}`", *figures, *proofs)
+    figures = (f"{one.first:.3f} -> {one.last:.3f}", reward, str(one.steps), f"{one.seconds:.0f}")
+    return (one.algorithm, *figures, *proofs, f"`{one.flags}`")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""On-policy distillation (Agarwal et al., 2024): the student's own tokens, held to the teacher's probabilities."""
+"""On-policy distillation (Agarwal et al., 2024, arXiv 2306.13649): own tokens under a teacher's log-probs."""
 
 from collections.abc import Sequence
 

@@ -94,7 +94,7 @@ def discounted_returns(rewards: Tensor, discount: float) -> Tensor:
 
 
 def gae(rewards: Tensor, values: Tensor, gamma: float, lambd: float) -> Tensor:
-    """Generalised advantage estimation (Schulman et al., 2016): advantages of token rewards and values.
+    """Generalised advantage estimation (Schulman et al., 2016, arXiv 1506.02438): of token rewards and values.
 
     All are [samples, tokens], zeros right of a sample's end. delta_t = r_t + gamma * V_{t+1} - V_t with V = 0 past the
     end; A_t = sum of (gamma * lambd)^k * delta_{t+k}.

@@ -54,6 +54,11 @@ def advantages(estimator: str, reward: float, kls: Row, mask: Mask, *, kl_coef: 
     return [sum(gamma ** (later - t) * token[later] for later in range(t, len(token))) for t in range(len(token))]
 
 
+def distilled(row: Row, student: Row, teacher: Row, coef: float) -> Row:
+    """Less the reverse KL of each token."""
+    return [one - coef * (own - other) for one, own, other in zip(row, student, teacher, strict=True)]
+
+
 def whitened(rows: list[Row], masks: Sequence[Mask]) -> list[Row]:
     """Over all trained tokens, unbiased variance."""
     values = [v for row, mask in zip(rows, masks, strict=True) for v, m in zip(row, mask, strict=True) if m]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.algorithms.estimators import ESTIMATORS, estimator_of
+from slime_events.algorithms.estimators.estimator import Estimator
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.analysis.model.advantages import sample_advantages
@@ -100,3 +102,10 @@ def test_a_name_that_is_not_registered_is_an_error_with_those_that_are() -> None
         assert everyone in str(refused.value)
     with pytest.raises(InvalidValue):
         estimator_of(AlgorithmSettings(advantage_estimator="mine"))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS)
+def test_each_says_its_paper_and_its_formula(estimator: Estimator) -> None:
+    module, kind = sys.modules[type(estimator).__module__], type(estimator)
+    assert re.search(r"20\d\d, arXiv \d{4}\.\d{5}", module.__doc__ or "")
+    assert re.search(r"(A|A_t|loss|ratio) = ", kind.__doc__ or "")

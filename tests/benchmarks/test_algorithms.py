@@ -47,5 +47,13 @@ def test_a_run_that_is_not_clean_has_no_figure() -> None:
     assert broken.figure.met is False
     rows = [line.split(" | ") for line in markdown([outcome(), broken]).splitlines()]
     assert {len(row) for row in rows} == {9}
-    assert rows[2][1:3] == ["0.500", "0.900"]
-    assert rows[2][-1] != rows[3][-1]
+    assert rows[2][1] == "0.500 -> 0.900"
+    assert rows[2][5:8] != rows[3][5:8]
+
+
+def test_the_page_has_each_of_them_as_it_was_run() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    rows = (line.strip("| ").split(" | ") for line in page.splitlines())
+    shown = {row[0]: row[-1].strip("`") for row in rows if len(row) == 9 and row[0] in RECIPES}
+    assert shown
+    assert shown.items() <= RECIPES.items()

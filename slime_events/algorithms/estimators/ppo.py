@@ -1,4 +1,4 @@
-"""PPO with a critic (Schulman et al., 2017): how much better each token was than the critic had expected."""
+"""PPO with a critic (Schulman et al., 2017, arXiv 1707.06347): how much better a token was than the critic expected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ppo(Estimator):
-    """Rewards as they were graded: it needs no several samples of a prompt."""
+    """A_t = sum over k >= t of (gamma * lambd)^(k - t) * (r_k + gamma * V_{k+1} - V_k); PPO's clipped loss.
+
+    r_k is -kl_coef * KL_k, and the reward on the last token. It is taken as graded: one sample of a prompt is enough.
+    """
 
     takes_kl: ClassVar[bool] = True
     needs_values: ClassVar[bool] = True
