@@ -21,7 +21,7 @@ from actors.megatron.architecture import SAME_NAMES, Architecture
 from actors.megatron.attention import PackedAttention, PackedSequences
 from actors.megatron.cpu import on_cpu, stand_in
 from actors.megatron.weights import model_rules, named_parameters
-from schemas.errors import ImpossibleCombination, InvalidValue
+from schemas.errors import InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,9 @@ def transformer_config(
     architecture: Architecture, settings: TrainerSettings, flags: Mapping[str, Any]
 ) -> TransformerConfig:
     """Megatron's TransformerConfig; `flags` are its fields as the user gave them and win over our defaults."""
-    _check_parallelism(architecture, settings)
+    architecture.check_parallelism(settings)
+    if settings.sequence_parallel and not has_transformer_engine():
+        logger.warning("sequence-parallel has no effect without CUDA and Transformer Engine")
     dtype = torch.bfloat16 if settings.bf16 else torch.float32
     ranks = settings.tensor_model_parallel_size
     defaults = {
@@ -78,23 +80,6 @@ def transformer_config(
         return TransformerConfig(**{**defaults, **flags, **fixed})
     except (ValueError, AssertionError, TypeError) as error:
         raise InvalidValue(f"Megatron refuses these settings: {error}") from error
-
-
-def _check_parallelism(architecture: Architecture, settings: TrainerSettings) -> None:
-    ranks = settings.tensor_model_parallel_size
-    if settings.pipeline_model_parallel_size > 1 or settings.context_parallel_size > 1:
-        raise ImpossibleCombination(
-            "the trainer runs tensor and data parallelism: set pipeline-model-parallel-size and "
-            "context-parallel-size to 1"
-        )
-    if settings.sequence_parallel and not has_transformer_engine():
-        logger.warning("sequence-parallel has no effect without CUDA and Transformer Engine")
-    for name in ("vocab_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"):
-        size = getattr(architecture, name)
-        if size % ranks:
-            raise ImpossibleCombination(
-                f"{name} {size} of the checkpoint cannot be cut over tensor-model-parallel-size {ranks}"
-            )
 
 
 def has_transformer_engine() -> bool:

@@ -201,7 +201,7 @@ def _distillation(settings: TrainSettings) -> Iterator[str]:
         return
     if teacher:
         yield "opd_type sglang excludes opd_teacher_load: the teacher is behind rm_url, and the trainer holds none."
-    rollout, own = settings.rollout, settings.reward.custom_rm_path
+    rollout, own = settings.rollout, settings.reward.custom_rm_path or settings.debug.debug_train_only
     if not (own or rollout.custom_generate_function_path or rollout.rollout_sample_hook_path):
         yield (
             "opd_type sglang needs a function that sets sample.teacher_log_probs: custom_rm_path "

@@ -34,8 +34,8 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     actor_num_nodes: Annotated[int, doc("trainer nodes", above=0)] = 1
     actor_num_gpus_per_node: Annotated[int, doc("trainer ranks per node (GPUs, or CPU processes)", above=0)] = 1
     tensor_model_parallel_size: Annotated[int, doc("tensor parallel ranks", above=0)] = 1
-    pipeline_model_parallel_size: Annotated[int, doc("pipeline parallel ranks", above=0)] = 1
-    context_parallel_size: Annotated[int, doc("context parallel ranks (GPU only)", above=0)] = 1
+    pipeline_model_parallel_size: Annotated[int, doc("pipeline parallel ranks; the trainer has 1", above=0)] = 1
+    context_parallel_size: Annotated[int, doc("context parallel ranks; the trainer has 1", above=0)] = 1
     sequence_parallel: Annotated[bool, doc("sequence parallelism beside tensor parallelism")] = False
     distributed_timeout_minutes: Annotated[int, doc("process group time-out", above=0)] = 10
     global_batch_size: Annotated[int | None, doc("rollouts per optimizer step", above=0)] = None
