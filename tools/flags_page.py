@@ -74,7 +74,7 @@ def standing(flag: str) -> Standing:
         other, meaning = OLDER_FLAGS[flag]
         return Standing(Status.WORKS, "off", f"`{other}`: {meaning}")
     if flag in FILES:
-        return Standing(Status.WORKS, "", "its entries for the actor go over the command line")
+        return Standing(Status.WORKS, "", "its entries go over the command line")
     if flag in tables.CLASSIC:
         return Standing(Status.WORKS, "", "compared with the checkpoint's `config.json`")
     if flag in tables.ONLY_VALUE:

@@ -39,6 +39,7 @@ def test_overrides_go_over_the_command_line(tmp_path: Path, monkeypatch: pytest.
     [
         ("[lr]", "actor", "overrides"),
         ("{lr: 1}", "judge", "judge"),
+        ("{adam_beta2: 0.9}", "critic", "adam_beta2"),
         ("{lr: fast}", "actor", "--lr"),
         ("{load: '${NOWHERE_TO_BE_FOUND}'}", "actor", "NOWHERE_TO_BE_FOUND"),
     ],
@@ -46,6 +47,13 @@ def test_overrides_go_over_the_command_line(tmp_path: Path, monkeypatch: pytest.
 def test_what_cannot_be_is_named(overrides: str, role: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match=says):
         parsed(tmp_path, overrides, role=role)
+
+
+def test_a_critic_has_its_own(tmp_path: Path) -> None:
+    text = "{lr: 1e-5, lr_warmup_iters: 3, load: /there}"
+    trainer = parsed(tmp_path, text, "--advantage-estimator", "ppo", "--lr", "1e-6", role="critic").trainer
+    assert (trainer.lr, trainer.critic_lr, trainer.critic_lr_warmup_iters) == (1e-6, 1e-5, 3)
+    assert (trainer.load, trainer.critic_load) == (None, "/there")
 
 
 def test_an_unknown_setting_gets_the_nearest_names(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from slime_events.core.config.derivations import derive
 from slime_events.core.config.eval_config import with_eval_config
 from slime_events.core.config.fields import Registered, honoured, settings_fields
 from slime_events.core.config.installed import InstalledField, megatron_fields, sglang_fields
-from slime_events.core.config.megatron_roles import actor_overrides
+from slime_events.core.config.megatron_roles import role_overrides
 from slime_events.core.config.nearest import did_you_mean, nearest_text
 from slime_events.core.config.secrets import kept
 from slime_events.core.config.settings import TrainSettings
@@ -147,8 +147,8 @@ def _split(argv: Sequence[str]) -> list[_Occurrence]:
 
 
 def _apply_role(draft: _Draft, path: str) -> None:
-    """What the file has for the actor, as if it stood at the end of the command line."""
-    for name, value in actor_overrides(path).items():
+    """What the file has for actor and critic, as if it stood at the end of the command line."""
+    for name, value in role_overrides(path).items():
         flag = "--" + name.replace("_", "-")
         if value is False:
             flag = next((one.negative for one in settings_fields() if one.flag == flag), None) or f"--no-{flag[2:]}"

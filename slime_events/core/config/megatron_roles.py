@@ -1,4 +1,4 @@
-"""`actor_overrides`: slime's YAML file of Megatron settings for each role (`--megatron-config-path`)."""
+"""`role_overrides`: slime's YAML file of Megatron settings for each role (`--megatron-config-path`)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from schemas.references import REFERENCE
 from slime_events.core.config.custom_config import read_yaml
 
 FLAG = "--megatron-config-path"
-_FORM = "a list `megatron` of entries with `name`, `role: actor` and `overrides: {setting: value}`"
+_FORM = "a list `megatron` of entries with `name`, `role: actor` or `critic`, and `overrides: {setting: value}`"
+_OF_THE_CRITIC = {"lr": "critic_lr", "lr_warmup_iters": "critic_lr_warmup_iters", "load": "critic_load"}
+"""What a critic has of its own, and how it is called here; all else is as the actor's."""
 
 
-def actor_overrides(path: str) -> dict[str, Any]:
-    """Setting to value for the actor, `${VARIABLE}` in a text replaced. Later entries go over earlier ones.
+def role_overrides(path: str) -> dict[str, Any]:
+    """Setting to value, `${VARIABLE}` in a text replaced. Later entries go over earlier ones.
 
-    Raises InvalidValue for a file that cannot be read, has another form or another role, or names a variable that is
-    not set.
+    Raises InvalidValue for a file that cannot be read, has another form, another role or a setting that a critic has
+    not of its own, or names a variable that is not set.
     """
     entries = read_yaml(path, FLAG).get("megatron")
     if not isinstance(entries, list):
@@ -27,9 +29,13 @@ def actor_overrides(path: str) -> dict[str, Any]:
         overrides = entry.get("overrides", {}) if isinstance(entry, dict) else None
         if not isinstance(overrides, dict):
             raise InvalidValue(f"{FLAG} {path} should have {_FORM}.")
-        if (role := entry.get("role")) != "actor":
-            raise InvalidValue(f"{FLAG} {path}: role {role} has no settings of its own here: only actor has.")
-        for name, value in overrides.items():
+        if (role := entry.get("role")) not in ("actor", "critic"):
+            raise InvalidValue(f"{FLAG} {path}: role {role} has no settings of its own here: actor and critic have.")
+        for given, value in overrides.items():
+            name = _OF_THE_CRITIC.get(given) if role == "critic" else given
+            if name is None:
+                own = ", ".join(_OF_THE_CRITIC)
+                raise InvalidValue(f"{FLAG} {path}: {given} of the critic is the actor's: of its own it has {own}.")
             found[name] = _set(value, f"{FLAG} {path}: {name}") if isinstance(value, str) else value
     return found
 
