@@ -125,8 +125,8 @@ class Tokens(Check):
             self.find("its digest is not that of the tokens and log-probs in the log", "one of them was changed")
 
     def _mask(self, event: RolloutCompleted) -> None:
-        """Every token that is trained on was made by a known version."""
-        gaps = _gaps(event.spans, 0, event.length)
+        """Every token that is trained on was made by a known version, but for what a user's function brought."""
+        gaps = [] if event.functions else _gaps(event.spans, 0, event.length)
         data = None if event.loss_mask is None else self._data(event.loss_mask)
         if event.loss_mask is not None and event.loss_mask.n != event.length:
             wrong = f"its loss mask has {event.loss_mask.n} entries for {event.length} tokens"
