@@ -59,12 +59,16 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
         "get_model_url": "serve_apps.generate.slime_compat:get_model_url",
         **{
             name: f"serve_apps.generate.slime_rollout:{name}"
-            for name in ("abort", "generate", "generate_and_rm", "generate_and_rm_group", "generate_rollout")
+            for name in ("abort", "generate", "generate_and_rm", "generate_and_rm_group")
+        },
+        **{
+            name: f"serve_apps.rollout_function.slime_loop:{name}"
+            for name in ("eval_rollout", "generate_rollout", "generate_rollout_async")
         },
     },
     "slime.rollout.sglang_streaming_rollout": {"generate_streaming": "serve_apps.generate.slime_rollout:generate"},
     "slime.rollout.fully_async_rollout": {
-        "generate_rollout_fully_async": "serve_apps.generate.slime_rollout:generate_rollout",
+        "generate_rollout_fully_async": "serve_apps.rollout_function.slime_loop:generate_rollout",
     },
     "slime.rollout.on_policy_distillation": {
         name: f"slime_events.plugins.rewards.teacher:{name}" for name in ("post_process_rewards", "reward_func")

@@ -67,18 +67,6 @@ ONLY_VALUE: dict[str, tuple[str, str]] = {
     ),
     "--update-weight-mode": ("full", "delta weight versions need a delta writer in the weight store"),
     "--rollout-data-transport": ("object-store", "rollouts reach the trainer through the log"),
-    "--rollout-function-path": (
-        "slime.rollout.sglang_rollout.generate_rollout",
-        "the loop that asks for rollouts is the run's own, a fold of its log, asynchronous as far as --max-staleness "
-        "says. Its parts are yours: --data-source-path, --custom-generate-function-path, --rollout-sample-hook-path, "
-        "--custom-rm-path, --dynamic-sampling-filter-path, --rollout-sample-filter-path",
-    ),
-    "--eval-function-path": (
-        "slime.rollout.sglang_rollout.generate_rollout",
-        "evaluations are made by the run's own loop. Its parts are yours: --custom-generate-function-path (with "
-        "`evaluation` in its signature), --rollout-sample-hook-path, --custom-rm-path, "
-        "--custom-eval-rollout-log-function-path",
-    ),
     "--log-probs-chunk-size": ("-1", "chunked log-probs need support in the trainer's loss"),
     "--tokenizer-type": ("HuggingFaceTokenizer", "the tokenizer is the checkpoint's"),
 }
@@ -86,10 +74,15 @@ ONLY_VALUE: dict[str, tuple[str, str]] = {
 
 SETTING_VALUES: dict[tuple[str, str], tuple[str, str, object]] = {
     ("--rollout-function-path", "slime.rollout.sft_rollout.generate_rollout"): ("data", "supervised", True),
+    (
+        "--rollout-function-path",
+        "slime.rollout.fully_async_rollout.generate_rollout_fully_async",
+    ): ("rollout", "max_staleness", 1),
 }
-"""Values of slime's flags that are a setting here: component, field and value."""
+"""Values of slime's flags that are a setting here: component, field and value. A flag that sets it itself counts."""
 
 USUAL_VALUES: dict[str, tuple[str, ...]] = {
+    "--rollout-function-path": ("slime.rollout.sglang_rollout.generate_rollout",),
     "--data-source-path": (
         "slime.rollout.data_source.RolloutDataSourceWithBuffer",
         "slime.rollout.data_source.RolloutDataSource",
@@ -167,8 +160,16 @@ NOT_YET: dict[str, str] = {flag: reason for reason, flags in _NOT_YET.items() fo
 
 NOT_YET_VALUES: dict[tuple[str, str], str] = {
     ("--advantage-estimator", "ppo"): _CRITIC,
+    ("--rollout-function-path", "slime.rollout.sleep_rollout"): (
+        "it holds idle engines for ever, and a run fails when nothing moves (--rollout-deadline): write a function "
+        "that sleeps as long as you need, or look at the engines of a --debug-rollout-only run"
+    ),
+    ("--rollout-function-path", "slime.rollout.forge_load"): (
+        "it plays dumps beside engines that make no rollouts, to measure their memory, and engines here make whatever "
+        "is asked for: --load-debug-rollout-data plays the same files without engines"
+    ),
 }
-"""Values of honoured flags that slime supports and this does not."""
+"""Values of honoured flags that slime supports and this does not; of a path its module is enough."""
 
 _SGLANG_OURS = {
     "--hf-checkpoint": "model_path tokenizer_path",
