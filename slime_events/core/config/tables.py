@@ -136,7 +136,8 @@ _NOT_YET = {
     "it needs a profiler hook in the trainer": (
         "--memory-snapshot-dir --memory-snapshot-num-steps --profile-target --memory-recorder --record-memory-history"
     ),
-    "prompts and trajectories of another service are published to the run: `slime-events produce`": (
+    "a rollout function of yours asks a service for its trajectories (--rollout-function-path), and prompts of others "
+    "are published to the run: `slime-events produce`": (
         "--rollout-buffer-url --fetch-trajectory-retry-times --min-batch-collection-ratio --rollout-task-type"
     ),
     "it needs a block-FP8 forward in the trainer": (
