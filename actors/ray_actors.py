@@ -77,7 +77,8 @@ class ConductorActor:
             )
             if self._stop_asked:
                 self._conductor.stop()
-            async with Inbox(worker, feed, address.nats, offload):
+            conductor, most = self._conductor, settings.rollout.max_waiting_prompts
+            async with Inbox(worker, feed, address.nats, offload, lambda: most - len(conductor.state.waiting)):
                 await worker.join({"ready": time.perf_counter() - begun})
                 return (await self._conductor.run()).value
 

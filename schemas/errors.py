@@ -7,8 +7,10 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
     ├── SchemaError
     │   └── DamagedEvent / UnknownEventType / UnknownSchemaVersion / UnwritableEvent / InvalidSubject
     ├── StorageError
-    │   ├── Conflict / LogUnavailable / AccessDenied / FolderInUse / EventTooLarge / BlobMissing / BlobDamaged
-    │   └── LogDamaged / ArchiveDamaged / WeightsDamaged / StoreUnavailable / NoSpace
+    │   ├── Conflict / AccessDenied / FolderInUse / EventTooLarge / BlobMissing / BlobDamaged
+    │   ├── LogDamaged / ArchiveDamaged / WeightsDamaged / StoreUnavailable / NoSpace
+    │   └── LogUnavailable
+    │       └── InboxFull
     ├── ConfigError
     │   ├── UnknownFlag / ImpossibleCombination / RunIsOn / RunHasEnded
     │   └── InvalidValue
@@ -76,6 +78,10 @@ class Conflict(StorageError):
 
 class LogUnavailable(StorageError):
     """The log did not answer within the deadline."""
+
+
+class InboxFull(LogUnavailable):
+    """As many prompts from outside wait as a run takes: it will take more later."""
 
 
 class AccessDenied(StorageError):

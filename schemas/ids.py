@@ -26,9 +26,9 @@ def bad_line_id(dataset: str, epoch: int, line: int) -> str:
     return f"{dataset}-{epoch}-line{line}"
 
 
-def inbox_group_id(key: str) -> str:
-    """Of a prompt from outside: the same key is the same group."""
-    return f"{INBOX}-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
+def inbox_group_id(key: str, sender: str = "") -> str:
+    """Of a prompt from outside: the same key of the same sender is the same group. sender: up to 64 ASCII letters."""
+    return f"{INBOX}-{hashlib.blake2b(key.encode(), digest_size=8, key=sender.encode()).hexdigest()}"
 
 
 def draw_id(offset: int, *, again: bool) -> str:

@@ -7,6 +7,8 @@ import msgspec
 
 MAX_KEYS = 100
 """Keys in one question."""
+SENDER = "Slime-Sender"
+"""Header of a gateway's message: in whose name it brings the prompts."""
 
 
 class InboxPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -37,11 +39,15 @@ class FieldError(msgspec.Struct, frozen=True):
 
 
 class InboxReply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer to a message of one prompt or a list of them: group ids in order, or every error. All or nothing."""
+    """The answer to a message of one prompt or a list of them: group ids in order, or every error. All or nothing.
+
+    full: it was not taken since too many prompts wait already.
+    """
 
     accepted: bool
     groups: tuple[str, ...] = ()
     errors: tuple[FieldError, ...] = ()
+    full: bool = False
 
 
 class InboxQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,9 +68,21 @@ class Fate(enum.StrEnum):
     TRAINED = "trained"
 
 
+class SampleFate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One sample of a group. tokens: generated until now, by weights of these versions. done: all of them are.
+    reward: as graded; None while it is not.
+    """
+
+    sample: str
+    tokens: int
+    versions: tuple[int, ...] = ()
+    done: bool = False
+    reward: float | None = None
+
+
 class InboxFate(msgspec.Struct, frozen=True, omit_defaults=True):
     """One group. rewards: as graded. reason: why it was rejected. step: whose batch has it. version: the weights that
-    training on it made.
+    training on it made. samples: told by a gateway.
     """
 
     key: str
@@ -74,6 +92,7 @@ class InboxFate(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     step: int | None = None
     version: int | None = None
+    samples: tuple[SampleFate, ...] = ()
 
 
 class InboxFates(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -19,7 +19,7 @@ from msgspec import structs
 from schemas.errors import DeadlineExceeded, FolderInUse, RunNotFound
 from storage.jetstream.address import NatsAddress, NatsPlace
 from storage.jetstream.log import JetStreamLog
-from storage.nats.accounts import Access, guard, is_guarded
+from storage.nats.accounts import Access, guard
 from storage.nats.server import NatsServer
 
 NATS_FOLDER = "nats"
@@ -110,11 +110,11 @@ async def own_server(run_folder: Path, run: str) -> NatsServer:
     end = time.monotonic() + LAUNCH_S
     async with _reader(folder, LAUNCH_S):
         while True:
-            if (server := NatsServer.adopt(folder)) is not None:
-                if is_guarded(folder):
+            server, is_new = NatsServer.adopt(folder), guard(folder, run)
+            if server is not None:
+                if not is_new:
                     return server
                 await server.stop()
-            guard(folder, run)
             try:
                 return await NatsServer.start(folder)
             except FolderInUse:

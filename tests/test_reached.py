@@ -16,9 +16,12 @@ from functools import cache
 from pathlib import Path
 
 from slime_events.app.cli.arguments import COMMANDS, module_of
+from slime_events.plugins.slime_modules import SLIME_MODULES
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("schemas", "storage", "slime_events", "actors", "serve_apps")
+SLIME_MODULES_HERE = "slime_events.plugins.slime_modules"
+"""Puts the targets of its table together from parts."""
 STARTS = ("slime_events", "slime_events.app.cli.main")
 SHIMS = "serve_apps.engine.cpu_shims."
 """Packages that an engine's process finds on its path in place of others."""
@@ -95,6 +98,10 @@ def modules() -> dict[str, Module]:
         for path in sorted((ROOT / package).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
             found[name] = Module.of(ast.parse(path.read_text(encoding="utf-8")))
+    table = found[SLIME_MODULES_HERE]
+    for target in (target for names in SLIME_MODULES.values() for target in names.values()):
+        _count(ast.Constant(target), table.uses, table.texts)
+    table.imports |= {text.partition(":")[0] for text in table.texts}
     return found
 
 

@@ -14,12 +14,9 @@ from slime_events.core.config.help_text import default_words, value_words
 
 DEFAULTS_OF_SLIME: dict[str, str] = {
     "actor_num_gpus_per_node": "8",
-    "rollout_batch_size": "required",
-    "n_samples_per_prompt": "1",
-    "rollout_max_response_len": "unset",
     "bf16": "on",
     "max_staleness": "0 in train.py, 1 in train_async.py",
-}
+} | {name: str(theirs) for (_, name), theirs in tables.SLIME_DEFAULTS.items()}
 """Fields whose default differs from slime's: slime's default."""
 
 _INTRO = """\
@@ -65,7 +62,7 @@ def _component(component: str, registered: Registered) -> str:
         for field in settings_fields()
         if field.component == component
     ]
-    return _section(f"`[{component}]`", doc, ("flag", "value", "default", "meaning"), rows)
+    return section(f"`[{component}]`", doc, ("flag", "value", "default", "meaning"), rows)
 
 
 def _row(field: SettingsField, value: str) -> tuple[str, ...]:
@@ -91,9 +88,9 @@ def _derived() -> str:
         ("`grpo_std_normalization`", "off for groups of one sample"),
         ("`max_staleness`", "at least `update_weights_interval` - 1"),
         ("`sequence_parallel`", "off where `tensor_model_parallel_size` is 1, with a note"),
-        ("`lr_decay_iters`", "the whole run, where the learning rate decays and `num_rollout` is set"),
+        ("`lr_decay_iters`", "the whole run, where a schedule needs it and `num_rollout` is set"),
     ]
-    return _section("Derived settings", "", ("setting", "where it is not set"), rows)
+    return section("Derived settings", "", ("setting", "where it is not set"), rows)
 
 
 def _other_flags() -> str:
@@ -104,19 +101,18 @@ def _other_flags() -> str:
     not_yet = [(f"`{flag}`", needs) for flag, needs in tables.NOT_YET.items()]
     not_yet += [(f"`{flag} {value}`", needs) for (flag, value), needs in tables.NOT_YET_VALUES.items()]
     ours = [(f"`--sglang-{name.replace('_', '-')}`", use) for name, use in tables.SGLANG_OURS.items()]
-    older = "These older names of slime's are taken for what they mean here: " + ", ".join(
-        f"`{f}`" for f in OLDER_FLAGS
-    )
+    older = "These other names are taken for what they mean here: " + ", ".join(f"`{flag}`" for flag in OLDER_FLAGS)
     return "\n".join([
-        _section("Accepted, without effect", f"The reason is printed. {older}.", ("flag", "why"), inert),
-        _section("Accepted with one value", "", ("flag", "value", "why not others"), only),
-        _section("Not supported yet", "These stop the command.", ("flag", "why"), not_yet),
-        _section("Set by the engine itself", "These stop the command.", ("flag", "use"), ours),
+        section("Accepted, without effect", f"The reason is printed. {older}.", ("flag", "why"), inert),
+        section("Accepted with one value", "", ("flag", "value", "why not others"), only),
+        section("Not supported yet", "These stop the command.", ("flag", "why"), not_yet),
+        section("Set by the engine itself", "These stop the command.", ("flag", "use"), ours),
         f"## Megatron-LM's classic names\n\n{classic}\n",
     ])  # fmt: skip
 
 
-def _section(title: str, text: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+def section(title: str, text: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A heading, a text and a table, in Markdown."""
     lines = [f"## {title}", "", *([text, ""] if text else []), _cells(head), _cells("---" for _ in head)]
     return "\n".join([*lines, *map(_cells, rows), ""])
 

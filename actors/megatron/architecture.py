@@ -113,6 +113,7 @@ class Architecture:
         return same | {
             "group_query_attention": self.num_query_groups != self.num_attention_heads,
             "layernorm_epsilon": self.norm_epsilon,
+            "padded_vocab_size": self.vocab_size,
             "rotary_percent": 1.0,
             "use_rope_scaling": self.rope_scaling_factor is not None,
             "rope_scaling_factor": self.rope_scaling_factor or 8.0,

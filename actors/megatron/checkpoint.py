@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save as write_state
 
 from actors.megatron.cpu import stand_in
+from actors.megatron.optimizer import follow_weights
 from actors.megatron.trainee import Trainee
 from schemas.errors import CheckpointMismatch, TrainerError
 from storage.object_store import fsync
@@ -62,7 +63,8 @@ def save(trainee: Trainee, folder: str | Path) -> None:
         partial.mkdir(parents=True)
     dist.barrier()
     with stand_in():
-        state = _state(trainee, loading=False)
+        by_layer = _is_partly_frozen(trainee)
+        state = _state(trainee, loading=False, by_layer=by_layer)
         dist_checkpointing.save(state, str(partial), sharded_strategy=InProcessWriter("torch_dist", 1))
     dist.barrier()
     if trainee.place.rank == 0:
@@ -71,6 +73,7 @@ def save(trainee: Trainee, folder: str | Path) -> None:
             "optimizer_steps": trainee.scheduler.num_steps,
             "tensor_model_parallel_size": trainee.place.tensor.size(),
             "data_parallel_size": trainee.place.data.size(),
+            "by_layer": by_layer,
         }
         (partial / MARK).write_text(json.dumps(mark, indent=1) + "\n")
         fsync(partial / MARK)
@@ -79,8 +82,9 @@ def save(trainee: Trainee, folder: str | Path) -> None:
     dist.barrier()
 
 
-def load(trainee: Trainee, folder: str | Path) -> None:
-    """Restore a checkpoint; collective. On the topology that saved it, training goes on bit for bit.
+def load(trainee: Trainee, folder: str | Path, *, optimizer: bool = True) -> None:
+    """Restore a checkpoint; collective. On the topology that saved it, training goes on bit for bit. optimizer: with
+    the state of optimizer and schedule; else its weights alone, under those that are there.
 
     Raises CheckpointMismatch for a folder that is no complete checkpoint or is one of another model.
     """
@@ -92,13 +96,18 @@ def load(trainee: Trainee, folder: str | Path) -> None:
         )
     with stand_in():
         try:
-            state = dist_checkpointing.load(_state(trainee, loading=True), str(folder))
+            mark = json.loads((Path(folder) / MARK).read_text())
+            wanted = _state(trainee, loading=True, by_layer=mark.get("by_layer", False))
+            state = dist_checkpointing.load(wanted if optimizer else {"model": wanted["model"]}, str(folder))
         except CheckpointException as error:  # of torch: some ranks' errors in one
             reasons = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items()))
             raise CheckpointMismatch(f"{folder} does not fit the model: {reasons}") from error
         except (CheckpointingException, KeyError, ValueError) as error:
             raise CheckpointMismatch(f"{folder} does not fit the model: {error}") from error
         trainee.model.module.load_state_dict(state["model"])
+        if not optimizer:
+            follow_weights(trainee.optimizer)
+            return
         if trainee.settings.optimizer == "adam":
             # Megatron leaves the common step count out while it is 0.
             inner = state["optimizer"].get("optimizer", state["optimizer"])
@@ -117,9 +126,20 @@ def load(trainee: Trainee, folder: str | Path) -> None:
     trainee.scheduler.step(state["scheduler"]["num_steps"])
 
 
-def _state(trainee: Trainee, *, loading: bool) -> dict[str, Any]:
+def _is_partly_frozen(trainee: Trainee) -> bool:
+    return not all(parameter.requires_grad for parameter in trainee.model.parameters())
+
+
+def _state(trainee: Trainee, *, loading: bool, by_layer: bool) -> dict[str, Any]:
+    """by_layer: each layer's tensors have names of their own. Else those of all layers are one tensor, of which the
+    optimizer's state has to have all layers.
+    """
     # Megatron writes this run's process groups into it.
-    metadata = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
+    metadata = {
+        "distrib_optim_sharding_type": "fully_reshardable",
+        "chained_optim_avoid_prefix": True,
+        "non_homogeneous_layers": by_layer,
+    }
     model = trainee.model.module.sharded_state_dict(metadata=metadata)
     return {
         "model": model,

@@ -35,8 +35,10 @@ def check_samples(samples: Sequence[TrainSample], vocab_size: int) -> None:
             raise TrainerError(f"sample {sample.sample} of group {sample.group} cannot be trained on: {reason}")
 
 
-def packing_rule(settings: TrainerSettings, architecture: Architecture, ranks: int, *, cpu: bool) -> PackingRule:
-    """How micro batches are packed for `ranks` data parallel ranks.
+def packing_rule(
+    settings: TrainerSettings, architecture: Architecture, ranks: int, *, cpu: bool, scoring: bool = False
+) -> PackingRule:
+    """How micro batches are packed for `ranks` data parallel ranks. scoring: for log-probs without a gradient.
 
     With `use_dynamic_batch_size`: first fit under `max_tokens_per_gpu` of each context parallel rank. Without it
     `micro_batch_size` samples each, except that on the CPU the default of 1 stands for first fit under
@@ -44,7 +46,8 @@ def packing_rule(settings: TrainerSettings, architecture: Architecture, ranks: i
     """
     tokens = None
     if settings.use_dynamic_batch_size or (cpu and settings.micro_batch_size == 1):
-        limit = settings.max_tokens_per_gpu if settings.use_dynamic_batch_size else None
+        own = settings.log_probs_max_tokens_per_gpu if scoring else None
+        limit = (own or settings.max_tokens_per_gpu) if settings.use_dynamic_batch_size else None
         tokens = (limit or default_tokens(architecture)) * settings.context_parallel_size
     return PackingRule(tokens, settings.micro_batch_size, ranks, settings.balance_data)
 
@@ -59,6 +62,16 @@ def default_tokens(architecture: Architecture) -> int:
     per_token = 4 * (architecture.num_layers * layer + 3 * architecture.vocab_size)
     lowest, highest = DEFAULT_TOKENS
     return max(lowest, min(highest, DEFAULT_BYTES // per_token))
+
+
+def forward_flops(architecture: Architecture, tokens: int) -> int:
+    """Floating point operations of a forward pass over one sequence, a multiply and an add being two: the matrix
+    products of each layer, causal attention, which is half of tokens^2, and the output layer.
+    """
+    queries = architecture.num_attention_heads * architecture.kv_channels
+    keys = architecture.num_query_groups * architecture.kv_channels
+    layer = architecture.hidden_size * (2 * queries + 2 * keys + 3 * architecture.ffn_hidden_size) + queries * tokens
+    return 2 * tokens * (architecture.num_layers * layer + architecture.hidden_size * architecture.vocab_size)
 
 
 def rollout_denominators(samples: Sequence[TrainSample]) -> list[float] | None:

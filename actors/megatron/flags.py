@@ -14,29 +14,27 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from actors.megatron.architecture import Architecture
 from schemas.errors import InvalidValue, UnknownFlag
+from slime_events.core.config.tables import MEGATRON_CUDA, MEGATRON_IDLE
 
 logger = logging.getLogger(__name__)
 
 # Flags that are always so here, or that speak of Megatron's own training loop, data or logging.
 WITHOUT_EFFECT = frozenset((
-    "accumulate_allreduce_grads_in_fp32", "ckpt_format", "distributed_backend", "eval_interval", "eval_iters",
-    "log_interval", "log_throughput", "make_vocab_size_divisible_by", "max_position_embeddings",
-    "no_load_optim", "no_load_rng", "no_save_optim", "no_save_rng", "seq_length", "tokenizer_type",
+    *MEGATRON_IDLE, "ckpt_format", "distributed_backend", "eval_interval", "eval_iters", "log_interval",
+    "log_throughput", "no_load_optim", "no_load_rng", "no_save_optim", "no_save_rng", "tokenizer_type",
     "train_iters", "use_mcore_models",
 ))  # fmt: skip
 # Read by the trainer itself, next to its own settings.
 SCHEDULER = frozenset(
-    ["lr_warmup_init", "lr_wsd_decay_iters", "lr_wsd_decay_style", "start_weight_decay", "end_weight_decay"]
+    [
+        "lr_warmup_init",
+        "lr_wsd_decay_iters",
+        "lr_wsd_decay_style",
+        "start_weight_decay",
+        "end_weight_decay",
+        "weight_decay_incr_style",
+    ]
 )
-# What the CPU has no kernels or no CUDA random state for.
-CUDA_ONLY = frozenset((
-    "apply_rope_fusion", "masked_softmax_fusion", "bias_activation_fusion", "bias_dropout_fusion",
-    "gradient_accumulation_fusion", "persist_layer_norm", "cross_entropy_loss_fusion", "tp_comm_overlap",
-    "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
-    "attention_backend", "use_distributed_optimizer", "optimizer_cpu_offload", "overlap_cpu_optimizer_d2h_h2d",
-    "use_precision_aware_optimizer", "optimizer_offload_fraction", "overlap_param_gather",
-    "overlap_grad_reduce", "sequence_parallel", "transformer_impl", "fp8", "fp8_recipe",
-))  # fmt: skip
 # Names the trainer's own settings have; given twice they could contradict.
 OWN = frozenset(
     ["tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "bf16", "lr", "min_lr"]
@@ -71,7 +69,7 @@ def sort_flags(flags: Mapping[str, Any], architecture: Architecture, *, cpu: boo
     for given, value in flags.items():
         if given in WITHOUT_EFFECT or given in architecture.as_flags():
             continue
-        if cpu and given in CUDA_ONLY:
+        if cpu and given in MEGATRON_CUDA:
             dropped.append(given)
             continue
         kinds = [kind for kind, names in fields.items() if given in names]

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from actors.megatron.attention import PackedSequences
 from slime_events.core.train_batch import TrainSample
@@ -30,6 +31,16 @@ class MicroBatch:
     packed: PackedSequences
     targets: Tensor
     responses: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LogitMemory:
+    """What is saved on rows of logits. chunk: rows that are looked at at once, -1 for all. recompute: keep the logits
+    for the backward pass, as they are, and not their float32 softmax (and, with an entropy gradient, more).
+    """
+
+    chunk: int = -1
+    recompute: bool = False
 
 
 def pack(samples: Sequence[TrainSample], device: torch.device, *, multiple_of: int = 1) -> MicroBatch:
@@ -60,15 +71,30 @@ def response_log_probs(
     group: dist.ProcessGroup,
     *,
     entropy_gradient: bool = False,
+    memory: LogitMemory = LogitMemory(),
 ) -> tuple[list[Tensor], list[Tensor]]:
     """(log-probs, entropy) of each sample's response, float32 [response] each, of logits / temperature, in nats."""
     logits = model(batch.token_ids, batch.position_ids, None, packed_seq_params=batch.packed).squeeze(0)
     if len(logits) != len(batch.targets):
         logits = logits.index_select(0, batch.packed.rows)
+    rows = memory.chunk if memory.chunk > 0 else len(logits)
+    parts = []
+    for some, targets in zip(torch.split(logits, rows), torch.split(batch.targets, rows), strict=True):
+        given = (some, targets, group, temperature, entropy_gradient)
+        if memory.recompute and torch.is_grad_enabled():
+            parts.append(checkpoint(_tempered, *given, use_reentrant=False, preserve_rng_state=False))
+        else:
+            parts.append(_tempered(*given))
+    log_probs, entropy = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
+    return list(torch.split(log_probs, batch.responses)), list(torch.split(entropy, batch.responses))
+
+
+def _tempered(
+    logits: Tensor, targets: Tensor, group: dist.ProcessGroup, temperature: float, entropy_gradient: bool
+) -> tuple[Tensor, Tensor]:
     if temperature != 1.0:
         logits = logits / temperature
-    log_probs, entropy = log_probs_and_entropy(logits, batch.targets, group, entropy_gradient=entropy_gradient)
-    return list(torch.split(log_probs, batch.responses)), list(torch.split(entropy, batch.responses))
+    return log_probs_and_entropy(logits, targets, group, entropy_gradient=entropy_gradient)
 
 
 def log_probs_and_entropy(

@@ -97,6 +97,19 @@ def follow_weights(optimizer: Any) -> None:
                 main.copy_(torch.where(main.to(model.dtype) == model, main, model.float()))
 
 
+@torch.no_grad()
+def forget_moments(optimizer: Any) -> None:
+    """Moments and Adam's count of steps at 0, as before the first step. Main weights and the schedule stay."""
+    for part in optimizer.chained_optimizers:
+        for group in part.optimizer.param_groups:
+            if "step" in group:  # Transformer Engine's Adam counts for a group
+                group["step"] = 0
+        for state in part.optimizer.state.values():
+            for name in {"exp_avg", "exp_avg_sq", "momentum_buffer", "step"} & state.keys():
+                if torch.is_tensor(state[name]):
+                    state[name].zero_()
+
+
 def build_scheduler(optimizer: Any, settings: TrainerSettings, flags: Mapping[str, Any]) -> OptimizerParamScheduler:
     """Megatron's schedule, counted in optimizer steps. As in Megatron, the first step of a warm-up has rate 0."""
     decay = settings.lr_decay_iters
@@ -106,22 +119,32 @@ def build_scheduler(optimizer: Any, settings: TrainerSettings, flags: Mapping[st
                 f"lr-decay-style {settings.lr_decay_style} needs lr-decay-iters: the optimizer steps of the whole run"
             )
         decay = settings.lr_warmup_iters + 1
-    if settings.lr_warmup_iters >= decay:
-        raise InvalidValue(f"lr-warmup-iters {settings.lr_warmup_iters} must be below lr-decay-iters {decay}")
+    warmup = settings.lr_warmup_iters
+    if settings.lr_warmup_fraction is not None:
+        warmup = int(settings.lr_warmup_fraction * decay)
+    if warmup >= decay:
+        raise InvalidValue(f"lr-warmup-iters {warmup} must be below lr-decay-iters {decay}")
     if settings.min_lr > settings.lr:
         raise InvalidValue(f"min-lr {settings.min_lr} is above lr {settings.lr}: the floor would be over the start")
+    style = flags.get("weight_decay_incr_style", "constant")
+    weight_decay = [flags.get(f"{end}_weight_decay", settings.weight_decay) for end in ("start", "end")]
+    if style == "constant" and weight_decay[0] != weight_decay[1]:
+        raise InvalidValue(
+            f"start-weight-decay {weight_decay[0]} and end-weight-decay {weight_decay[1]} differ, and "
+            "weight-decay-incr-style is constant: make it linear or cosine"
+        )
     return OptimizerParamScheduler(
         optimizer,
         init_lr=flags.get("lr_warmup_init", 0.0),
         max_lr=settings.lr,
         min_lr=settings.min_lr,
-        lr_warmup_steps=settings.lr_warmup_iters,
+        lr_warmup_steps=warmup,
         lr_decay_steps=decay,
         lr_decay_style=settings.lr_decay_style,
-        start_wd=flags.get("start_weight_decay", settings.weight_decay),
-        end_wd=flags.get("end_weight_decay", settings.weight_decay),
+        start_wd=weight_decay[0],
+        end_wd=weight_decay[1],
         wd_incr_steps=decay,
-        wd_incr_style="constant",
+        wd_incr_style=style,
         wsd_decay_steps=flags.get("lr_wsd_decay_iters"),
         lr_wsd_decay_style=flags.get("lr_wsd_decay_style", "exponential"),
     )

@@ -14,9 +14,16 @@ from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu
 from actors.megatron.flags import sort_flags
+from actors.megatron.frozen import freeze
 from actors.megatron.frozen_model import REFERENCE, load_frozen
 from actors.megatron.model import build_model, transformer_config
-from actors.megatron.optimizer import build_optimizer, build_scheduler, follow_weights, wrap_data_parallel
+from actors.megatron.optimizer import (
+    build_optimizer,
+    build_scheduler,
+    follow_weights,
+    forget_moments,
+    wrap_data_parallel,
+)
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee, join, leave
@@ -81,6 +88,7 @@ class TrainerRank:
         saved = load if load and checkpoint.is_checkpoint(load) else None
         policy = build_model(architecture, self._config, self.place.device)
         load_hf_weights(policy, architecture, base if saved else load or base, group)
+        freeze(policy, settings)
         frozen = load_frozen(architecture, settings, self._algorithm, self._flags.transformer, self.place.device, group)
         model = wrap_data_parallel(policy, self._config, self._flags)
         optimizer = build_optimizer(model, settings, self._flags)
@@ -89,7 +97,7 @@ class TrainerRank:
             architecture, settings, self._algorithm, self.place, model, frozen, optimizer, scheduler, self._functions
         )
         if saved:
-            self.load_checkpoint(saved)
+            checkpoint.load(self.trainee, saved, optimizer=settings.load_optim)
 
     def train(self, batch: TrainBatch, dump: str | None = None) -> StepResult:
         """All optimizer steps of one rollout step. dump: the file that what went into it is written to. Raises
@@ -97,6 +105,8 @@ class TrainerRank:
         """
         models = self._other_models(batch)
         step = RolloutStep(self.trainee, batch)
+        if self._settings.reset_optimizer_states:
+            forget_moments(self.trainee.optimizer)
         metrics = step.run()
         if dump is not None:
             save_train_dump(step, batch, dump)

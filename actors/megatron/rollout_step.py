@@ -11,7 +11,6 @@ from torch import Tensor
 
 from actors.megatron.cpu import stand_in
 from actors.megatron.data_split import check_samples, rollout_denominators
-from actors.megatron.forward import response_log_probs
 from actors.megatron.frozen_model import REFERENCE
 from actors.megatron.scores import Scores, known_or_own
 from actors.megatron.step_metrics import OffPolicyMetrics, StepMetrics
@@ -307,7 +306,7 @@ class RolloutStep:
     def _sft_loss(self, members: list[int], first: bool) -> tuple[Tensor, dict[str, Tensor]]:
         trainee = self.trainee
         packed = trainee.pack(self.samples, members)
-        log_probs, _ = response_log_probs(trainee.model, packed, self.temperature, trainee.place.tensor)
+        log_probs, _ = trainee.log_probs(trainee.model, packed, self.temperature)
         masks = [self.masks[index] for index in members]
         return sft_objective(log_probs, masks, self._denominators(members), trainee.algorithm)
 
@@ -330,12 +329,9 @@ class RolloutStep:
 
     def _policy_loss(self, members: list[int], first: bool) -> tuple[Tensor, dict[str, Tensor]]:
         trainee, algorithm = self.trainee, self.trainee.algorithm
-        log_probs, entropy = response_log_probs(
-            trainee.model,
-            trainee.pack(self.samples, members),
-            self.temperature,
-            trainee.place.tensor,
-            entropy_gradient=algorithm.entropy_coef != 0,
+        packed, entropy_gradient = trainee.pack(self.samples, members), algorithm.entropy_coef != 0
+        log_probs, entropy = trainee.log_probs(
+            trainee.model, packed, self.temperature, entropy_gradient=entropy_gradient
         )
         known_old = bool(self.old)
         old = [self.old[index] for index in members] if known_old else [part.detach() for part in log_probs]

@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from actors.megatron.user_functions import sum_of_sample_mean
-from slime_events.algorithms.objective import policy_objective
+from slime_events.algorithms.estimators import estimator_of
+from slime_events.algorithms.estimators.gspo import gspo_kl
+from slime_events.algorithms.objective import opsm_mask, policy_objective, token_weights
+from slime_events.algorithms.segments import Segments
 from slime_events.core.config.algorithm import AlgorithmSettings
 
 Reduce = Callable[[Tensor], Tensor]
@@ -62,6 +65,19 @@ def get_log_probs_and_entropy(
     if entropy is not None:
         found["entropy"] = list(torch.split(entropy, lengths))
     return logits.new_empty(0), found
+
+
+def compute_log_probs(logits: Tensor, tokens: Tensor, process_group: Any = None) -> Tensor:
+    """Log-probs [rows, 1] of logits [rows, vocabulary], with gradient, in nats."""
+    return calculate_log_probs_and_entropy(logits, tokens, process_group)[0].unsqueeze(-1)
+
+
+def compute_entropy_from_logits(logits: Tensor, process_group: Any = None) -> Tensor:
+    """Entropies [rows] of logits [rows, vocabulary], with gradient, in nats."""
+    nobody = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+    entropy = calculate_log_probs_and_entropy(logits, nobody, process_group, with_entropy=True)[1]
+    assert entropy is not None
+    return entropy
 
 
 def calculate_log_probs_and_entropy(
@@ -134,6 +150,65 @@ def slice_log_prob_with_cp(log_prob: Any, total_length: int, response_length: in
     return log_prob
 
 
+def slice_with_cp(tokens: Tensor, pad_value: Any, *_: Any, **__: Any) -> Tensor:
+    """The tokens: a sequence is never cut over ranks."""
+    return tokens
+
+
 def get_grpo_returns(rewards: Tensor, kl: Sequence[Tensor]) -> list[Tensor]:
     """The reward of each sample for each of its tokens. kl: [response] each, for their shapes."""
     return [torch.ones_like(part) * reward for part, reward in zip(kl, rewards, strict=True)]
+
+
+def get_reinforce_plus_plus_returns(
+    rewards: Tensor,
+    kl: Sequence[Tensor],
+    loss_masks: Sequence[Tensor],
+    response_lengths: Sequence[int],
+    total_lengths: Sequence[int],
+    kl_coef: float,
+    gamma: float,
+) -> list[Tensor]:
+    """REINFORCE++'s returns of each sample, [response] each, not yet whitened. kl: [response] each."""
+    settings = AlgorithmSettings(advantage_estimator="reinforce_plus_plus", kl_coef=kl_coef, gamma=gamma)
+    return _advantages(rewards, kl, loss_masks, settings)
+
+
+def get_reinforce_plus_plus_baseline_advantages(
+    rewards: Tensor, kl: Sequence[Tensor], loss_masks: Sequence[Tensor], kl_coef: float
+) -> list[Tensor]:
+    """Centred reward - kl_coef * kl of each token, [response] each, not yet whitened."""
+    settings = AlgorithmSettings(advantage_estimator="reinforce_plus_plus_baseline", kl_coef=kl_coef)
+    return _advantages(rewards, kl, loss_masks, settings)
+
+
+def _advantages(
+    rewards: Tensor, kl: Sequence[Tensor], loss_masks: Sequence[Tensor], settings: AlgorithmSettings
+) -> list[Tensor]:
+    segments = Segments.of(loss_masks)
+    return segments.split(estimator_of(settings).advantage(rewards, torch.cat(list(kl)), segments, settings))
+
+
+def compute_gspo_kl(
+    full_log_probs: Sequence[Tensor],
+    full_old_log_probs: Sequence[Tensor],
+    local_log_probs: Sequence[Tensor],
+    loss_masks: Sequence[Tensor],
+) -> Tensor:
+    """GSPO's KL, the masked mean of old - new log-probs of each sample, for all of its tokens, [tokens]."""
+    segments = Segments.of(loss_masks)
+    return gspo_kl(torch.cat(list(full_old_log_probs)) - torch.cat(list(full_log_probs)), segments)
+
+
+def compute_opsm_mask(
+    args: Any,
+    full_log_probs: Sequence[Tensor],
+    full_old_log_probs: Sequence[Tensor],
+    advantages: Sequence[Tensor],
+    loss_masks: Sequence[Tensor],
+) -> tuple[Tensor, Tensor]:
+    """(OPSM's mask [tokens], samples that it leaves out), by `args.opsm_delta`."""
+    segments = Segments.of(loss_masks)
+    log_ratio = torch.cat(list(full_old_log_probs)) - torch.cat(list(full_log_probs))
+    kept = opsm_mask(log_ratio, torch.cat(list(advantages)), segments, args.opsm_delta)
+    return kept, ((1 - kept) * token_weights(segments, per_token=False)).sum()

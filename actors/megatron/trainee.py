@@ -16,8 +16,8 @@ from torch._C._distributed_c10d import HashStore, TCPStore
 
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import install, on_cpu
-from actors.megatron.data_split import packing_rule
-from actors.megatron.forward import MicroBatch, pack, response_log_probs
+from actors.megatron.data_split import forward_flops, packing_rule
+from actors.megatron.forward import LogitMemory, MicroBatch, pack, response_log_probs
 from actors.megatron.frozen_model import FrozenModel
 from schemas.errors import TrainerError
 from slime_events.algorithms.packing import micro_batches
@@ -122,17 +122,31 @@ class Trainee:
     scheduler: Any
     functions: TrainerFunctions
 
-    def split(self, samples: Sequence[TrainSample], indices: Sequence[int], ranks: int = 1) -> list[list[list[int]]]:
-        """Of each of `ranks` data parallel ranks its micro batches of `indices` into `samples`."""
+    def split(
+        self, samples: Sequence[TrainSample], indices: Sequence[int], ranks: int = 1, *, scoring: bool = False
+    ) -> list[list[list[int]]]:
+        """Of each of `ranks` data parallel ranks its micro batches of `indices` into `samples`. scoring: see
+        `packing_rule`.
+        """
         lengths = [samples[index].total_length for index in indices]
-        rule = packing_rule(self.settings, self.architecture, ranks, cpu=on_cpu())
-        dealt = micro_batches(lengths, rule)
+        rule = packing_rule(self.settings, self.architecture, ranks, cpu=on_cpu(), scoring=scoring)
+        balanced = self.settings.balance_by_flops
+        work = [forward_flops(self.architecture, length) for length in lengths] if balanced else None
+        dealt = micro_batches(lengths, rule, work)
         return [[[indices[place] for place in members] for members in batches] for batches in dealt]
 
     def pack(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> MicroBatch:
         """One packed micro batch on this rank's device."""
         multiple = self.place.tensor.size() if self.model.config.sequence_parallel else 1
         return pack([samples[index] for index in indices], self.place.device, multiple_of=multiple)
+
+    def log_probs(
+        self, model: torch.nn.Module, packed: MicroBatch, temperature: float, *, entropy_gradient: bool = False
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """`response_log_probs`, in as much memory as the settings allow."""
+        saving = LogitMemory(self.settings.log_probs_chunk_size, self.settings.recompute_loss_function)
+        group = self.place.tensor
+        return response_log_probs(model, packed, temperature, group, entropy_gradient=entropy_gradient, memory=saving)
 
     @torch.no_grad()
     def score(
@@ -147,9 +161,8 @@ class Trainee:
         likewise.
         """
         scores: dict[int, Tensor] = {}
-        for members in self.split(samples, indices)[0]:
-            packed = self.pack(samples, members)
-            log_probs, entropy = response_log_probs(model, packed, temperature, self.place.tensor)
+        for members in self.split(samples, indices, scoring=True)[0]:
+            log_probs, entropy = self.log_probs(model, self.pack(samples, members), temperature)
             scores.update(zip(members, log_probs, strict=True))
             if entropies is not None:
                 entropies.update(zip(members, entropy, strict=True))

@@ -41,6 +41,7 @@ from storage.blobs import BlobStore
 from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, once
 from storage.payloads import fetch
+from storage.weights.copies import copy_version
 from storage.weights.store import Retention, WeightManifest, WeightStore, digest_of, verify
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class TrainerPlan:
     publish_every, checkpoint_every: versions; None saves none. retention: which weights stay, beside those of a
     checkpoint that does; None keeps all. checkpoint_retention: which checkpoints stay. exact: a step that is trained
     again and comes out otherwise ends the run. shows: a user's function is shown each version before it is published.
+    save_hf: path with {rollout_id}, which the weights of a checkpoint are copied to.
     past: versions that steps need beside their own.
     """
 
@@ -63,6 +65,7 @@ class TrainerPlan:
     checkpoint_retention: Retention | None = None
     exact: bool = False
     shows: bool = False
+    save_hf: str | None = None
     past: PastVersions = NO_PAST
 
     @classmethod
@@ -80,6 +83,7 @@ class TrainerPlan:
             saved if saved.newest else None,
             trainer.exact,
             trainer.custom_update_weight_post_write_path is not None,
+            trainer.save_hf,
             PastVersions.of(settings),
         )
 
@@ -359,5 +363,8 @@ class Trainer:
             optimizer_digest=digests.optimizer,
             seconds=time.perf_counter() - begun,
         )
+        if self.plan.save_hf and version in self._store.versions():
+            target = self.plan.save_hf.format(rollout_id=version - 1)
+            await asyncio.to_thread(copy_version, self._store.folder(version, digests.weights), target)
         await self._worker.append([saved])
         self._saved.add(version)

@@ -39,7 +39,9 @@ class GenerateFunction:
         self._optional = [name for name in ("evaluation", "session") if name in names]
         check_call(self._function, "(args, sample, sampling_params)", 3, set(self._optional), awaits=True)
         if not inspect.iscoroutinefunction(self._function):
-            raise PlugPointError(f"{self.name}{defined_at(self._function)} has to be `async def`: it awaits its turns")
+            raise PlugPointError(
+                f"{self.name.partition(':')[2]}{defined_at(self._function)} has to be `async def`: it awaits its turns"
+            )
 
     async def __call__(
         self,

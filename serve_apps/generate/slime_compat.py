@@ -118,6 +118,8 @@ async def _generate(session: Session, payload: Any) -> Any:
         return await _turn(session, prompt, payload.get("sampling_params"), payload)
     sampling = payload.get("sampling_params")
     each = sampling if isinstance(sampling, list) else [sampling] * len(prompt)
+    if len(each) != len(prompt):
+        raise PlugPointError(f"/generate was given {len(prompt)} prompts and {len(each)} sampling_params")
     asked = zip(prompt, each, strict=True)
     return await asyncio.gather(*(_turn(session, one, params, payload) for one, params in asked))
 

@@ -8,7 +8,7 @@ The functions that take `args` are for `--custom-tis-function-path`, by slime's 
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from schemas.errors import ImpossibleCombination
-from slime_events.algorithms.objective import truncated
+from slime_events.algorithms.objective import Correction, truncated
 from slime_events.algorithms.segments import Segments
 
 SAFETY_BOUND = 20.0
@@ -149,6 +149,13 @@ def compute_mis_weights_with_cp(
     return pg_loss * weights, segments.split(kept), figures
 
 
+def icepop(train: Tensor, rollout: Tensor, low: float, high: float) -> Correction:
+    """Weight = ratio where it is within [low, high], else 0."""
+    ratio = (train - rollout).detach().exp()
+    inside = _inside(ratio, low, high).float()
+    return Correction(ratio * inside, 1 - inside, ratio)
+
+
 def icepop_function(
     args: Any,
     *,
@@ -159,11 +166,7 @@ def icepop_function(
     **_: Any,
 ) -> tuple[Tensor, Masks, dict[str, Tensor]]:
     """IcePop: tokens whose ratio is outside of [tis_clip_low, tis_clip] get weight 0, all others their ratio."""
-    train, rollout = torch.cat(list(train_log_probs)), torch.cat(list(rollout_log_probs))
-    ratio = (train - rollout).detach().exp()
-    inside = _inside(ratio, args.tis_clip_low, args.tis_clip).float()
-    figures = {"tis": ratio, "tis_clipfrac": 1 - inside, "tis_abs": (ratio - 1).abs()}
-    return pg_loss * ratio * inside, list(loss_masks), figures
+    return _weighted(icepop, args, pg_loss, train_log_probs, rollout_log_probs, loss_masks)
 
 
 def vanilla_tis_function(
@@ -176,7 +179,16 @@ def vanilla_tis_function(
     **_: Any,
 ) -> tuple[Tensor, Masks, dict[str, Tensor]]:
     """What `--use-tis` does alone: the ratio within [tis_clip_low, tis_clip]."""
-    train, rollout = torch.cat(list(train_log_probs)), torch.cat(list(rollout_log_probs))
-    found = truncated(train, rollout, args.tis_clip_low, args.tis_clip)
-    figures = {"tis": found.ratio, "tis_clipfrac": found.clipped, "tis_abs": (found.ratio - 1).abs()}
-    return pg_loss * found.weight, list(loss_masks), figures
+    return _weighted(truncated, args, pg_loss, train_log_probs, rollout_log_probs, loss_masks)
+
+
+def _weighted(
+    rule: Callable[[Tensor, Tensor, float, float], Correction],
+    args: Any,
+    pg_loss: Tensor,
+    train: Sequence[Tensor],
+    rollout: Sequence[Tensor],
+    loss_masks: Sequence[Tensor],
+) -> tuple[Tensor, Masks, dict[str, Tensor]]:
+    found = rule(torch.cat(list(train)), torch.cat(list(rollout)), args.tis_clip_low, args.tis_clip)
+    return pg_loss * found.weight, list(loss_masks), found.figures

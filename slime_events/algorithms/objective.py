@@ -91,12 +91,7 @@ def _correction(
     if not settings.use_tis:
         return pg_loss, weights, {}
     correction = truncated(trainer_old, rollout, settings.tis_clip_low, settings.tis_clip)
-    figures = {
-        "tis": correction.ratio,
-        "tis_clipfrac": correction.clipped,
-        "tis_abs": (correction.ratio - 1).abs(),
-    }
-    return pg_loss * correction.weight, weights, figures
+    return pg_loss * correction.weight, weights, correction.figures
 
 
 def _sums(per_token: dict[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
@@ -199,6 +194,11 @@ class Correction(NamedTuple):
     weight: Tensor
     clipped: Tensor
     ratio: Tensor
+
+    @property
+    def figures(self) -> dict[str, Tensor]:
+        """By the names of slime's metrics."""
+        return {"tis": self.ratio, "tis_clipfrac": self.clipped, "tis_abs": (self.ratio - 1).abs()}
 
 
 def truncated(train_log_probs: Tensor, rollout_log_probs: Tensor, low: float, high: float) -> Correction:

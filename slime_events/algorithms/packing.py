@@ -60,20 +60,26 @@ class PackingRule:
     multiple: int = 1
 
 
-def micro_batches(lengths: Sequence[int], rule: PackingRule) -> list[list[list[int]]]:
+def micro_batches(
+    lengths: Sequence[int], rule: PackingRule, work: Sequence[int] | None = None
+) -> list[list[list[int]]]:
     """Of each rank its micro batches, as indices into `lengths` (tokens per sample).
 
-    Every rank gets equally many, unless samples are too few or micro batches have a fixed size.
+    Every rank gets equally many, unless samples are too few or micro batches have a fixed size. work: of each sample;
+    as many micro batches as `max_tokens` asks for then have equal work, and one may have more tokens than that.
     """
     if rule.max_tokens is not None:
         bins = first_fit(lengths, rule.max_tokens)
         unit = rule.ranks * rule.multiple
-        bins = split_largest(bins, -(-len(bins) // unit) * unit, lengths)
+        count = -(-len(bins) // unit) * unit
+        if work:
+            bins = [members for members in karmarkar_karp(work, min(count, len(work))) if members]
+        bins = split_largest(bins, count, work or lengths)
     else:
         size = rule.micro_batch_size
         bins = [list(range(start, min(start + size, len(lengths)))) for start in range(0, len(lengths), size)]
     if rule.balance and len(bins) >= rule.ranks:
-        weights = [sum(lengths[index] for index in members) for members in bins]
+        weights = [sum((work or lengths)[index] for index in members) for members in bins]
         dealt = karmarkar_karp(weights, rule.ranks, equal_size=len(bins) % rule.ranks == 0)
         return [[bins[place] for place in places] for places in dealt]
     return [bins[rank :: rule.ranks] for rank in range(rule.ranks)]

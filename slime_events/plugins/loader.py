@@ -29,7 +29,8 @@ from types import ModuleType
 from typing import Any
 
 from schemas.errors import NameTaken, PlugPointError, PlugPointMissing
-from slime_events.plugins.slime_compat import SLIME_MODULES, SLIME_PATHS, install_slime_aliases
+from slime_events.plugins.slime_compat import install_slime_aliases
+from slime_events.plugins.slime_modules import NOT_HERE, SLIME_MODULES, SLIME_PATHS
 
 OUR_PACKAGES = ("schemas", "storage", "slime_events", "actors", "serve_apps")
 _OUR_ROOT = Path(__file__).resolve().parents[2]
@@ -58,6 +59,11 @@ def load_function(
         return _from_file(source, name, default_names, folder)
     if not name:
         source, _, name = path.rpartition(".")
+        if source.endswith(".py"):
+            module_name = source.removesuffix(".py")
+            raise PlugPointMissing(
+                f"{path!r} is half a file and half a module: write {source}:{name}, or {module_name}.{name}"
+            )
     if not source or not name:
         raise PlugPointMissing(
             f"{path!r} does not name a function: write module:function, package.module.function or file.py:function"
@@ -216,6 +222,8 @@ def _import_module(name: str, path: str, folder: Path) -> ModuleType:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None or not f"{name}.".startswith(f"{missing}."):
             raise _import_failed(name, error) from error
+        if missing in NOT_HERE:
+            raise PlugPointMissing(f"{path!r}: {error}") from None
         near = _SLIME_HINT if top == "slime" else _nearest(top, (entry.stem for entry in _modules_in(folder)))
         raise PlugPointMissing(
             f"no module {missing!r} for {path!r}: looked in what is installed and in {folder}{near}"
@@ -265,7 +273,8 @@ def _is_module(path: Path) -> bool:
 
 def _import_failed(name: str, error: BaseException) -> PlugPointError:
     hint = ""
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "slime":
+    name_of_missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    if name_of_missing not in NOT_HERE and name_of_missing.split(".")[0] == "slime":
         here = sorted(name for name, members in SLIME_MODULES.items() if members)
         hint = f" (of slime's modules these are here: {', '.join(here)})"
     return PlugPointError(f"importing {name} raised {type(error).__name__}: {error}{_line_of(error)}{hint}")

@@ -11,105 +11,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from slime_events.plugins.rm_hub_names import RM_HUB
-from slime_events.plugins.trainer_names import TRAINER_NAMES, TRAINER_PATHS
-
-SLIME_MODULES: dict[str, dict[str, str]] = {
-    "slime": {},
-    "slime.observability": {},
-    "slime.observability.trace_utils": {
-        name: f"slime_events.plugins.traces:{name}"
-        for name in ("bind_trace", "build_sglang_meta_trace_attrs", "trace_event", "trace_function", "trace_span")
-    },
-    "slime.utils": {},
-    "slime.utils.async_utils": {
-        "get_async_loop": "slime_events.plugins.slime_utils:get_async_loop",
-        "run": "slime_events.plugins.slime_utils:run",
-    },
-    "slime.utils.data": {"Dataset": "slime_events.loop.prompts.dataset:Dataset"},
-    "slime.utils.types": {
-        "RolloutBatch": "slime_events.plugins.rollout_types:RolloutBatch",
-        "Sample": "slime_events.plugins.sample:Sample",
-    },
-    "slime.utils.http_utils": {
-        "get": "serve_apps.generate.slime_compat:get",
-        "post": "serve_apps.generate.slime_compat:post",
-    },
-    "slime.utils.misc": {
-        "load_function": "slime_events.plugins.loader:load_function",
-        "SingletonMeta": "slime_events.plugins.slime_utils:SingletonMeta",
-    },
-    "slime.utils.processing_utils": {
-        name: f"slime_events.plugins.slime_utils:{name}"
-        for name in (
-            "build_processor_kwargs",
-            "encode_image_for_rollout_engine",
-            "load_processor",
-            "load_tokenizer",
-            "process_vision_info",
-        )
-    },
-    "slime.rollout": {},
-    "slime.rollout.base_types": {
-        name: f"slime_events.plugins.rollout_types:{name}"
-        for name in ("RolloutFnEvalOutput", "RolloutFnTrainOutput", "call_rollout_fn")
-    },
-    "slime.rollout.sglang_rollout": {
-        "GenerateState": "serve_apps.generate.slime_compat:GenerateState",
-        "get_model_url": "serve_apps.generate.slime_compat:get_model_url",
-        **{
-            name: f"serve_apps.generate.slime_rollout:{name}"
-            for name in ("abort", "generate", "generate_and_rm", "generate_and_rm_group")
-        },
-        **{
-            name: f"serve_apps.rollout_function.slime_loop:{name}"
-            for name in ("eval_rollout", "generate_rollout", "generate_rollout_async")
-        },
-    },
-    "slime.rollout.sglang_streaming_rollout": {"generate_streaming": "serve_apps.generate.slime_rollout:generate"},
-    "slime.rollout.fully_async_rollout": {
-        "generate_rollout_fully_async": "serve_apps.rollout_function.slime_loop:generate_rollout",
-    },
-    "slime.rollout.on_policy_distillation": {
-        name: f"slime_events.plugins.rewards.teacher:{name}" for name in ("post_process_rewards", "reward_func")
-    },
-    "slime.rollout.data_source": {
-        "DataSource": "slime_events.loop.prompts.data_source:DataSource",
-        "RolloutDataSource": "slime_events.loop.prompts.data_source:RolloutDataSource",
-        "RolloutDataSourceWithBuffer": "slime_events.loop.prompts.data_source:RolloutDataSourceWithBuffer",
-        "pop_first": "slime_events.loop.prompts.buffer_filter:pop_first",
-    },
-    "slime.rollout.filter_hub": {},
-    "slime.rollout.filter_hub.base_types": {
-        "DynamicFilterOutput": "slime_events.plugins.filters.base_types:DynamicFilterOutput",
-        "MetricGatherer": "slime_events.plugins.filters.gathering:MetricGatherer",
-        "call_dynamic_filter": "slime_events.plugins.filters.gathering:call_dynamic_filter",
-    },
-    "slime.rollout.filter_hub.dynamic_sampling_filters": {
-        "check_reward_nonzero_std": "slime_events.plugins.filters.dynamic_sampling:check_reward_nonzero_std",
-        "check_reward_nonzero_std_with_fallback": (
-            "slime_events.plugins.filters.dynamic_sampling:check_reward_nonzero_std_with_fallback"
-        ),
-    },
-    **RM_HUB,
-    **TRAINER_NAMES,
-}
-"""What a plug-in written for slime may import: module, name, and its target here.
-
-Targets are names only: a file that holds a reward beside its generate function is imported where nothing is served.
-"""
-
-_FILTERS = "slime.rollout.filter_hub.dynamic_sampling_filters"
-_DISTILLATION = "slime.rollout.on_policy_distillation"
-SLIME_PATHS: dict[str, str] = {
-    **{
-        f"{module}.{name}": target
-        for module in (_FILTERS, _DISTILLATION)
-        for name, target in SLIME_MODULES[module].items()
-    },
-    **TRAINER_PATHS,
-}
-"""slime's dotted paths as they stand in its command lines, and the functions here that do the same."""
+from slime_events.plugins.slime_modules import NOT_HERE, SLIME_MODULES
 
 EARLIER_PACKAGES = {
     "slime_events.rewards.coin": "slime_events.plugins.rewards.random_reward",
@@ -132,11 +34,13 @@ class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if current := _current_name(fullname):
             is_package = hasattr(importlib.import_module(current), "__path__")
             return importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)
-        if fullname not in SLIME_MODULES:
+        if fullname not in SLIME_MODULES and fullname not in NOT_HERE:
             return None
         root = sys.modules.get("slime")
         if root is not None and getattr(root.__spec__, "loader", None) is not self:
             return None
+        if fullname in NOT_HERE:
+            raise ModuleNotFoundError(f"{fullname} is not here: {NOT_HERE[fullname]}", name=fullname)
         is_package = any(module.startswith(f"{fullname}.") for module in SLIME_MODULES)
         return importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)
 

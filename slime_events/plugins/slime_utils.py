@@ -39,6 +39,16 @@ class SingletonMeta(type):
         return SingletonMeta._instances[cls]
 
 
+def should_run_periodic_action(
+    rollout_id: int, interval: int | None, num_rollout_per_epoch: int | None = None, num_rollout: int | None = None
+) -> bool:
+    """Whether something that is done every `interval` rollouts is due after this one, the first being 0: then, at the
+    end of an epoch, and after the last. Without an interval never.
+    """
+    done, every = rollout_id + 1, num_rollout_per_epoch
+    return interval is not None and (done == num_rollout or done % interval == 0 or bool(every and done % every == 0))
+
+
 def load_tokenizer(name_or_path: str, **kwargs: Any) -> Any:
     """The tokenizer of an HF folder, read once. Code of the checkpoint's own is not run: `trust_remote_code` has no
     effect. Raises InvalidValue where the folder holds none.

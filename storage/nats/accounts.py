@@ -4,6 +4,7 @@ A file in the server's folder for each, which only the run's owner may read:
 
     roles.json      run, url, user, password: everything on the run's stream
     producer.json   prompts and questions to the inbox, and the replies to them
+    gateway.json    the same in the name of others (`slime-events gateway`), and reads the stream
     viewer.json     reads the stream, changes nothing
 
 Accounts, not users of one account: what a client asks the server for is answered on a subject that the client names.
@@ -38,7 +39,12 @@ class Access(enum.StrEnum):
 
     ROLES = "roles"
     PRODUCER = "producer"
+    GATEWAY = "gateway"
     VIEWER = "viewer"
+
+
+READERS = (Access.GATEWAY, Access.VIEWER)
+"""The server refuses them consumers."""
 
 
 def user_of(access: Access) -> str:
@@ -49,6 +55,11 @@ def user_of(access: Access) -> str:
 def inboxes(run: str) -> list[str]:
     """Subjects on which a producer asks. run: or EVERY_RUN."""
     return [f"slime.{run}.inbox.{what}" for what in ("prompts", "groups")]
+
+
+def inbox_of_gateway(run: str) -> str:
+    """Subject of prompts that a gateway brings in the name of a sender. run: or EVERY_RUN."""
+    return f"slime.{run}.inbox.gateway"
 
 
 def reads(run: str) -> list[str]:
@@ -68,14 +79,19 @@ def is_guarded(folder: Path) -> bool:
     return file_of(folder, Access.ROLES).is_file()
 
 
-def guard(folder: Path, run: str) -> None:
-    """Make credentials for the server of a run where there are none. A server that runs already has to start again."""
-    for access in (Access.PRODUCER, Access.VIEWER, Access.ROLES):  # with the last the folder is guarded
+def guard(folder: Path, run: str) -> bool:
+    """Make credentials for the server of a run where there are none. Whether it made some: a server that runs already
+    has to start again then.
+    """
+    is_new = False
+    for access in reversed(Access):  # with the roles', the last, the folder is guarded
         if not file_of(folder, access).is_file():
             fields = {"run": run, "url": "", "user": user_of(access), "password": secrets.token_urlsafe(24)}
-            more = {"reads_only": True} if access is Access.VIEWER else {}
+            more = {"reads_only": True} if access in READERS else {}
             with contextlib.suppress(FileExistsError):  # another reader is faster
                 write_private(file_of(folder, access), _text(fields | more), new=True)
+                is_new = True
+    return is_new
 
 
 def read_access(folder: Path, access: Access, url: str) -> NatsAddress:
@@ -120,19 +136,24 @@ def accounts_of(folder: Path) -> str:
 
 
 def accounts_text(run: str, passwords: Mapping[Access, str]) -> str:
-    """Configuration of a server that admits three users. run: or EVERY_RUN. passwords: as they are to be written.
+    """Configuration of a server that admits a user for each access. run: or EVERY_RUN. passwords: as they are to be
+    written.
 
-    A viewer's account imports the whole API, since a part of it would stand beside the server's own answers; which of
-    it a viewer may use is its permission.
+    A reader's account imports the whole API, since a part of it would stand beside the server's own answers; which of
+    it a reader may use is its permission.
     """
-    producers, viewers = f"{ACCOUNT}_PRODUCERS", f"{ACCOUNT}_VIEWERS"
-    asks, looks = inboxes(run), reads(run)
+    asks = {Access.PRODUCER: inboxes(run), Access.GATEWAY: [inbox_of_gateway(run)], Access.VIEWER: list[str]()}
     exports = [
-        *(f'{{ service: "{subject}", accounts: [{producers}] }}' for subject in asks),
-        *(f'{{ service: "{subject}", accounts: [{viewers}] }}' for subject in looks[-1:]),
-        f'{{ service: "{API}", response_type: stream, accounts: [{viewers}] }}',
+        *(f'{{ service: "{one}", accounts: [{_account(access)}] }}' for access, all_ in asks.items() for one in all_),
+        f'{{ service: "{reads(run)[-1]}", accounts: [{", ".join(map(_account, READERS))}] }}',
+        f'{{ service: "{API}", response_type: stream, accounts: [{", ".join(map(_account, READERS))}] }}',
     ]
     roles = f"{{ user: {user_of(Access.ROLES)}, password: {passwords[Access.ROLES]} }}"
+    guests = list[str]()
+    for access, subjects in asks.items():
+        looks = reads(run) if access in READERS else []
+        imports = [*([API] if looks else []), *subjects, *looks[-1:]]
+        guests += _guests(access, passwords[access], may=[*subjects, *looks], imports=imports)
     return "\n".join(
         (
             "accounts {",
@@ -141,21 +162,23 @@ def accounts_text(run: str, passwords: Mapping[Access, str]) -> str:
             f"    users: [{roles}]",
             *_lines("exports", exports),
             "  }",
-            *_guests(producers, Access.PRODUCER, passwords, asks, asks),
-            *_guests(viewers, Access.VIEWER, passwords, looks, [API, *looks[-1:]]),
+            *guests,
             "}",
         )
     )
 
 
-def _guests(
-    account: str, access: Access, passwords: Mapping[Access, str], may: Sequence[str], imports: Sequence[str]
-) -> list[str]:
+def _account(access: Access) -> str:
+    """PRODUCERS, GATEWAYS, VIEWERS of ACCOUNT."""
+    return f"{ACCOUNT}_{access.name}S"
+
+
+def _guests(access: Access, password: str, *, may: Sequence[str], imports: Sequence[str]) -> list[str]:
     publish = ", ".join(f'"{subject}"' for subject in may)
     return [
-        f"  {account} {{",
+        f"  {_account(access)} {{",
         "    users: [{",
-        f"      user: {user_of(access)}, password: {passwords[access]}",
+        f"      user: {user_of(access)}, password: {password}",
         f'      permissions: {{ publish: [{publish}], subscribe: ["{REPLIES}"] }}',
         "    }]",
         *_lines("imports", [f'{{ service: {{ account: {ACCOUNT}, subject: "{subject}" }} }}' for subject in imports]),

@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from actors.trainer import local_ranks, ranks
 from actors.trainer.local_ranks import LocalRanks
 from schemas.errors import CheckpointMismatch, InvalidValue, RankLost, TrainerError
+from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.run.process_environment import rank_environment
+from slime_events.core.run.process_environment import rank_environment, rank_variables
 from storage.cancellation import end_all
 
 
@@ -90,9 +91,11 @@ async def test_the_ranks_meeting_place_is_chosen_once_all_can_meet(monkeypatch: 
 
 
 async def test_a_rank_has_its_variables_before_it_imports_anything() -> None:
-    process = local_ranks.RankProcess(0, rank_environment(TrainerSettings(deterministic_mode=True), {}))
+    own = TrainerSettings(deterministic_mode=True, train_env_vars={"MINE": "1", "OMP_NUM_THREADS": "3"})
+    process = local_ranks.RankProcess(0, rank_variables(own, {}))
     try:
         expected = {"NCCL_ALGO=Ring", "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0", "CUBLAS_WORKSPACE_CONFIG=:4096:8"}
+        expected |= {"MINE=1", "OMP_NUM_THREADS=3"}
         async with asyncio.timeout(60):  # they are those of the parent until it is the new program
             while not expected <= set(Path(f"/proc/{process._process.pid}/environ").read_text().split("\0")):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -109,6 +112,21 @@ def test_variables_that_are_set_already_stay_if_they_are_deterministic() -> None
     for name, value in (("NCCL_ALGO", "Ring,Tree"), ("CUBLAS_WORKSPACE_CONFIG", ":0:0")):
         with pytest.raises(InvalidValue, match=name):
             rank_environment(on, {name: value})
+
+
+def test_the_users_variables_are_of_ranks_alone_and_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secret among them is recorded by name, and the rank gets its value."""
+    words = [*("--hf-checkpoint", "m", "--num-rollout", "1", "--rm-type", "math", "--deterministic-mode")]
+    given = '{"NCCL_ALGO": "Ring", "HF_TOKEN": "hf_secret", "A": "b"}'
+    trainer = parse_train([*words, "--train-env-vars", given]).settings.trainer
+    assert "hf_secret" not in str(trainer.train_env_vars)
+    variables = rank_variables(trainer, {"NCCL_ALGO": "Tree"})
+    assert (variables["NCCL_ALGO"], variables["HF_TOKEN"], variables["A"]) == ("Ring", "hf_secret", "b")
+    with pytest.raises(InvalidValue, match="train_env_vars"):
+        parse_train([*words, "--train-env-vars", '{"A": 1}'])
+    monkeypatch.delenv(trainer.train_env_vars["HF_TOKEN"].strip("${}"))
+    with pytest.raises(InvalidValue, match="not set"):
+        rank_variables(trainer, {})
 
 
 async def test_an_interrupted_call_leaves_no_task_behind() -> None:

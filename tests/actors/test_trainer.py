@@ -217,6 +217,39 @@ class OnDisk(ScriptedRanks):
         await super().save_checkpoint(folder)
 
 
+async def test_with_each_checkpoint_its_weights_are_copied_under_slimes_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They outlive the version: retention removes that. A trainer that takes over writes what is due again."""
+    store = WeightStore(str(tmp_path / "weights"), durable=False)
+    sim = Simulation(tmp_path, make_plan(steps=5, checkpoint_every=2), ranks=OnDisk())
+    plan = TrainerPlan(
+        steps=5,
+        checkpoints=str(tmp_path / "checkpoints"),
+        checkpoint_every=2,
+        retention=Retention(newest=1),
+        checkpoint_retention=Retention(newest=1),
+        save_hf=str(tmp_path / "hf" / "step{rollout_id}"),
+    )
+
+    def trainer(*, exact: bool = False) -> Trainer:
+        return Trainer(Participant(sim.log, "trainer"), sim.ranks, store, PendingBatches(unpack, temperature=1.0), plan)
+
+    monkeypatch.setattr(sim, "_new_trainer", trainer)
+    sim.trainer = trainer()
+    async with sim:
+        sim.start_engine(Script(chunk=8))
+        await sim.until(CheckpointSaved, 1)
+        await sim.kill_trainer()
+        sim.start_trainer(OnDisk(disk=sim.ranks.disk))
+        assert await sim.finish() is RunPhase.FINISHED
+    assert 2 not in store.versions()
+    assert sorted(path.name for path in (tmp_path / "hf").iterdir()) == ["step1", "step3"]
+    committed = {event.version: event.weights_digest for event in sim.events(StepCommitted)}
+    for rollout_id in (1, 3):
+        verify(str(tmp_path / "hf" / f"step{rollout_id}"), committed[rollout_id + 1])
+
+
 async def test_what_lies_where_a_checkpoint_belongs_is_set_aside(tmp_path: Path) -> None:
     refused = tmp_path / "checkpoints" / "v000001"
     refused.mkdir(parents=True)

@@ -19,7 +19,8 @@ import pytest
 
 from schemas.errors import AccessDenied, LogUnavailable
 from schemas.inbox import FieldError, InboxPrompt, InboxReply
-from slime_events.app.cli.commands.produce import BadLine, Inbox, Line, nats_inbox, produce, read_lines, send_file
+from slime_events.app.cli.commands.produce import read_lines, send_file
+from slime_events.loop.prompts.outside import BadLine, InboxClient, Line, produce
 from storage.jetstream.address import NatsAddress
 from storage.log import MAX_BATCH
 from storage.nats.accounts import Access, file_of
@@ -89,7 +90,7 @@ def test_a_bad_line_is_named_with_field_and_reason(line: str, message: str) -> N
 async def test_one_refused_prompt_does_not_hold_up_its_message() -> None:
     inbox = FakeInbox()
     lines = _lines('{"key": "1", "prompt": "a"}\n{"key": "2", "prompt": "no"}\nbad\n{"key": "3", "prompt": "b"}\n')
-    results = [result async for result in produce(Inbox(inbox.send, 400), lines, batch=4)]
+    results = [result async for result in produce(InboxClient(inbox.send, 400), lines, batch=4)]
     assert [r[1] for r in results if not isinstance(r, BadLine)] == ["inbox-1", "inbox-3"]
     assert "f.jsonl:2: prompt: too_long" in [str(r) for r in results if isinstance(r, BadLine)]
 
@@ -98,7 +99,7 @@ async def test_messages_stay_below_count_and_size() -> None:
     inbox = FakeInbox()
     text = "".join(json.dumps({"key": str(n), "prompt": "x" * 80}) + "\n" for n in range(9))
     lines = _lines(text + json.dumps({"prompt": "y" * 500}))
-    results = [result async for result in produce(Inbox(inbox.send, 400), lines, batch=5)]
+    results = [result async for result in produce(InboxClient(inbox.send, 400), lines, batch=5)]
     assert max(map(len, inbox.messages)) < 5
     assert sum(map(len, inbox.messages)) == 9
     (bad,) = (result for result in results if isinstance(result, BadLine))
@@ -108,7 +109,7 @@ async def test_messages_stay_below_count_and_size() -> None:
 async def test_a_message_has_no_more_prompts_than_a_log_stores_at_once() -> None:
     inbox = FakeInbox()
     lines = _lines("".join(f'{{"key": "{n}", "prompt": "a"}}\n' for n in range(2 * MAX_BATCH + 1)))
-    results = [result async for result in produce(Inbox(inbox.send, 1 << 20), lines, batch=5000)]
+    results = [result async for result in produce(InboxClient(inbox.send, 1 << 20), lines, batch=5000)]
     assert len(results) == 2 * MAX_BATCH + 1
     assert list(map(len, inbox.messages)) == [MAX_BATCH, MAX_BATCH, 1]
 
@@ -177,8 +178,3 @@ def _node() -> str:
 async def _run(words: argparse.Namespace, file: Path) -> int:
     with file.open() as opened:
         return await send_file(words, opened)
-
-
-def test_a_message_over_nats_leaves_room_for_its_frame() -> None:
-    client = type("Client", (), {"max_payload": 1 << 20})()
-    assert nats_inbox(client, "r", 30.0, 0.0).max_bytes < 1 << 20

@@ -42,6 +42,11 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
             "supervised|eval_interval",
         ),
         ("--supervised --loss-type sft_loss --prompt-data p --data-source-path a:B", "supervised|data_source_path"),
+        ("--lr-warmup-fraction 0.1 --lr-warmup-iters 2", "lr_warmup_fraction|lr_warmup_iters"),
+        ("--lr-warmup-fraction 1", "lr_warmup_fraction is 1"),
+        ("--freeze-params-name-list embedding [", "freeze_params_name_list|'['"),
+        ("--only-train-params-name-list (", "only_train_params_name_list|'('"),
+        ("--save-hf hf/{step} --save-interval 1", "save_hf hf/{step}|{rollout_id}"),
         ("--loss-type custom_loss", "custom_loss|custom_loss_function_path"),
         ("--custom-loss-function-path a:b", "custom_loss_function_path|policy_loss"),
         ("--disable-compute-advantages-and-returns", "disable_compute_advantages_and_returns|policy_loss"),
@@ -343,6 +348,8 @@ def test_a_supervised_run_of_slime_s_flags_has_no_engines() -> None:
     assert derive(settings)[0] == settings
     idle = parse_train([*shlex.split(line), "--rm-type", "math"]).notes
     assert any("rm_type: no effect" in note for note in idle)
+    again = parse_train(shlex.split(line.replace("--disable-compute-advantages-and-returns ", ""))).settings
+    assert not again.algorithm.compute_advantages_and_returns, "nothing looks at them"
 
 
 def test_settings_of_mis_that_nothing_looks_at_are_said() -> None:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue, UnknownFlag
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config import tables
-from slime_events.core.config.fields import honoured, settings_fields
-from slime_events.core.config.flags import OLDER_FLAGS, ParsedTrain
+from slime_events.core.config.fields import settings_fields
+from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.help_text import help_text
 from slime_events.core.config.installed import megatron_fields, sglang_fields
 from slime_events.core.config.nearest import nearest
 
-# Every flag of slime's own at v0.3.1, and of its SGLang side.
-SLIME_FLAGS = Path(__file__).with_name("slime_flags.txt").read_text(encoding="utf-8").split()
 LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
 
 # A whole training command of slime's documentation, with the parts it keeps in variables written out.
@@ -108,16 +105,6 @@ def test_grpo_example_with_older_flags_and_repeated_lists() -> None:
         "--true-on-policy-mode",
     ):
         assert flag in notes
-
-
-def test_every_flag_of_slime_is_in_exactly_one_table() -> None:
-    places = [set(honoured()), set(tables.INERT), set(tables.ONLY_VALUE), set(tables.NOT_YET), set(OLDER_FLAGS)]
-    for flag in SLIME_FLAGS:
-        assert sum(flag in place for place in places) == 1, flag
-    for one in range(len(places)):
-        for other in range(one):
-            assert not places[one] & places[other]
-    assert not set(tables.CLASSIC) & set.union(*places)
 
 
 def test_installed_names_that_the_tables_rely_on() -> None:

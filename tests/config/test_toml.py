@@ -37,6 +37,8 @@ def values_of(field: SettingsField) -> st.SearchStrategy[Any]:
         return st.sampled_from(field.type.choices)
     if field.name == "eval_sets":
         return st.dictionaries(TEXTS, SETS, max_size=3)
+    if field.name == "train_env_vars":
+        return st.dictionaries(TEXTS, TEXTS, max_size=3)
     single = SINGLE[field.type.kinds[0]]
     return st.lists(single, max_size=3) if field.type.many else single
 

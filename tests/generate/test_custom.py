@@ -22,7 +22,7 @@ from schemas.rollouts import (
 from schemas.turns import TurnBegun, TurnRole
 from serve_apps.generate.custom import CustomGenerate
 from serve_apps.generate.session import CURRENT
-from serve_apps.generate.slime_compat import get_model_url, post
+from serve_apps.generate.slime_compat import get, get_model_url, post
 from serve_apps.rollout import Rollout
 from slime_events.core.run.participant import Participant
 from slime_events.core.trajectory import Trajectory
@@ -123,13 +123,16 @@ async def test_a_failure_that_a_function_hides_fails_its_rollout(tmp_path: Path)
     assert not events(run, RolloutCompleted, attempt=0)
 
 
-async def test_the_engine_answers_one_path_alone() -> None:
+async def test_what_the_engine_answers_without_a_network() -> None:
     token = CURRENT.set(await session_of(MemoryLog("r")))
     try:
         args = ArgsView({"sglang_router_ip": "127.0.0.1", "sglang_router_port": 0})
         found = await post(get_model_url(args, "m"), {"text": "A", "sampling_params": {"max_new_tokens": 2}})
         assert len(found["output_ids"]) == 2
-        with pytest.raises(PlugPointError):
+        assert (await get(get_model_url(args, "m", "/get_model_info")))["is_generation"] is True
+        with pytest.raises(PlugPointError, match="does not answer POST /flush_cache"):
             await post(get_model_url(args, "m", "/flush_cache"), {"text": "A"})
+        with pytest.raises(PlugPointError, match="3 prompts and 2 sampling"):
+            await post(get_model_url(args, "m"), {"text": ["A", "B", "C"], "sampling_params": [{}, {}]})
     finally:
         CURRENT.reset(token)

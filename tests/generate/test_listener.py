@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import os
@@ -11,12 +12,17 @@ from pathlib import Path
 import pytest
 
 from schemas.arrays import pack_tokens, unpack
+from schemas.errors import EngineError, PlugPointError
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutSuspended
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded
+from serve_apps.generate.function import UserLoop
+from serve_apps.generate.listener import Listener
 from slime_events.core.trajectory import Trajectory, content_digest
 from slime_events.plugins.args_view import ROUTER, ArgsView, CallArgs
+from storage.memory_log import MemoryLog
 from tests.generate.scene import a_run, check_log, events, run_until, setup
+from tests.generate.test_journal import session_of
 from tests.run.sockets import listening
 from tests.scripted_engine import Script
 from tests.simulation.crash import Crash, Crashed, Fate, Half
@@ -145,6 +151,18 @@ async def test_a_port_is_open_while_its_call_runs_and_on_loopback(tmp_path: Path
     assert len(set(ports)) == 4, "one for each call"
     assert all(done.metadata["listening"] == ["127.0.0.1"] for done in events(run, RolloutCompleted))
     assert listening(os.getpid()) == before
+
+
+async def test_nothing_opens_once_a_call_or_its_thread_has_ended() -> None:
+    loop = UserLoop(1, "listener")
+    listener = Listener(await session_of(MemoryLog("r")), loop, lambda: None)
+    await listener.close()
+    with pytest.raises(PlugPointError, match="has ended"):
+        listener.open()
+    loop.stop()
+    await asyncio.to_thread(loop._thread.join)
+    with pytest.raises(EngineError, match="'listener'"):
+        loop.begin(asyncio.sleep(0))
 
 
 def test_args_open_the_port_when_it_is_read() -> None:

@@ -227,6 +227,27 @@ async def test_a_logger_that_fails_is_started_again_and_ends_no_run(
     assert tensorboard_points(folder.path / "tensorboard")
 
 
+async def test_a_logger_that_is_killed_is_started_again(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard")
+    monkeypatch.setattr(metrics_process, "FIRST_PAUSE_S", 0.01)
+    killed = folder.path / "killed"
+    script = folder.path / "python"
+    script.write_text(f'#!/bin/sh\n[ -e {killed} ] && exec {sys.executable} "$@"\ntouch {killed}\nkill -9 $$\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(metrics_process.sys, "executable", str(script))
+    notes, ended = list[str](), asyncio.Event()
+
+    def note(text: str) -> None:
+        notes.append(text)
+        ended.set()
+
+    async with metrics_written(MetricsSettings(use_tensorboard=True), folder, note):
+        await ended.wait()
+    assert len(notes) == 1
+    assert "SIGKILL" in notes[0]
+    assert tensorboard_points(folder.path / "tensorboard")
+
+
 async def test_a_logger_that_hangs_is_left_behind(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboard")
     monkeypatch.setattr(metrics_process, "END_S", 0.5)

@@ -18,7 +18,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.args_view import ArgsView, for_one_call
 from slime_events.plugins.filters.dynamic_sampling import check_reward_nonzero_std
 from slime_events.plugins.loader import OUR_PACKAGES, digest_of, load_function, name_of
-from slime_events.plugins.slime_compat import SLIME_MODULES, SLIME_PATHS
+from slime_events.plugins.slime_modules import SLIME_MODULES, SLIME_PATHS
 
 
 @pytest.fixture

@@ -5,8 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import importlib
+import ipaddress
 import json
+import multiprocessing
 import re
+import socket
+import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +20,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.errors import PlugPointError
+from schemas.errors import InvalidValue, PlugPointError, PlugPointMissing
 from schemas.rollouts import Sampling
 from serve_apps.generate.session import Session, session_of_process
 from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.loader import load_function
 from slime_events.plugins.rewards import messages
 from slime_events.plugins.sample import Sample
-from slime_events.plugins.slime_compat import SLIME_MODULES, install_slime_aliases
+from slime_events.plugins.slime_compat import install_slime_aliases
+from slime_events.plugins.slime_modules import NOT_HERE, SLIME_MODULES
 from tests.simulation.parts import Letters
 
 install_slime_aliases()
@@ -31,7 +39,23 @@ from slime.rollout.filter_hub.base_types import DynamicFilterOutput, MetricGathe
 from slime.rollout.sglang_rollout import abort, generate_rollout
 from slime.utils.async_utils import run
 from slime.utils.data import Dataset
-from slime.utils.misc import SingletonMeta
+from slime.utils.eval_config import EvalDatasetConfig, build_eval_dataset_configs, ensure_dataset_list
+from slime.utils.http_utils import (
+    _wrap_ipv6,
+    find_available_port,
+    get_host_info,
+    init_http_client,
+    is_port_available,
+    run_router,
+    terminate_process,
+)
+from slime.utils.misc import (
+    SingletonMeta,
+    exec_command,
+    get_current_node_ip,
+    get_free_port,
+    should_run_periodic_action,
+)
 from slime.utils.processing_utils import build_processor_kwargs, encode_image_for_rollout_engine, process_vision_info
 from slime.utils.types import Sample as SlimeSample
 
@@ -149,11 +173,83 @@ def test_the_rows_of_a_file(tmp_path: Path) -> None:
         Dataset(f"{tmp_path}/rows.jsonl", Letters(), None, 5, multimodal_keys={"image": "path"})
 
 
+@pytest.mark.parametrize("module", SLIME_MODULES)
+def test_every_name_of_a_module_is_there(module: str) -> None:
+    names = vars(importlib.import_module(module))
+    assert set(SLIME_MODULES[module]) <= set(names)
+
+
+@pytest.mark.parametrize("source", ["import slime.agent", "from slime.agent.adapters import OpenAIAdapter"])
+def test_what_is_not_here_says_what_does_its_work(tmp_path: Path, source: str) -> None:
+    (tmp_path / "agent.py").write_text(f"{source}\ndef generate(args, sample, sampling_params): ...\n")
+    with pytest.raises(PlugPointError, match=r"slime\.agent is not here: .*session\.generate\(messages\)"):
+        load_function("agent.py:generate", user_dir=tmp_path)
+    with pytest.raises(PlugPointMissing, match=r"slime\.agent is not here"):
+        load_function("slime.agent.adapters.OpenAIAdapter")
+
+
+def test_evaluation_sets_are_read_as_slime_does() -> None:
+    raw = ensure_dataset_list({"aime": {"path": "a.jsonl", "rm_type": "math"}, "gpqa": {"path": "g.jsonl", "top_k": 5}})
+    assert [one["name"] for one in raw] == ["aime", "gpqa"]
+    assert ensure_dataset_list([{"name": "x", "path": "p"}, None][:1]) == [{"name": "x", "path": "p"}]
+    assert ensure_dataset_list(None) == []
+    args = SimpleNamespace(
+        eval_temperature=None, rollout_temperature=0.8, eval_top_k=3, n_samples_per_eval_prompt=4, input_key="prompt",
+        rollout_stop=["\n"],
+    )  # fmt: skip
+    aime, gpqa = build_eval_dataset_configs(args, raw, {"max_response_len": 7, "top_k": None})
+    assert (aime.name, aime.rm_type, aime.temperature, aime.top_k, aime.max_response_len) == ("aime", "math", 0.8, 3, 7)
+    assert (gpqa.top_k, gpqa.n_samples_per_eval_prompt, gpqa.input_key, gpqa.stop) == (5, 4, "prompt", ["\n"])
+    own = EvalDatasetConfig("x", "p", rm_type="f1", metadata_overrides={"level": 2})
+    assert own.inject_metadata({"level": 1, "id": 3}) == {"level": 2, "id": 3, "rm_type": "f1"}
+    assert own.inject_metadata(None) == {"level": 2, "rm_type": "f1"}
+    assert own.cache_key == ("x", "p", None, None, None, None)
+    for wrong in ([{"path": "p"}], 3):
+        with pytest.raises((ValueError, TypeError)):
+            ensure_dataset_list(wrong)
+    with pytest.raises(InvalidValue, match="no key temprature"):
+        build_eval_dataset_configs(args, raw, {"temprature": 1.0})
+    with pytest.raises(TypeError):
+        EvalDatasetConfig("x", "p", temprature=1.0)
+
+
+def test_ports_hosts_and_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert not is_port_available(port)
+        assert get_free_port(port) > port
+    assert is_port_available(find_available_port(20000))
+    assert not is_port_available(70000)
+    with pytest.raises(PlugPointError, match="no 3 free ports"):
+        get_free_port(65534, consecutive=3)
+    monkeypatch.setenv("SLIME_HOST_IP", "10.1.2.3")
+    assert (get_host_info()[1], get_current_node_ip()) == ("10.1.2.3", "10.1.2.3")
+    monkeypatch.delenv("SLIME_HOST_IP")
+    assert ipaddress.ip_address(get_host_info()[1])
+    assert [_wrap_ipv6(host) for host in ("::1", "[::1]", "host")] == ["[::1]", "[::1]", "host"]
+    assert exec_command("echo $((1 + 2))", capture_output=True) == "3\n"
+    with pytest.raises(subprocess.CalledProcessError):
+        exec_command("exit 3")
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    process.start()
+    terminate_process(process)
+    assert not process.is_alive()
+    assert init_http_client(None) is None
+    with pytest.raises(PlugPointError, match=r"args\.sglang_router_port"):
+        run_router(None)
+
+
+def test_what_is_done_every_so_often() -> None:
+    due = [n for n in range(10) if should_run_periodic_action(n, 4, num_rollout_per_epoch=5, num_rollout=10)]
+    assert due == [3, 4, 7, 9]
+    assert not any(should_run_periodic_action(n, None, 5, 10) for n in range(10))
+
+
 def test_the_modules_of_the_page_are_there() -> None:
     page = (Path(__file__).parents[2] / "docs" / "coming-from-slime.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `(slime\.[\w.]+)` \|", page, re.MULTILINE))
     assert len(named) > 10
-    assert named <= SLIME_MODULES.keys()
+    assert named <= SLIME_MODULES.keys() | NOT_HERE.keys()
 
 
 def test_images_for_the_engine() -> None:

@@ -1,4 +1,4 @@
-"""What holders of a producer's or a viewer's credentials, or of none, may not do: each act is refused by the server.
+"""What holders of a producer's, a gateway's or a viewer's credentials, or of none, may not do: the server refuses it.
 
 `commit_all` does them, on a server that is free or while a run is on, and names those that were not refused. It looks
 for the server's word (`Permissions Violation`), and that nothing came of it: no record, stream, consumer or message.
@@ -18,7 +18,7 @@ from schemas.registry import NOUNS
 from schemas.subjects import inbox, stream_name
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.connection import REFUSED, Connection
-from storage.nats.accounts import Access
+from storage.nats.accounts import READERS, Access
 
 _NO_STREAM = 10059
 MARK = "stranger"
@@ -46,7 +46,8 @@ class Act:
 
 def acts_of(run: str) -> list[Act]:
     """All of them. At least forty are a producer's."""
-    return [*_of_producer(run), *_of_viewer(run), Act(None, inbox(run)), Act(None, f"$JS.API.STREAM.INFO.{_s(run)}")]
+    readers = [act for who in READERS for act in _of_reader(run, who)]
+    return [*_of_producer(run), *readers, Act(None, inbox(run)), Act(None, f"$JS.API.STREAM.INFO.{_s(run)}")]
 
 
 def _s(run: str) -> str:
@@ -93,14 +94,15 @@ def _of_producer(run: str) -> list[Act]:
     ]
 
 
-def _of_viewer(run: str) -> list[Act]:
+def _of_reader(run: str, who: Access) -> list[Act]:
     nouns = [f"slime.{run}.{noun}.published.v9" for noun in NOUNS]
     heard = [">", f"slime.{run}.>", inbox(run), "$JS.>", "$SYS.>", "_R_.>"]
     others = [inbox(run), inbox(run, "groups"), f"$JS.ACK.{_s(run)}.engines.1.1.1.1.0", "$SYS.REQ.SERVER.PING"]
+    others += [inbox(run, "gateway")] if who is Access.VIEWER else []
     return [
-        *(Act(Access.VIEWER, subject) for subject in (*nouns, *others)),
-        *(Act(Access.VIEWER, f"$JS.API.{subject}", body) for subject, body in _api(run)),
-        *(Act(Access.VIEWER, subject, listens=True) for subject in heard),
+        *(Act(who, subject) for subject in (*nouns, *others)),
+        *(Act(who, f"$JS.API.{subject}", body) for subject, body in _api(run)),
+        *(Act(who, subject, listens=True) for subject in heard),
     ]
 
 
@@ -110,7 +112,7 @@ async def commit_all(run: str, address_of: Callable[[Access], NatsAddress]) -> l
     try:
         before = await _standing(roles, run)
         let = []
-        for who in (Access.PRODUCER, Access.VIEWER, None):
+        for who in (Access.PRODUCER, *READERS, None):
             acts = [act for act in acts_of(run) if act.who is who]
             let += await (_committed(acts, address_of(who), roles) if who else _unknown(acts, address_of(Access.ROLES)))
         after = await _standing(roles, run)

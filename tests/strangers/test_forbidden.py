@@ -17,7 +17,7 @@ from schemas.errors import AccessDenied
 from schemas.subjects import inbox, stream_name
 from storage.jetstream.log import JetStreamLog
 from storage.jetstream.pull import BULK_FROM
-from storage.nats.accounts import Access, file_of, guard
+from storage.nats.accounts import READERS, Access, file_of, guard
 from storage.nats.server import NatsServer
 from storage.open_log import open_run_log, own_server
 from tests.storage.log.appends import reward
@@ -52,7 +52,7 @@ async def test_acts_are_found_out_where_nothing_is_forbidden(tmp_path: Path) -> 
     assert [word for word in let if word.startswith("the stream or its consumers changed")]
 
 
-@pytest.mark.parametrize("access", [Access.PRODUCER, Access.VIEWER])
+@pytest.mark.parametrize("access", [Access.PRODUCER, *READERS])
 async def test_no_answer_is_stored_in_the_log(server: NatsServer, access: Access) -> None:
     """An asker names the subject of the answer: where that is one of the stream's, it goes nowhere."""
     roles = await JetStreamLog.open(server.address(Access.ROLES), RUN)
@@ -62,11 +62,11 @@ async def test_no_answer_is_stored_in_the_log(server: NatsServer, access: Access
         answered.set()
 
     answered = asyncio.Event()
-    await roles.connection.client.subscribe(inbox(RUN, "launcher" if access is Access.VIEWER else "prompts"), cb=answer)
+    await roles.connection.client.subscribe(inbox(RUN, "launcher" if access in READERS else "prompts"), cb=answer)
     await roles.connection.client.flush()
     client = await nats.connect(**server.address(access).options())
     api = [f"$JS.API.{what}.{stream_name(RUN)}" for what in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET")]
-    allowed = [*api, inbox(RUN, "launcher")] if access is Access.VIEWER else [inbox(RUN)]
+    allowed = [*api, inbox(RUN, "launcher")] if access in READERS else [inbox(RUN)]
     for subject in allowed:
         await client.publish(subject, b'{"seq":1}', reply=f"slime.{RUN}.weights.published.v9")
     await asyncio.wait_for(answered.wait(), 10)
@@ -126,9 +126,9 @@ async def test_a_viewer_reads_and_follows_without_a_consumer(server: NatsServer)
 
 async def test_credentials_are_private_and_stay(server: NatsServer, tmp_path: Path) -> None:
     private = [*(file_of(server.folder, access) for access in Access), server.folder / "nats.conf"]
-    assert [stat.S_IMODE(path.stat().st_mode) for path in private] == [0o600] * 4
+    assert [stat.S_IMODE(path.stat().st_mode) for path in private] == [0o600] * 5
     before = {access: server.address(access).password for access in Access}
-    assert len({*before.values()}) == 3
+    assert len({*before.values()}) == 4
     for access, password in before.items():
         address = server.address(access)
         assert password not in f"{address} {address!r}"

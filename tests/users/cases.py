@@ -33,6 +33,13 @@ def scored(ran: Ran) -> None:
     assert max(one.value for one in rewards) == 1.25, "with what --custom-config-path adds"
 
 
+def taught(ran: Ran) -> None:
+    """The student is half a nat above its teacher."""
+    first, *_ = ran.of(StepCommitted)
+    assert first.metrics["opd_reverse_kl"] == pytest.approx(0.5, abs=1e-3)
+    assert {one.value for one in ran.of(RewardAssigned)} == {0.0}
+
+
 def ranked(ran: Ran) -> None:
     """Rewards are ranks in their group, in evaluations of one sample each 1."""
     groups: dict[str, list[float]] = defaultdict(list)
@@ -44,11 +51,12 @@ def ranked(ran: Ran) -> None:
 
 
 def judged(ran: Ran) -> None:
-    """By the length of the response."""
-    lengths = {one.sample: one.length for one in ran.of(RolloutCompleted)}
+    """By the length of the response, by one object in a process."""
+    texts = {one.sample: one.text for one in ran.of(RolloutCompleted)}
     rewards = ran.of(RewardAssigned)
-    assert rewards
-    assert all(one.value == pytest.approx(min(1.0, lengths[one.sample] / 10)) for one in rewards)
+    assert len(ran.called("compute_reward")) == len(rewards) > len(ran.called("made"))
+    assert all(one.grader.endswith(":CustomRewardModel") for one in rewards)
+    assert all(one.value == pytest.approx(min(len(texts[one.sample]), 20) / 20 + 0.25) for one in rewards)
 
 
 def made_by_name(ran: Ran) -> None:
@@ -73,11 +81,11 @@ def made_by_panel(ran: Ran) -> None:
 
 
 def filtered(ran: Ran) -> None:
-    """Groups of one reward and an odd number are out."""
-    for one in (*ran.of(GroupAccepted), *ran.of(GroupRejected)):
-        keeps = len(set(one.rewards)) > 1 or int(one.group[-6:]) % 2 == 0
-        assert keeps is isinstance(one, GroupAccepted)
-    assert {one.reason for one in ran.of(GroupRejected)} <= {"all_0.0", "all_1.0"}
+    """What the filter kept is accepted, what it did not is rejected for its reason."""
+    accepted, rejected = ran.of(GroupAccepted), ran.of(GroupRejected)
+    assert [call["kept"] for call in ran.called("keep")].count(True) == len(accepted)
+    assert [call["kept"] for call in ran.called("keep")].count(False) == len(rejected)
+    assert all(len(set(one.rewards)) == 1 and one.reason == f"all_{one.rewards[0]:.1f}" for one in rejected)
 
 
 def hooked(ran: Ran) -> None:
@@ -123,6 +131,28 @@ def post_processed(ran: Ran) -> None:
         mean = sum(batch.raw_rewards) / len(batch.raw_rewards)
         assert list(batch.rewards) == pytest.approx([raw - mean for raw in batch.raw_rewards])
         assert batch.post_process.endswith(":centred")
+
+
+def converted(ran: Ran) -> None:
+    """Rewards, loss masks and a column of its own are the batch's."""
+    for batch in ran.of(BatchSealed):
+        assert sum(batch.rewards) == pytest.approx(0, abs=1e-6)
+        assert {one.name for one in batch.columns} == {"loss_masks", "weights"}
+        assert batch.converted_by.endswith(":centred")
+
+
+def halved(ran: Ran) -> None:
+    """Half of the advantages that the other function set."""
+    loss_is(-0.25)(ran)
+    assert all("rollout_data_postprocess_path" in step.functions for step in ran.of(StepCommitted))
+
+
+def pushed(ran: Ran) -> None:
+    """Every version was shown to it before it was published."""
+    published = ran.of(WeightsPublished)
+    assert len(ran.called("push")) >= len(published) == 3
+    assert all(call["weights"] == 1 for call in ran.called("push"))
+    assert all("custom_update_weight_post_write_path" in one.functions for one in published)
 
 
 def lost(ran: Ran) -> None:
@@ -190,7 +220,9 @@ CASES = [
     Case("reward", "--custom-rm-path reward.score --reward-key score --custom-config-path own.yaml",
          ("score",), scored),
     Case("reward of a group", "--custom-rm-path reward:rank --group-rm", ("rank",), ranked),
-    Case("reward of a class", "--custom-rm-path reward.py:Judge.grade", ("grade",), judged),
+    Case("reward of a class", "--custom-rm-path custom_rm.py --custom-config-path own.yaml",
+         ("made", "compute_reward"), judged),
+    Case("teacher", f"--use-opd --opd-type sglang --custom-rm-path teacher.ask {KEEP}", ("ask",), taught),
     Case("generate", f"--custom-generate-function-path turn_by_name.generate {KEEP}", ("generate",), made_by_name),
     Case("generate several", f"--custom-generate-function-path panel.py {KEEP}", ("panel",), made_by_panel),
     Case("dynamic filter", KEEP, ("keep",), filtered),
@@ -204,6 +236,10 @@ CASES = [
     Case("eval log", "--custom-eval-rollout-log-function-path step_functions.log_eval", ("log_eval",), eval_logged),
     Case("reward post-process", "--custom-reward-post-process-path post_process.centred",
          ("centred",), post_processed),
+    Case("convert to train data", "--custom-convert-samples-to-train-data-path convert.centred",
+         ("convert",), converted),
+    Case("data post-process", f"{LEVEL} --rollout-data-postprocess-path step_data.halved", ("halved",), halved),
+    Case("weight post-write", "--custom-update-weight-post-write-path written.push", ("push",), pushed),
     Case("loss", "--loss-type custom_loss --custom-loss-function-path own_loss.likelihood", ("likelihood",), lost),
     Case("advantage", LEVEL, ("level",), loss_is(-0.5)),
     Case("correction", f"{LEVEL} --use-tis --custom-tis-function-path correction.doubled", ("doubled",), corrected),

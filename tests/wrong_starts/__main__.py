@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -28,9 +29,12 @@ ENTRIES = {
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """seconds: from the command to its end. wrong: what should have been otherwise."""
+    """seconds: from the command to its end. busy: of a processor, which other work on the machine does not change.
+    wrong: what should have been otherwise.
+    """
 
     seconds: float
+    busy: float
     wrong: list[str]
 
 
@@ -38,14 +42,14 @@ def start(entry: str, case: Case, folder: Path) -> Ended:
     """One wrong start in a folder that `prepare` has made."""
     before, mark = listing(folder), uuid.uuid4().hex
     env = os.environ | {MARK: mark, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    begun = time.monotonic()
+    begun, used = time.monotonic(), _busy()
     try:
         done = subprocess.run(
             [*ENTRIES[entry], *case.words], cwd=folder, env=env, capture_output=True, text=True, timeout=HANGS_S
         )
     except subprocess.TimeoutExpired:
-        return Ended(HANGS_S, [f"it hangs; left: {left_behind(mark, 0.0)}"])
-    seconds = time.monotonic() - begun
+        return Ended(HANGS_S, _busy() - used, [f"it hangs; left: {left_behind(mark, 0.0)}"])
+    seconds, busy = time.monotonic() - begun, _busy() - used
     wrong = complaints(case, done.returncode, done.stderr)
     if seconds > LIMIT_S:
         wrong.append(f"{seconds:.1f} s")
@@ -53,7 +57,13 @@ def start(entry: str, case: Case, folder: Path) -> Ended:
         wrong.append(f"left alive: {left}")
     if new := sorted(set(listing(folder)) - set(before)):
         wrong.append(f"left behind: {', '.join(str(path.relative_to(folder)) for path in new)}")
-    return Ended(seconds, wrong)
+    return Ended(seconds, busy, wrong)
+
+
+def _busy() -> float:
+    """Processor seconds of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> int:
@@ -74,7 +84,7 @@ def main() -> int:
             wrong = [f"{entry}: {what}" for entry, one in ended.items() for what in one.wrong]
             failed += sum(bool(one.wrong) for one in ended.values())
             times |= {f"{case.name}, {entry}": one.seconds for entry, one in ended.items()}
-            seconds = "  ".join(f"{one.seconds:5.2f} s" for one in ended.values())
+            seconds = "  ".join(f"{one.seconds:5.2f} s ({one.busy:.2f})" for one in ended.values())
             print(f"{case.name:<{width}}  {seconds}  {'; '.join(wrong) or 'refused'}", flush=True)
     slowest = max(times, key=lambda name: times[name])
     print(f"{len(times) - failed} passed, {failed} failed; slowest {times[slowest]:.2f} s ({slowest})")

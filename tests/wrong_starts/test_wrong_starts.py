@@ -11,6 +11,7 @@ import pytest
 from slime_events.app.cli.main import main
 from tests.wrong_starts.cases import CASES, Case, prepare
 from tests.wrong_starts.judge import complaints, listing
+from tests.wrong_starts.own_code import FILES
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,8 @@ def own_modules() -> Iterator[None]:
     before, modules = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = before
-    for name in {name for name in sys.modules if name.startswith("user_")} - modules:
+    theirs = {Path(file).stem for file in FILES}
+    for name in {name for name in sys.modules if name.startswith("user_") or name in theirs} - modules:
         del sys.modules[name]
 
 

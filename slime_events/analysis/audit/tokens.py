@@ -118,22 +118,28 @@ class Tokens(Check):
         if event.prompt_length != (asked if event.prompt is None else event.prompt.n):
             wrong = f"it answers a prompt of {event.prompt_length} tokens, and {asked} were asked"
             self.find(wrong, "it is an answer to another prompt")
-        self._mask(event)
+        self._mask(event, b"".join(known.log_probs))
         if known.unseen:
             self.seen["rollouts with blobs not looked at"] += 1
         elif hashlib.sha256(b"".join([*known.tokens, *known.log_probs])).hexdigest() != event.digest:
             self.find("its digest is not that of the tokens and log-probs in the log", "one of them was changed")
 
-    def _mask(self, event: RolloutCompleted) -> None:
-        """Every token that is trained on was made by a known version, but for what a user's function brought."""
-        gaps = [] if event.functions else _gaps(event.spans, 0, event.length)
+    def _mask(self, event: RolloutCompleted, log_probs: bytes) -> None:
+        """Every token that is trained on was made by a known version, or by the generate function, without a log-prob:
+        there the trainer takes its own.
+        """
         data = None if event.loss_mask is None else self._data(event.loss_mask)
         if event.loss_mask is not None and event.loss_mask.n != event.length:
             wrong = f"its loss mask has {event.loss_mask.n} entries for {event.length} tokens"
             self.find(wrong, "the sample cannot be trained on")
-        elif gaps and (event.loss_mask is None or (data is not None and any(any(data[a:b]) for a, b in gaps))):
-            wrong = f"its weight versions do not cover tokens {gaps[0][0]} to {gaps[0][1]}, which are trained on"
-            self.find(wrong, "nobody knows which weights made them")
+            return
+        for start, end in _gaps(event.spans, 0, event.length):
+            trained = [at for at in range(start, end) if event.loss_mask is None or (data is not None and data[at])]
+            by_function = event.functions and not any(any(log_probs[4 * at : 4 * at + 4]) for at in trained)
+            if trained and not by_function:
+                wrong = f"its weight versions do not cover tokens {start} to {end}, which are trained on"
+                self.find(wrong, "nobody knows which weights made them")
+                return
 
 
 def _upto(spans: tuple[WeightSpan, ...], end: int) -> tuple[WeightSpan, ...]:

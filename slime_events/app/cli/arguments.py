@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slime_events.app.cli.parser import CommandParser
-
-Options = argparse.ArgumentParser | argparse._ArgumentGroup
+from slime_events.app.cli.parser import CommandParser, nats_options, option, switch, weight_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,33 +58,6 @@ def module_of(name: str) -> str:
     return f"slime_events.app.cli.commands.{command.replace('-', '_')}"
 
 
-def _version(text: str) -> int:
-    number = text.removeprefix("v")
-    if not number.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text}: give a weight version, such as 5")
-    return int(number)
-
-
-def _option(to: Options, spec: str, help: str, type: Any = str, default: Any = None, **more: Any) -> None:
-    """An option with a value. spec: its name, and that of the value."""
-    name, metavar = spec.split()
-    to.add_argument(name, metavar=metavar, help=help, type=type, default=default, **more)
-
-
-def _switch(to: Options, name: str, help: str) -> None:
-    """An option without a value."""
-    to.add_argument(name, action="store_true", help=help)
-
-
-def _nats(parser: CommandParser, help: str) -> None:
-    """A NATS server that the command is told of."""
-    _option(parser, "--nats-url URL", help)
-    _option(parser, "--nats-creds FILE", "its credentials: JSON with user and password, a .creds file, an nkey's seed")
-    _option(parser, "--nats-tls-ca FILE", "PEM certificates that its certificate is checked with")
-    _option(parser, "--nats-tls-cert FILE", "PEM certificate to show to it")
-    _option(parser, "--nats-tls-key FILE", "PEM key of that certificate")
-
-
 def _demo(parser: CommandParser) -> None:
     parser.usage = "slime-events demo [--model tiny|smollm2-135m] [--steps N] [--force] [any flag of train ...]"
     parser.description = """\
@@ -97,9 +68,9 @@ flags of slime-events train that are often given:
   --run NAME           name of the run [demo, or smollm2-135m]
   --runs-dir DIR       folder of all runs [slime-runs]
   --max-staleness N    versions that a rollout may be behind; 0 is synchronous"""
-    _option(parser, "--model M", "tiny or smollm2-135m [tiny]", default="tiny")
-    _option(parser, "--steps N", "training steps (--num-rollout)")
-    _switch(parser, "--force", "replace an earlier demo of that name (the default name is replaced without asking)")
+    option(parser, "--model M", "tiny or smollm2-135m [tiny]", default="tiny")
+    option(parser, "--steps N", "training steps (--num-rollout)")
+    switch(parser, "--force", "replace an earlier demo of that name (the default name is replaced without asking)")
     parser.add_argument("--config", help=argparse.SUPPRESS)  # refused with a sentence of its own
 
 
@@ -135,9 +106,9 @@ A new run that continues from weight version VERSION of RUN: one that is on, has
 archive is left (<--archive-url>/<name>). Its past is RUN's log up to there, which is shared, not copied."""
     parser.epilog = "Settings that no flag changes are RUN's. --num-rollout counts the steps of RUN up to VERSION too."
     parser.add_run(beside=True)
-    _option(parser, "--from VERSION", "the weight version that it begins with", _version, dest="version")
-    _option(parser, "--run NAME", "name of the new run", dest="name")
-    _switch(parser, "--reset-optimizer", "begin with a new optimizer and schedule; else both continue")
+    option(parser, "--from VERSION", "the weight version that it begins with", weight_version, dest="version")
+    option(parser, "--run NAME", "name of the new run", dest="name")
+    switch(parser, "--reset-optimizer", "begin with a new optimizer and schedule; else both continue")
 
 
 def _learn(parser: CommandParser, naming: str = "--run") -> None:
@@ -151,27 +122,27 @@ left. It generates nothing. Which samples it takes, with which rewards, and how 
 Flags of the algorithm and the trainer, --dynamic-sampling-filter-path and --num-rollout may differ from RUN's."""
     parser.add_run(beside=True)
     name = "name of the new run. If it is there, it continues where it was stopped or killed"
-    _option(parser, f"{naming} NAME", name, dest="name")
+    option(parser, f"{naming} NAME", name, dest="name")
     version = (
         "weight version of RUN to begin with [learn: the first; retrain: the newest that nothing is changed before]"
     )
-    _option(parser, "--from VERSION", version, _version, dest="version")
-    _switch(parser, "--follow", "continue until RUN ends [only what is in its log now]")
-    _option(parser, "--drop SQL", "train without these samples: a query over RUN with a column `sample` or `group_id`")
+    option(parser, "--from VERSION", version, weight_version, dest="version")
+    switch(parser, "--follow", "continue until RUN ends [only what is in its log now]")
+    option(parser, "--drop SQL", "train without these samples: a query over RUN with a column `sample` or `group_id`")
     changes = "JSON lines, as `slime-events rescore` writes them: rewards, verdicts, samples and groups dropped"
-    _option(parser, "--changes FILE", changes)
+    option(parser, "--changes FILE", changes)
 
 
 def _tail(parser: CommandParser) -> None:
     parser.description = "The events of a run, as they come or as they came, one readable line each."
     types = "event types (rollout.completed) or nouns (rollout)"
-    _option(parser, "--type TYPE", types, default=[], nargs="+", action="extend")
-    _option(parser, "--group GROUP", "only what is about this group")
-    _option(parser, "--sample SAMPLE", "only what is about this sample")
-    _option(parser, "--from N", "first position [1]", int, 1, dest="start")
-    _switch(parser, "--no-follow", "end at the last event there is")
-    _switch(parser, "--json", "one JSON object per event; arrays as type and length")
-    _switch(parser, "--full", "with --json: arrays in full")
+    option(parser, "--type TYPE", types, default=[], nargs="+", action="extend")
+    option(parser, "--group GROUP", "only what is about this group")
+    option(parser, "--sample SAMPLE", "only what is about this sample")
+    option(parser, "--from N", "first position [1]", int, 1, dest="start")
+    switch(parser, "--no-follow", "end at the last event there is")
+    switch(parser, "--json", "one JSON object per event; arrays as type and length")
+    switch(parser, "--full", "with --json: arrays in full")
 
 
 def _show(parser: CommandParser) -> None:
@@ -181,16 +152,16 @@ def _show(parser: CommandParser) -> None:
     parser.epilog = "Ids may be cut short where no other begins like that."
     what = parser.add_mutually_exclusive_group()
     step = "one step, from 0: batch, samples, metrics, digests; with --at: so many events on (-1: back)"
-    _option(what, "--step N", step, int)
-    _option(what, "--group G", "one group: prompt, samples, filter decision, fate")
-    _option(what, "--sample S", "one rollout: tokens, log-probs, versions, reward, fate")
-    _option(what, "--version V", "one set of weights: origin, folder, engines, evals", int)
-    _option(what, "--trace G", "the spans of one group, from submit to activate")
-    _switch(what, "--verify", "fold the log from position 0 and compare with how the live run ended")
-    _option(parser, "--at POS", f"the whole system at a position: {FORMS}")
-    _option(parser, "--diff POS", "with --at: what differs between the two positions")
-    _option(parser, "--tokens N", "token rows, 0 for all [64]", int, 64)
-    _switch(parser, "--json", "JSON instead of text")
+    option(what, "--step N", step, int)
+    option(what, "--group G", "one group: prompt, samples, filter decision, fate")
+    option(what, "--sample S", "one rollout: tokens, log-probs, versions, reward, fate")
+    option(what, "--version V", "one set of weights: origin, folder, engines, evals", int)
+    option(what, "--trace G", "the spans of one group, from submit to activate")
+    switch(what, "--verify", "fold the log from position 0 and compare with how the live run ended")
+    option(parser, "--at POS", f"the whole system at a position: {FORMS}")
+    option(parser, "--diff POS", "with --at: what differs between the two positions")
+    option(parser, "--tokens N", "token rows, 0 for all [64]", int, 64)
+    switch(parser, "--json", "JSON instead of text")
 
 
 def _lineage(parser: CommandParser) -> None:
@@ -198,27 +169,27 @@ def _lineage(parser: CommandParser) -> None:
 What a weight version was made of, down to the lines of its prompts, and what became of a sample, up to the versions
 that descend from it. Across the joins of branches, and from a live run, a finished one or an archive."""
     what = parser.add_mutually_exclusive_group()
-    _option(what, "--version V", "of these weights [the newest]", int)
-    _option(what, "--step N", "of one training step, from 0", int)
-    _option(what, "--sample S", "of one rollout")
-    _option(what, "--group G", "of one prompt and its samples")
-    _option(what, "--source FILE[:LINE]", "of a prompt file or a line of it, or inbox[:KEY]")
-    _option(parser, "--depth N", "steps back from a version or step, 0 for all [1]", int, 1)
+    option(what, "--version V", "of these weights [the newest]", int)
+    option(what, "--step N", "of one training step, from 0", int)
+    option(what, "--sample S", "of one rollout")
+    option(what, "--group G", "of one prompt and its samples")
+    option(what, "--source FILE[:LINE]", "of a prompt file or a line of it, or inbox[:KEY]")
+    option(parser, "--depth N", "steps back from a version or step, 0 for all [1]", int, 1)
     parser.add_argument("--format", choices=("text", "json", "svg", "html"), help="[that of --out, else text]")
-    _option(parser, "--out FILE", "write it there", Path)
+    option(parser, "--out FILE", "write it there", Path)
 
 
 def _query(parser: CommandParser) -> None:
     parser.description = "SQL over a run, live, finished or archived (docs/querying.md)."
     parser.add_argument("sql", nargs="?", metavar="SELECT", help="one statement in DuckDB's SQL")
     formats = ("table", "csv", "json", "parquet")
-    _option(parser, "--file FILE", "read it from a file, - for standard input")
+    option(parser, "--file FILE", "read it from a file, - for standard input")
     parser.add_argument("--format", choices=formats, default="table", help="of the rows [table]")
-    _option(parser, "--out FILE", "write the rows there", Path)
-    _option(parser, "--rows N", "shown as a table, 0 for all [100]", int, 100)
-    _switch(parser, "--with-parent", "and the runs that it branched from, up to there")
-    _switch(parser, "--tables", "list the tables, and ask nothing")
-    _option(parser, "--schema TABLE", "list a table's columns, and ask nothing")
+    option(parser, "--out FILE", "write the rows there", Path)
+    option(parser, "--rows N", "shown as a table, 0 for all [100]", int, 100)
+    switch(parser, "--with-parent", "and the runs that it branched from, up to there")
+    switch(parser, "--tables", "list the tables, and ask nothing")
+    option(parser, "--schema TABLE", "list a table's columns, and ask nothing")
 
 
 def _retrain(parser: CommandParser) -> None:
@@ -227,17 +198,17 @@ Train steps of a run again from its log, and compare them with what was committe
 conductor takes part. On the run's own topology (ranks, tensor parallel size) every step must be equal bit for bit;
 on another topology the report says by how much the weights differ. Exit code 0 where every digest is equal, 1 where
 one is not: the first such step is named."""
-    _option(parser, "--steps A:B", "steps A to B, both included; A:, :B and A too [all]")
-    _switch(parser, "--from-base", "from the run's beginning: pass its checkpoints over")
-    _option(parser, "--hf-checkpoint FOLDER", "the base checkpoint, where it is no longer where the run had it")
-    _option(parser, "--tensor-model-parallel-size N", "of another topology", int)
-    _option(parser, "--actor-num-gpus-per-node N", "ranks of another topology", int)
-    _option(parser, "--save-version V", "write the weights of version V, with --out", int)
-    _option(parser, "--out FOLDER", "where to: a folder of weight versions, such as a run's weights/")
-    _switch(parser, "--checkpoint", "a trainer checkpoint of that version too")
+    option(parser, "--steps A:B", "steps A to B, both included; A:, :B and A too [all]")
+    switch(parser, "--from-base", "from the run's beginning: pass its checkpoints over")
+    option(parser, "--hf-checkpoint FOLDER", "the base checkpoint, where it is no longer where the run had it")
+    option(parser, "--tensor-model-parallel-size N", "of another topology", int)
+    option(parser, "--actor-num-gpus-per-node N", "ranks of another topology", int)
+    option(parser, "--save-version V", "write the weights of version V, with --out", int)
+    option(parser, "--out FOLDER", "where to: a folder of weight versions, such as a run's weights/")
+    switch(parser, "--checkpoint", "a trainer checkpoint of that version too")
     branch = "into a new run, with --drop SQL or --changes FILE (--branch --help says more)"
-    _option(parser, "--branch NAME", branch)
-    _switch(parser, "--json", "JSON instead of text")
+    option(parser, "--branch NAME", branch)
+    switch(parser, "--json", "JSON instead of text")
 
 
 def _replay(parser: CommandParser) -> None:
@@ -246,10 +217,10 @@ def _replay(parser: CommandParser) -> None:
     parser.epilog = """\
 Settings flags, as slime-events train takes them, replace the run's own settings for the decisions:
   --dynamic-sampling-filter-path mine.py:keep, --over-sampling-batch-size 32, --advantage-estimator gspo, ..."""
-    _switch(parser, "--all", "continue after the first difference, given what was recorded")
-    _option(parser, "--most N", "verdicts shown with --all, 0 for all [20]", int, 20)
-    _switch(parser, "--json", "JSON instead of text")
-    _switch(parser, "--recorded-prompts", "take prompts from the log, even where their files are there")
+    switch(parser, "--all", "continue after the first difference, given what was recorded")
+    option(parser, "--most N", "verdicts shown with --all, 0 for all [20]", int, 20)
+    switch(parser, "--json", "JSON instead of text")
+    switch(parser, "--recorded-prompts", "take prompts from the log, even where their files are there")
 
 
 def _replay_rollout(parser: CommandParser) -> None:
@@ -258,20 +229,20 @@ One rollout once more, from an engine with the weights that it had: where its to
 and by how much log-probs differ. A rollout over several weight versions is made again span by span. Exit code 0
 where it is equal, 1 where it is not."""
     parser.add_argument("sample", metavar="SAMPLE", help="id of the sample, as `show` and `lineage` give it")
-    _switch(parser, "--force", "feed the recorded tokens, and compare log-probs only")
-    _option(parser, "--weights DIR", "look for weight versions here too; may be repeated", default=[], action="append")
+    switch(parser, "--force", "feed the recorded tokens, and compare log-probs only")
+    option(parser, "--weights DIR", "look for weight versions here too; may be repeated", default=[], action="append")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="where the engine runs [as in the run]")
-    _option(parser, "--tolerance X", "log-probs may differ by X nats [0.001]", float, 1e-3)
-    _switch(parser, "--json", "JSON instead of text")
+    option(parser, "--tolerance X", "log-probs may differ by X nats [0.001]", float, 1e-3)
+    switch(parser, "--json", "JSON instead of text")
 
 
 def _audit(parser: CommandParser) -> None:
     parser.description = """\
 Every check of a run's whole history, with its counts. Exit code 0 where the history is clean, 1 where it is not."""
-    _option(parser, "--archive URL", "the same as RUN = URL/RUN")
-    _switch(parser, "--no-files", "the log alone: neither blobs nor weight folders")
-    _option(parser, "--most N", "findings shown per check, 0 for all [20]", int, 20)
-    _switch(parser, "--json", "JSON instead of text")
+    option(parser, "--archive URL", "the same as RUN = URL/RUN")
+    switch(parser, "--no-files", "the log alone: neither blobs nor weight folders")
+    option(parser, "--most N", "findings shown per check, 0 for all [20]", int, 20)
+    switch(parser, "--json", "JSON instead of text")
 
 
 def _rescore(parser: CommandParser) -> None:
@@ -284,9 +255,9 @@ Any of the run's own flags that say how rollouts are graded, filtered and turned
   --advantage-estimator, --gamma, --normalize-advantages,
   --disable-rewards-normalization, --disable-grpo-std-normalization
 What is not given is as it was. With no flag everything is graded and decided again as it was."""
-    _option(parser, "--out FILE", "write what would differ to a changes file (JSON lines)", Path)
-    _option(parser, "--most N", "examples shown of each kind [5]", int, 5)
-    _switch(parser, "--json", "JSON instead of text")
+    option(parser, "--out FILE", "write what would differ to a changes file (JSON lines)", Path)
+    option(parser, "--most N", "examples shown of each kind [5]", int, 5)
+    switch(parser, "--json", "JSON instead of text")
 
 
 def _export(parser: CommandParser) -> None:
@@ -300,24 +271,24 @@ debug-rollout   one torch file a step, as slime's --save-debug-rollout-data writ
 jsonl, parquet  one row a sample; with --prompts one a prompt, as --prompt-data reads it
 hf              shards and a card that datasets.load_dataset(FOLDER) reads: train, rejected, test"""
     parser.add_argument("--to", required=True, choices=[layout.value for layout in Layout], help="what is written")
-    _option(parser, "--out PATH", "where: see below", required=True)
+    option(parser, "--out PATH", "where: see below", required=True)
     fates = ", ".join(fate.value for fate in Fate)
-    _option(parser, "--what FATE,...", f"samples that were {fates} [trained; with hf all]")
-    _option(parser, "--steps N-M", "only those of these steps")
-    _switch(parser, "--prompts", "a row for each prompt in place of one for each sample")
+    option(parser, "--what FATE,...", f"samples that were {fates} [trained; with hf all]")
+    option(parser, "--steps N-M", "only those of these steps")
+    switch(parser, "--prompts", "a row for each prompt in place of one for each sample")
 
 
 def _metrics(parser: CommandParser) -> None:
     parser.description = "slime's metrics of a run, shown; or written, with --use-wandb and such flags of train."
-    _switch(parser, "--follow", "continue until the run ends [only what is in its log now]")
-    _switch(parser, "--json", "one JSON object for each event that gives metrics")
+    switch(parser, "--follow", "continue until the run ends [only what is in its log now]")
+    switch(parser, "--json", "one JSON object for each event that gives metrics")
 
 
 def _archive(parser: CommandParser) -> None:
     parser.description = "Bring a run's archive up to the end of its log, verify it, repair it."
     parser.add_argument("url", nargs="?", metavar="URL", help="where to (fsspec URL) [the run's own archive]")
-    _switch(parser, "--verify", "only read all of it back, and check every digest")
-    _switch(parser, "--repair", "first make damaged segments again from the log")
+    switch(parser, "--verify", "only read all of it back, and check every digest")
+    switch(parser, "--repair", "first make damaged segments again from the log")
 
 
 def _restore(parser: CommandParser) -> None:
@@ -326,9 +297,9 @@ def _restore(parser: CommandParser) -> None:
     parser.description = "A run's folder and its log, from the archive alone."
     parser.add_argument("run", metavar="RUN", help="name of the run, as it was started")
     parser.add_argument("archive_url", metavar="ARCHIVE_URL", help="the --archive-url that it had (fsspec URL)")
-    _option(parser, "--runs-dir DIR", f"folder of all runs [{RUNS_DIR}]", default=RUNS_DIR)
-    _nats(parser, "restore into this NATS [as the run was started]")
-    _option(parser, "--nats-replicas N", "copies in that cluster [1]", int, 1)
+    option(parser, "--runs-dir DIR", f"folder of all runs [{RUNS_DIR}]", default=RUNS_DIR)
+    nats_options(parser, "restore into this NATS [as the run was started]")
+    option(parser, "--nats-replicas N", "copies in that cluster [1]", int, 1)
 
 
 def _produce(parser: CommandParser) -> None:
@@ -337,33 +308,48 @@ Send prompts to a run that is on. One JSON object per line: prompt (text) or mes
 metadata, tools. Group ids go to standard output, refused lines to standard error. The same key is always the same
 prompt, so a file can be sent again after any doubt."""
     parser.add_argument("file", metavar="FILE", help="JSON Lines, or one JSON list; - is standard input")
-    _option(parser, "--key-field NAME", "field that names a prompt [key; without one the line's sha256]")
-    _option(parser, "--batch N", "prompts in one message [50]", int, 50)
-    _nats(parser, "the run's NATS server, where its folder is not here [that of the credentials]")
-    _option(parser, "--timeout S", "seconds for a reply [30]", float, 30.0)
-    _option(parser, "--wait S", "seconds to wait for a run that takes no prompts yet [60]", float, 60.0)
+    option(parser, "--key-field NAME", "field that names a prompt [key; without one the line's sha256]")
+    option(parser, "--batch N", "prompts in one message [50]", int, 50)
+    nats_options(parser, "the run's NATS server, where its folder is not here [that of the credentials]")
+    option(parser, "--timeout S", "seconds for a reply [30]", float, 30.0)
+    option(parser, "--wait S", "seconds to wait for a run that takes no prompts yet [60]", float, 60.0)
+
+
+def _gateway(parser: CommandParser) -> None:
+    parser.description = "HTTP for producers: prompts in, and what became of them. Each source has a token of its own."
+    option(parser, "--listen HOST:PORT", "where [127.0.0.1:8500]", default="127.0.0.1:8500")
+    option(parser, "--issue NAME", "only print a new token of a source; an earlier one of it ends")
+    option(parser, "--revoke NAME", "only end a source's token")
+    switch(parser, "--sources", "only list the sources that have a token")
+    option(parser, "--tls-cert FILE", "PEM certificate: answer by HTTPS")
+    option(parser, "--tls-key FILE", "PEM key of that certificate")
+    switch(parser, "--insecure", "listen beyond this machine without TLS, behind something that does it")
+    option(
+        parser, "--allow-origin URL", "web pages of this origin may use it (repeatable)", default=[], action="append"
+    )
+    option(parser, "--host-name NAME", "a name that it is reached by (repeatable)", default=[], action="append")
 
 
 def _nats_config(parser: CommandParser) -> None:
     parser.description = """\
 Accounts and permissions for a NATS server of your own, to paste into its configuration: one user for a run's roles, one
-for producers, one for viewers. With --out it makes their passwords, in files for --nats-creds."""
-    _option(parser, "--run NAME", "the run that producers and viewers may use [any]", default="*", dest="name")
-    _option(parser, "--out DIR", "a new folder for accounts.conf, roles.json, producer.json and viewer.json", Path)
-    _option(parser, "--nats-url URL", "the server's address, to be noted in those files")
+for producers, one for a gateway, one for viewers. With --out it makes their passwords, in files for --nats-creds."""
+    option(parser, "--run NAME", "the run that producers and viewers may use [any]", default="*", dest="name")
+    option(parser, "--out DIR", "a new folder for accounts.conf and a file of credentials for each", Path)
+    option(parser, "--nats-url URL", "the server's address, to be noted in those files")
 
 
 def _doctor(parser: CommandParser) -> None:
     parser.description = "Whether everything that a run needs is on this machine, and what to do where it is not."
     url = "a NATS server of your own, or the nodes of a cluster with commas, instead of the binary"
-    _option(parser, "--runs-dir DIR", "folder of all runs [slime-runs]", Path, Path("slime-runs"))
-    _nats(parser, url)
-    _option(parser, "--blob-url URL", "fsspec URL of large payloads")
-    _option(parser, "--archive-url URL", "fsspec URL of the archive")
-    _option(parser, "--port N", "a port that should be free (repeatable)", int, default=[], action="append")
+    option(parser, "--runs-dir DIR", "folder of all runs [slime-runs]", Path, Path("slime-runs"))
+    nats_options(parser, url)
+    option(parser, "--blob-url URL", "fsspec URL of large payloads")
+    option(parser, "--archive-url URL", "fsspec URL of the archive")
+    option(parser, "--port N", "a port that should be free (repeatable)", int, default=[], action="append")
     how = parser.add_mutually_exclusive_group()
-    _switch(how, "--quick", "look at versions only; import nothing")
-    _switch(how, "--imports", "import SGLang and Megatron-core too, not only look at their files")
+    switch(how, "--quick", "look at versions only; import nothing")
+    switch(how, "--imports", "import SGLang and Megatron-core too, not only look at their files")
 
 
 COMMANDS: dict[str, Command] = {
@@ -390,6 +376,7 @@ COMMANDS: dict[str, Command] = {
     "archive": Command("bring a run's archive up to the end of its log, verify it, repair it", _archive),
     "restore": Command("a run's folder and log again, from the archive alone", _restore, takes_run=False),
     "produce": Command("send prompts from a file to a run that is on", _produce),
+    "gateway": Command("HTTP for producers of a run: prompts in, and what became of them", _gateway),
     "nats-config": Command("accounts and permissions for a NATS server of your own", _nats_config, takes_run=False),
     "doctor": Command(
         "check that everything a run needs is here, and how to fix what is not", _doctor, takes_run=False

@@ -8,6 +8,7 @@ from typing import Any
 from schemas.errors import InvalidValue, UnknownFlag
 
 _NUMBER = re.compile(r"-\.?\d")
+Options = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -113,3 +114,31 @@ class CommandParser(argparse.ArgumentParser):
 
 def _is_option(word: str) -> bool:
     return word[:1] == "-" and len(word) > 1 and " " not in word and _NUMBER.match(word) is None
+
+
+def weight_version(text: str) -> int:
+    """`5` or `v5`, as a type of an argument."""
+    number = text.removeprefix("v")
+    if not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text}: give a weight version, such as 5")
+    return int(number)
+
+
+def option(to: Options, spec: str, help: str, type: Any = str, default: Any = None, **more: Any) -> None:
+    """An option with a value. spec: its name, and that of the value."""
+    name, metavar = spec.split()
+    to.add_argument(name, metavar=metavar, help=help, type=type, default=default, **more)
+
+
+def switch(to: Options, name: str, help: str) -> None:
+    """An option without a value."""
+    to.add_argument(name, action="store_true", help=help)
+
+
+def nats_options(parser: CommandParser, help: str) -> None:
+    """A NATS server that the command is told of."""
+    option(parser, "--nats-url URL", help)
+    option(parser, "--nats-creds FILE", "its credentials: JSON with user and password, a .creds file, an nkey's seed")
+    option(parser, "--nats-tls-ca FILE", "PEM certificates that its certificate is checked with")
+    option(parser, "--nats-tls-cert FILE", "PEM certificate to show to it")
+    option(parser, "--nats-tls-key FILE", "PEM key of that certificate")

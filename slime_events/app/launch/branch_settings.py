@@ -16,7 +16,7 @@ from slime_events.core.run.run_settings import flag_of
 
 OPTIMIZER = (
     "optimizer", "actor_num_nodes", "actor_num_gpus_per_node", "tensor_model_parallel_size",
-    "pipeline_model_parallel_size", "context_parallel_size",
+    "pipeline_model_parallel_size", "context_parallel_size", "only_train_params_name_list", "freeze_params_name_list",
 )  # fmt: skip
 """What the optimizer's state is laid out by."""
 
@@ -32,7 +32,7 @@ def branch_settings(parent: TrainSettings, runs_dir: str, flags: Sequence[str]) 
     if "--load" in given:
         raise InvalidValue("--load: a branch begins with the version that --from names")
     sizes = {"num_steps_per_rollout": None} if "--global-batch-size" in given else {"global_batch_size": None}
-    trainer = replace(parent.trainer, load=None, save=None, **sizes)
+    trainer = replace(parent.trainer, load=None, save=None, save_hf=None, **sizes)
     debug = replace(parent.debug, save_debug_rollout_data=None, save_debug_train_data=None, dump_details=None)
     metrics = replace(parent.metrics, wandb_run_id=None, tb_experiment_name=None)
     base = replace(parent, run=replace(parent.run, runs_dir=runs_dir), trainer=trainer, debug=debug, metrics=metrics)

@@ -54,8 +54,9 @@ async def _keep_writing(folder: RunFolder, flag: str, note: Callable[[str], None
     pause, log = FIRST_PAUSE_S, folder.logs / f"metrics-{flag.removeprefix('--use-')}.log"
     command = (sys.executable, "-m", "slime_events.app.cli.main", "metrics", str(folder.path), "--follow", flag)
     while (code := await _run(command, log)) != 0:
-        lines = log.read_text(errors="replace").splitlines()
-        reason = f"{flag}: {lines[-1].removeprefix('error: ') if lines else f'exit code {code}'} (all of it in {log})"
+        lines = log.read_text(errors="replace").splitlines() if code > 0 else []
+        ended = f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
+        reason = f"{flag}: {lines[-1].removeprefix('error: ') if lines else ended} (all of it in {log})"
         if over.is_set():
             note(f"{reason}; {_rest(folder, flag)}")
             return

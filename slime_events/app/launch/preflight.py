@@ -25,7 +25,9 @@ from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.gpus import this_machine
-from slime_events.core.run.process_environment import rank_environment
+from slime_events.core.run.process_environment import rank_variables
+from slime_events.core.run.run_settings import flag_of
+from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import check_call, load_function
 from slime_events.plugins.step_functions import POINTS, StepFunction
 from slime_events.plugins.trainer_points import points_in_use
@@ -46,8 +48,8 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
     if new:
         _check_folders(settings)
     _try("--hf-checkpoint", _check_model, settings)
+    _check_environment(settings.trainer)
     _try("--opd-teacher-load", _check_teacher, settings.trainer)
-    _try("--deterministic-mode", rank_environment, settings.trainer)
     _check_plug_points(settings)
     _check_data(settings)
     if new:
@@ -72,7 +74,7 @@ def _on_devices(settings: TrainSettings) -> TrainSettings:
 def check_learner(settings: TrainSettings) -> None:
     """`check_start` for a new learner, which makes no rollouts. A missing model is found in its parent's weights."""
     _check_folders(settings)
-    _try("--deterministic-mode", rank_environment, settings.trainer)
+    _check_environment(settings.trainer)
     if Path(settings.trainer.hf_checkpoint, "config.json").is_file():
         _try("--hf-checkpoint", _check_model, settings)
         _try("--opd-teacher-load", _check_teacher, settings.trainer)
@@ -96,6 +98,10 @@ def _try(flag: str, check: Callable[..., object], *arguments: Any) -> None:
 def _one_line(flag: str, error: Exception) -> str:
     message = "; ".join(line.strip() for line in str(error).splitlines() if line.strip(" ^"))
     return message if flag in message else f"{flag}: {message}"
+
+
+def _check_environment(trainer: TrainerSettings) -> None:
+    _try("--train-env-vars" if trainer.train_env_vars else "--deterministic-mode", rank_variables, trainer)
 
 
 def _check_model(settings: TrainSettings) -> None:
@@ -127,6 +133,10 @@ def _check_teacher(trainer: TrainerSettings) -> None:
 
 def _check_plug_points(settings: TrainSettings) -> None:
     """Those that this run will use."""
+    for component in map(settings.__getattribute__, settings.__struct_fields__):
+        for name in component.__struct_fields__:
+            if name.endswith("_path") and getattr(component, name) in ("", [""]):
+                raise InvalidValue(f"{flag_of(name)} is empty: name a function, or leave it out")
     rollout, reward, data = settings.rollout, settings.reward, settings.data
     if data.data_source_path:
         _try("--data-source-path", _check_source, data.data_source_path)
@@ -146,7 +156,7 @@ def _check_plug_points(settings: TrainSettings) -> None:
         if path := getattr(rollout, setting):
             _try("--" + setting.replace("_", "-"), StepFunction, setting, path)
     if reward.custom_rm_path:
-        _try("--custom-rm-path", _check_reward, reward.custom_rm_path, reward.group_rm)
+        _try("--custom-rm-path", _check_reward, reward.custom_rm_path, settings)
     elif reward.rm_type:
         _try("--rm-type", _check_grader, reward)
     if rollout.custom_generate_function_path:
@@ -154,7 +164,7 @@ def _check_plug_points(settings: TrainSettings) -> None:
     for name, one in settings.evaluation.sets().items():
         where = settings.evaluation.where(name)
         if one.custom_rm_path:
-            _try(f"{where}: custom_rm_path", _check_reward, one.custom_rm_path, reward.group_rm)
+            _try(f"{where}: custom_rm_path", _check_reward, one.custom_rm_path, settings)
         elif one.rm_type and not reward.custom_rm_path:
             _try(f"{where}: rm_type", _check_grader, replace(reward, rm_type=one.rm_type))
         if one.custom_generate_function_path:
@@ -172,11 +182,14 @@ def _check_function(path: str, arguments: str, count: int) -> None:
     check_call(load_function(path), arguments, count)
 
 
-def _check_reward(path: str, of_groups: bool) -> None:
+def _check_reward(path: str, settings: TrainSettings) -> None:
     from slime_events.plugins.rewards.dispatch import load_own
+    from slime_events.plugins.rewards.reward_model import check_arguments
 
+    of_groups = settings.reward.group_rm
     function, takes = load_own(path, None, Path.cwd()).function, "(args, samples)" if of_groups else "(args, sample)"
     check_call(function, takes, 2, awaits=True)
+    check_arguments(function, ArgsView.of_run(settings))
 
 
 def _check_grader(reward: RewardSettings) -> None:
@@ -274,6 +287,8 @@ def _check_folders(settings: TrainSettings) -> None:
     for flag, url in (("--archive-url", run.archive_url), ("--blob-url", run.blob_url), ("--save", trainer.save)):
         if url:
             _try(flag, _check_writable, url)
+    if trainer.save_hf:
+        _try("--save-hf", _check_writable, str(Path(trainer.save_hf.format(rollout_id=0)).parent))
     if run.archive_url:
         _try("--archive-url", _check_unused, run.archive_url, run.run)
     if trainer.load:

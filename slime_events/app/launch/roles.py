@@ -13,7 +13,7 @@ from serve_apps.rollout_function.actor import RolloutFunctionActor
 from slime_events.app.launch.abandonable import in_thread
 from slime_events.app.launch.cluster import Cluster
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.process_environment import IN_NO_HURRY, TRAINS, rank_environment
+from slime_events.core.run.process_environment import IN_NO_HURRY, TRAINS, rank_variables
 from slime_events.core.run.run_address import RunAddress
 
 ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conductor", "grader", "archivist"
@@ -110,7 +110,7 @@ class Roles:
 
     def _actor(self, cls: type, role: str, name: str = "", *args: Any, gpus: float | None = None) -> Any:
         place = f"{name or role}-{self._address.run}-{self._starts[role]}"
-        env = rank_environment(self._settings.trainer) if role == TRAINER else None
+        env = rank_variables(self._settings.trainer) if role == TRAINER else None
         actor = self._cluster.actor(cls, place, *args, gpus=gpus, nice=NICE.get(role, 0), env=env)
         self._actors.setdefault(role, []).append(actor)
         return actor

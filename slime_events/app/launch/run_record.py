@@ -20,11 +20,11 @@ MAY_CHANGE = {
         *("nats_url", "nats_creds", "nats_tls_ca", "nats_tls_cert", "nats_tls_key", "archive_seconds"),
         *("log_keep_steps", "ray_address", "otlp_endpoint", "trace_share", "max_deaths", "plain"),
     ),
-    "rollout": ("num_rollout", "rollout_deadline", "max_attempts"),
+    "rollout": ("num_rollout", "rollout_deadline", "max_attempts", "max_waiting_prompts"),
     "reward": ("rm_timeout", "rm_workers", "rm_memory_gb", "rm_env"),
     "engine": ("device", "rollout_num_gpus", "colocate", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),
     "trainer": (
-        *("keep_weights", "keep_weights_every", "keep_checkpoints", "keep_checkpoints_every"),
+        *("keep_weights", "keep_weights_every", "keep_checkpoints", "keep_checkpoints_every", "save_hf"),
         *("distributed_timeout_minutes", "exact", "optimizer_digest"),
     ),
     "metrics": MetricsSettings.__struct_fields__,

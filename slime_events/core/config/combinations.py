@@ -224,6 +224,14 @@ def _distillation(settings: TrainSettings) -> Iterator[str]:
 
 def _trainer(settings: TrainSettings) -> Iterator[str]:
     trainer = settings.trainer
+    if trainer.lr_warmup_fraction is not None and trainer.lr_warmup_iters:
+        yield "lr_warmup_fraction and lr_warmup_iters both say how long the warm-up is; give one."
+    if (trainer.lr_warmup_fraction or 0) >= 1:
+        yield f"lr_warmup_fraction is {trainer.lr_warmup_fraction}: it is a share of the run, below 1."
+    for name in ("only_train_params_name_list", "freeze_params_name_list"):
+        yield from (f"{name}: {problem}." for problem in map(_no_expression, getattr(trainer, name)) if problem)
+    if trainer.save_hf and (problem := _no_template(trainer.save_hf)):
+        yield f"save_hf {problem}."
     if trainer.min_lr > trainer.lr:
         yield f"min_lr {trainer.min_lr} is above lr {trainer.lr}: the floor would be over the start."
     for name in ("adam_beta1", "adam_beta2"):
@@ -257,6 +265,24 @@ def _trainer(settings: TrainSettings) -> Iterator[str]:
         )
     elif size and size % (copies := trainer.world_size // copy):
         yield f"global_batch_size {size} does not divide over {copies} copies of the model."
+
+
+def _no_expression(text: str) -> str:
+    """Why a text is no regular expression; empty where it is."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        return f"{text!r} is no regular expression: {error}"
+    return ""
+
+
+def _no_template(path: str) -> str:
+    """Why a path cannot be filled in for a step; empty where it can."""
+    try:
+        path.format(rollout_id=0)
+    except (KeyError, IndexError, ValueError) as error:
+        return f"{path} may have {{rollout_id}} in it and no other braces: {error!r}"
+    return ""
 
 
 def _evaluation(settings: TrainSettings) -> Iterator[str]:

@@ -11,6 +11,9 @@ class DataSettings(Settings, frozen=True, kw_only=True):
     """JSONL or Parquet on any fsspec URL, with an optional slice `path@[a:b]`."""
 
     prompt_data: Annotated[str | None, doc("JSONL or Parquet, any fsspec URL, optional @[a:b]")] = None
+    rollout_global_dataset: Annotated[
+        bool, doc("read prompt-data; without that, prompts are published to the run or come from data-source-path")
+    ] = True
     input_key: Annotated[str, doc("field with the prompt: text or chat messages")] = "input"
     label_key: Annotated[str | None, doc("field with the label")] = None
     metadata_key: Annotated[str, doc("field with metadata")] = "metadata"

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from slime_events.core.config.algorithm import AlgorithmSettings, TeacherType
 from slime_events.core.config.engine import Device
 from slime_events.core.config.evaluation import EvalSettings
+from slime_events.core.config.idle import idle
 from slime_events.core.config.rollout import RolloutSettings, staleness_bound
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
@@ -67,6 +68,13 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     cannot be derived stays None, and `impossible` says why. Idempotent.
     """
     settings, notes = _debug(settings)
+    data = settings.data
+    if data.prompt_data and not data.rollout_global_dataset:
+        settings = replace(settings, data=replace(data, prompt_data=None))
+        notes.append(
+            "prompt_data is not read: rollout_global_dataset is off, so prompts are published to the run "
+            "(`slime-events produce`) or come from data_source_path."
+        )
     if settings.data.supervised:
         settings, more = _supervised(settings, given)
         notes += more
@@ -89,19 +97,11 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
         notes.append(note)
     if rollout.rollout_max_prompt_len is None and rollout.rollout_max_context_len is not None:
         rollout = replace(rollout, rollout_max_prompt_len=rollout.rollout_max_context_len - 1)
-    if rollout.mask_offpolicy_in_partial_rollout and not rollout.partial_rollout:
-        notes.append("mask_offpolicy_in_partial_rollout has no effect: partial_rollout is not set.")
     evaluation = _evaluation(settings.evaluation, settings)
-    notes += _unused(evaluation, settings)
     if rollout.rollout_top_p != 1.0:
         notes.append(
             "rollout_top_p is not 1: engine and trainer take log-probs over the whole vocabulary all the same."
         )
-    notes += [
-        f"{name} has no effect: it is MIS's, which custom_tis_function_path would name." for name in _idle(algorithm)
-    ]
-    if algorithm.kl_loss_coef and not algorithm.use_kl_loss:
-        notes.append("kl_loss_coef has no effect: use_kl_loss is not set.")
     notes += _teacher_notes(algorithm, rollout)
     trainer = replace(settings.trainer, hf_checkpoint=settings.trainer.hf_checkpoint or checkpoint)
     if trainer.sequence_parallel and trainer.tensor_model_parallel_size == 1:
@@ -117,7 +117,7 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
         trainer=_schedule(_batches(trainer, rollout), rollout),
         reward=replace(reward, eval_reward_key=reward.eval_reward_key or reward.reward_key),
     )
-    return derived, tuple(notes)
+    return derived, (*notes, *idle(derived))
 
 
 _DRAWN = ("dynamic_sampling_filter_path", "custom_generate_function_path", "partial_rollout")
@@ -135,19 +135,10 @@ def _supervised(settings: TrainSettings, given: Collection[tuple[str, str]]) -> 
     idle += ["custom_rm_path"] if settings.reward.custom_rm_path else []
     if idle:
         notes.append(f"{', '.join(idle)}: no effect; nothing is generated or graded (supervised).")
-    debug = replace(settings.debug, debug_train_only=True)
-    return replace(settings, debug=debug, rollout=replace(rollout, **defaults)), notes
-
-
-_OF_MIS = tuple(f"tis_{name}" for name in ("level", "mode", "lower_bound", "upper_bound", "batch_normalize"))
-_OF_MIS += ("use_rs", *(f"rs_{name}" for name in ("level", "lower_bound", "upper_bound", "veto_threshold")))
-
-
-def _idle(algorithm: AlgorithmSettings) -> list[str]:
-    """Settings that were given and that nothing looks at."""
-    if algorithm.custom_tis_function_path or algorithm.custom_loss_function_path:
-        return []  # a user's function may look at all of them
-    return [name for name in _OF_MIS if getattr(algorithm, name) != getattr(AlgorithmSettings(), name)]
+    debug, algorithm = replace(settings.debug, debug_train_only=True), settings.algorithm
+    if algorithm.loss_type == "sft_loss":  # it looks at none
+        algorithm = replace(algorithm, compute_advantages_and_returns=False)
+    return replace(settings, algorithm=algorithm, debug=debug, rollout=replace(rollout, **defaults)), notes
 
 
 def _teacher_type(settings: TrainSettings) -> TeacherType:
@@ -211,8 +202,10 @@ def _batches(trainer: TrainerSettings, rollout: RolloutSettings) -> TrainerSetti
 
 
 def _schedule(trainer: TrainerSettings, rollout: RolloutSettings) -> TrainerSettings:
-    """A decaying learning rate decays over the whole run, if the run's length is known before it starts."""
-    decays, steps = trainer.lr_decay_style != "constant", trainer.num_steps_per_rollout
+    """A schedule is over the whole run, if the run's length is known before it starts."""
+    steps = trainer.num_steps_per_rollout
+    decays = trainer.lr_decay_style != "constant" or trainer.lr_warmup_fraction is not None
+    decays = decays or trainer.megatron.get("weight_decay_incr_style", "constant") != "constant"
     if not decays or trainer.lr_decay_iters is not None or rollout.num_rollout is None or steps is None:
         return trainer
     return replace(trainer, lr_decay_iters=rollout.num_rollout * steps)
@@ -237,20 +230,3 @@ def _evaluation(evaluation: EvalSettings, settings: TrainSettings) -> EvalSettin
         fallback["eval_function_path"] = rollout.rollout_function_path
     missing = {name: value for name, value in fallback.items() if getattr(evaluation, name) is None}
     return replace(evaluation, **missing)
-
-
-def _unused(evaluation: EvalSettings, settings: TrainSettings) -> Iterator[str]:
-    """A sentence for each setting of evaluation that has no effect."""
-    if evaluation.own_function and settings.rollout.custom_eval_rollout_log_function_path:
-        yield "custom_eval_rollout_log_function_path has no effect: your function evaluates, and may log itself."
-    if evaluation.eval_sets and evaluation.eval_prompt_data:
-        yield "eval_prompt_data has no effect: eval_config, or eval_sets, says what is evaluated."
-    if evaluation.eval_interval is None and (evaluation.eval_sets or evaluation.eval_prompt_data):
-        given = "eval_sets is" if evaluation.eval_sets else "eval_prompt_data is"
-        yield f"{given} never used: eval_interval is not set."
-    for name, one in evaluation.eval_sets.items():
-        if one.rm_type and settings.reward.custom_rm_path and not one.custom_rm_path:
-            yield (
-                f"{evaluation.where(name)}: custom_rm_path {settings.reward.custom_rm_path} grades it, and finds its "
-                f"rm_type {one.rm_type} in the metadata."
-            )

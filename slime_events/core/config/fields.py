@@ -23,6 +23,7 @@ DISABLE_NAMES = {
     "grpo_std_normalization": "--disable-grpo-std-normalization",
     "wandb_random_suffix": "--disable-wandb-random-suffix",
     "compute_advantages_and_returns": "--disable-compute-advantages-and-returns",
+    "rollout_global_dataset": "--disable-rollout-global-dataset",
 }
 
 

@@ -17,11 +17,12 @@ from slime_events.core.config.derivations import derive
 from slime_events.core.config.eval_config import with_eval_config
 from slime_events.core.config.fields import Registered, honoured, settings_fields
 from slime_events.core.config.installed import InstalledField, megatron_fields, sglang_fields
+from slime_events.core.config.megatron_roles import actor_overrides
 from slime_events.core.config.nearest import did_you_mean, nearest_text
 from slime_events.core.config.secrets import kept
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import Values, read_toml, settings_from
-from slime_events.core.config.values import ValueType, fits, parse_words
+from slime_events.core.config.values import ValueType, fits, layer_pattern, parse_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,10 @@ def parse_settings(
     values = read_toml((read or _read)(files[0]), files[0], registered) if files else {}
     draft = _Draft(values, registered)
     for occurrence in occurrences:
-        if occurrence.flag != "--config":
+        if occurrence.flag not in FILES:
             _apply(draft, occurrence)
+    for path in (one.take("one")[0] for one in occurrences if one.flag == ROLES):
+        _apply_role(draft, path)
     _apply_custom_config(draft)
     if "evaluation" in draft.values:
         evaluation = with_eval_config(draft.values["evaluation"], _read_sets, draft.given)
@@ -104,7 +107,18 @@ def parse_settings(
     if problems := [*impossible(settings), *registered.impossible(settings)]:
         raise ImpossibleCombination("\n".join(problems))
     inert = [f"{', '.join(flags)}: no effect; {reason}." for reason, flags in draft.inert.items()]
-    return ParsedTrain(settings, (*draft.notes, *inert, *derived, *registered.idle(settings)))
+    said = (*draft.notes, *inert, *derived, *registered.idle(settings))
+    return ParsedTrain(settings, (*said, *_other_defaults(settings, draft.values)))
+
+
+def _other_defaults(settings: TrainSettings, values: Values) -> list[str]:
+    """A sentence about the settings that nobody gave and that slime would have taken other values for."""
+    said = []
+    for (component, name), theirs in tables.SLIME_DEFAULTS.items():
+        ours = getattr(getattr(settings, component), name)
+        if name not in values.get(component, {}) and ours != theirs:
+            said.append(f"{name} {ours} ({theirs})")
+    return [f"not given, and otherwise in slime (its default in brackets): {', '.join(said)}."] if said else []
 
 
 def _read(path: str, flag: str = "--config") -> str:
@@ -130,6 +144,16 @@ def _split(argv: Sequence[str]) -> list[_Occurrence]:
         else:
             raise InvalidValue(f"{word!r} stands before the first flag; every setting is --name value.")
     return occurrences
+
+
+def _apply_role(draft: _Draft, path: str) -> None:
+    """What the file has for the actor, as if it stood at the end of the command line."""
+    for name, value in actor_overrides(path).items():
+        flag = "--" + name.replace("_", "-")
+        if value is False:
+            flag = next((one.negative for one in settings_fields() if one.flag == flag), None) or f"--no-{flag[2:]}"
+        words = [] if isinstance(value, bool) else value if isinstance(value, list) else [value]
+        _apply(draft, _Occurrence(flag, None, [str(word) for word in words]))
 
 
 def _apply_custom_config(draft: _Draft) -> None:
@@ -161,14 +185,20 @@ def _apply_custom_config(draft: _Draft) -> None:
 
 
 OLDER_FLAGS = {
+    "--finetune": ("--no-load-optim", "a new run counts its steps from 0 in any case"),
     "--async-buffer-size": ("--max-staleness", "how many versions a rollout may be behind"),
+    "--sglang-enable-deterministic-inference": ("--deterministic", "the same tokens for the same seed and weights"),
     "--true-on-policy-mode": (
         "--deterministic",
         "the same tokens for the same seed and weights; the engine's log-probs are the trainer's up to the rounding of "
         "two kernels, and logprob_agreement_max of each step says how much that is",
     ),
 }
-"""Flags of older releases of slime: their names here, and what those mean."""
+"""Flags of Megatron and of older releases of slime that have another name here, and what that means."""
+
+ROLES = "--megatron-config-path"
+FILES = ("--config", ROLES)
+"""Flags that name a file of settings."""
 
 
 def _apply(draft: _Draft, one: _Occurrence) -> None:
@@ -277,12 +307,14 @@ def _installed_value(one: _Occurrence, known: InstalledField, switch_value: bool
     if known.type.switch:
         one.take("none")
         return switch_value
+    if known.name == "moe_layer_freq" and (layers := layer_pattern(one.inline or "".join(one.words))):
+        return layers
     return one.value(known.type)
 
 
 def known_flags() -> tuple[str, ...]:
     """Every flag of `train` without SGLang's, which are many and have their own prefix."""
-    own = ("--config", *OLDER_FLAGS, *honoured(), *tables.INERT, *tables.ONLY_VALUE, *tables.NOT_YET, *tables.CLASSIC)
+    own = (*FILES, *OLDER_FLAGS, *honoured(), *tables.INERT, *tables.ONLY_VALUE, *tables.NOT_YET, *tables.CLASSIC)
     return (*own, *(f"--{name.replace('_', '-')}" for name in _megatron_fields()))
 
 

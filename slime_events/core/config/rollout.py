@@ -101,6 +101,9 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
     rollout_skip_special_tokens: Annotated[bool, doc("leave special tokens out of the text")] = False
     rollout_seed: Annotated[int, doc("seed of shuffling and sampling")] = 42
     max_attempts: Annotated[int, doc("tries of one rollout before its group is rejected", above=0)] = 3
+    max_waiting_prompts: Annotated[
+        int, doc("prompts from outside that may wait; more are asked to come again", above=0)
+    ] = 100_000
     rollout_deadline: Annotated[
         float, doc("seconds without any progress before the run stops with a reason", above=0)
     ] = 600.0

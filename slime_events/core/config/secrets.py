@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.redaction import is_secret_setting
+from schemas.redaction import is_secret, is_secret_setting
 from schemas.references import Concealer, references_in
 from slime_events.core.config.base import Settings
 
@@ -30,7 +30,10 @@ def concealed(values: Mapping[str, Mapping[str, Any]], concealer: Concealer | No
 
 def _fields(concealer: Concealer, table: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     for field, value in table.items():
-        if isinstance(value, Mapping):  # SGLang's and Megatron's, by their flags
+        if field == "train_env_vars":  # variables, whose names say otherwise what is a secret
+            names = {name: f"secret_{name}" if is_secret(name, str(one)) else name for name, one in value.items()}
+            yield field, {name: concealer.plain(one, names[name]) for name, one in value.items()}
+        elif isinstance(value, Mapping):  # SGLang's and Megatron's, by their flags
             yield field, {name: concealer.plain(one, f"{field}_{name}") for name, one in value.items()}
         else:
             yield field, concealer.plain(value, field)

@@ -5,7 +5,7 @@ INERT (accepted; the reason is printed), ONLY_VALUE (accepted with the one value
 (refused). CLASSIC has Megatron-LM's argument names that are no fields of megatron-core's config classes.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from slime_events.core.config.values import Kind, ValueType
 
@@ -36,9 +36,14 @@ _INERT = {
     ),
     "every engine checks the digest of every weight version": "--check-weight-update-equal!",
     "the architecture comes from the checkpoint's config.json": "--model-name",
-    "log-prob passes use --max-tokens-per-gpu": "--log-probs-max-tokens-per-gpu",
     "the trainer pads micro batches as its kernels need": "--data-pad-size-multiplier",
     "trainer checkpoints have one format": "--ckpt-format",
+    "a checkpoint is on disk before the next step begins, since the log says of it that it is there": "--async-save!",
+    "a run goes on bit for bit from its checkpoints, so they have the optimizer (--keep-checkpoints N keeps fewer)": (
+        "--no-save-optim!"
+    ),
+    "the trainer draws no random numbers: there is no dropout": "--no-save-rng! --no-load-rng!",
+    "the settings of the run always say what its schedule is": "--override-opt-param-scheduler!",
     "every step is an event with its metrics, and --use-tensorboard and --use-wandb write them": (
         "--log-interval --tensorboard-dir --tensorboard-log-interval --tensorboard-queue-size --wandb-exp-name "
         "--wandb-save-dir --log-throughput! --log-progress! --log-params-norm! --log-num-zeros-in-grad! "
@@ -67,7 +72,11 @@ ONLY_VALUE: dict[str, tuple[str, str]] = {
     ),
     "--update-weight-mode": ("full", "delta weight versions need a delta writer in the weight store"),
     "--rollout-data-transport": ("object-store", "rollouts reach the trainer through the log"),
-    "--log-probs-chunk-size": ("-1", "chunked log-probs need support in the trainer's loss"),
+    "--start-rollout-id": (
+        "0",
+        "a run begins at step 0, and one that was stopped goes on where its log ends: `slime-events resume`, or "
+        "`slime-events branch` from an earlier version",
+    ),
     "--tokenizer-type": ("HuggingFaceTokenizer", "the tokenizer is the checkpoint's"),
 }
 """The one value that is accepted, since it applies anyway, and why no other is."""
@@ -102,32 +111,23 @@ _NOT_YET = {
         "--critic-lr-warmup-iters --num-critic-only-steps --value-clip"
     ),
     "the model is built from the checkpoint's config.json": "--custom-model-provider-path",
-    "put Megatron's settings into [trainer.megatron] of a TOML file (--config)": "--megatron-config-path",
-    "it needs a way to set the environment of trainer ranks alone": "--train-env-vars",
     "linear attention models are not built in the trainer": "--qwen-gdn-backend",
     "sparse attention models are not built in the trainer": "--freeze-indexer --allgather-cp",
     "it needs a trainer that is stopped and made anew around each step": "--release-train",
     "delta weight versions need a delta writer in the weight store": (
         "--update-weight-delta-encoding --update-weight-delta-checksum --update-weight-local-checkpoint-dir"
     ),
-    "it needs recomputation of the loss in the trainer": "--recompute-loss-function",
-    "it needs partly frozen models in the trainer": "--only-train-params-name-list --freeze-params-name-list",
     "it needs engines that this run did not start": "--rollout-external-engine-addrs",
     "it needs engines of several kinds in one run": "--prefill-num-servers --sglang-config",
-    "leave --prompt-data out, and publish prompts: `slime-events produce`": "--disable-rollout-global-dataset",
     "models that see images are not built": "--multimodal-keys",
-    "a run goes on where its log ends": "--start-rollout-id",
-    "micro batches are balanced by tokens (--balance-data)": "--balance-by-flops",
     "--ref-load and --opd-teacher-load are Hugging Face folders, which have no steps": (
         "--ref-ckpt-step --opd-teacher-ckpt-step"
     ),
-    "a trainer checkpoint is written and restored whole": (
-        "--async-save --no-save-optim --no-save-rng --no-load-optim --no-load-rng --finetune "
-        "--use-checkpoint-opt-param-scheduler --override-opt-param-scheduler"
+    "the settings of the run say what its schedule is, not the checkpoint": "--use-checkpoint-opt-param-scheduler",
+    "the optimizer keeps its moments in memory; --reset-optimizer-states makes each rollout step begin without them": (
+        "--use-stateless-adam"
     ),
-    "every weight version is a Hugging Face folder already: see `weights/` in the run's folder": "--save-hf",
-    "it needs an optimizer that forgets between steps": "--reset-optimizer-states",
-    "it needs an optimizer without moments": "--use-stateless-adam",
+    "layers are built as the checkpoint's config.json says, for dense Qwen and Llama models": "--spec",
     "it needs the engine's expert routing in the rollout events": "--use-routing-replay --use-rollout-routing-replay",
     "it plays dumps beside engines that make no rollouts, to measure their memory, and "
     "engines here make whatever is asked for: --load-debug-rollout-data plays the same files without engines": (
@@ -151,9 +151,6 @@ _NOT_YET = {
         "--ci-test --ci-disable-kl-checker --ci-train-rollout-logprob-abs-diff-threshold --ci-save-grad-norm "
         "--ci-load-grad-norm"
     ),
-    "the vocabulary size is the checkpoint's": "--padded-vocab-size",
-    "give the warm-up in optimizer steps (--lr-warmup-iters)": "--lr-warmup-fraction",
-    "weight decay is constant": "--weight-decay-incr-style",
     "it is a flag of the FSDP backend; Megatron's is --recompute-granularity full": "--gradient-checkpointing",
 }
 """Reason to flags."""
@@ -171,6 +168,36 @@ NOT_YET_VALUES: dict[tuple[str, str], str] = {
     ),
 }
 """Values of honoured flags that slime supports and this does not; of a path its module is enough."""
+
+MEGATRON_IDLE: dict[str, str] = {
+    "seq_length": "a sample is as long as --rollout-max-context-len lets it be",
+    "max_position_embeddings": "the checkpoint's config.json says it",
+    "make_vocab_size_divisible_by": "the vocabulary is the checkpoint's, without padding",
+    "accumulate_allreduce_grads_in_fp32": "gradients are always summed in float32",
+}
+"""Megatron's settings that change nothing, and why."""
+
+MEGATRON_CUDA = frozenset((
+    "apply_rope_fusion", "masked_softmax_fusion", "bias_activation_fusion", "bias_dropout_fusion",
+    "gradient_accumulation_fusion", "persist_layer_norm", "cross_entropy_loss_fusion", "tp_comm_overlap",
+    "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
+    "attention_backend", "use_distributed_optimizer", "optimizer_cpu_offload", "overlap_cpu_optimizer_d2h_h2d",
+    "use_precision_aware_optimizer", "optimizer_offload_fraction", "overlap_param_gather",
+    "overlap_grad_reduce", "sequence_parallel", "transformer_impl", "fp8", "fp8_recipe",
+))  # fmt: skip
+"""Megatron's settings that the CPU has no kernels or no CUDA random state for, and goes without."""
+
+SLIME_DEFAULTS: dict[tuple[str, str], Any] = {
+    ("rollout", "rollout_batch_size"): "required",
+    ("rollout", "n_samples_per_prompt"): 1,
+    ("rollout", "rollout_max_response_len"): "no limit of its own",
+    ("trainer", "lr_decay_style"): "linear",
+    ("trainer", "weight_decay"): 0.01,
+    ("trainer", "adam_beta2"): 0.999,
+}
+"""Settings whose default changes what comes out, and is another one in slime (or in the Megatron that it starts from):
+what it is there.
+"""
 
 _SGLANG_OURS = {
     "--hf-checkpoint": "model_path tokenizer_path",
@@ -214,8 +241,10 @@ _CLASSIC: tuple[tuple[ValueType | bool | str, str], ...] = (
     ),
     (
         _INT,
-        "--num-experts=num_moe_experts --vocab-size --make-vocab-size-divisible-by --seq-length "
-        "--max-position-embeddings --lr-wsd-decay-iters",
+        "--num-experts=num_moe_experts --vocab-size --padded-vocab-size --make-vocab-size-divisible-by --seq-length "
+        "--max-position-embeddings --lr-wsd-decay-iters "
+        "--decoder-first-pipeline-num-layers=num_layers_in_first_pipeline_stage "
+        "--decoder-last-pipeline-num-layers=num_layers_in_last_pipeline_stage",
     ),
     (_NUMBER, "--rotary-base"),
     (
@@ -223,6 +252,7 @@ _CLASSIC: tuple[tuple[ValueType | bool | str, str], ...] = (
         "--norm-epsilon --rotary-percent --rope-scaling-factor --lr-warmup-init --start-weight-decay "
         "--end-weight-decay",
     ),
+    (ValueType((Kind.STR,), choices=("constant", "linear", "cosine")), "--weight-decay-incr-style"),
     (_TEXT, "--fp8-format=fp8 --position-embedding-type --attention-backend --lr-wsd-decay-style"),
 )
 CLASSIC: dict[str, tuple[str, ValueType | bool | str]] = {

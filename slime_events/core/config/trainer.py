@@ -20,8 +20,13 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
         str | None, doc("HF folder of the teacher of use-opd, of the student's vocabulary, whatever its size")
     ] = None
     load: Annotated[str | None, doc("trainer checkpoint (or HF folder) to start from")] = None
+    load_optim: Annotated[bool, doc("take optimizer and schedule of load too, not its weights alone")] = True
     save: Annotated[str | None, doc("folder for trainer checkpoints; default: the run folder")] = None
     save_interval: Annotated[int | None, doc("save a checkpoint every N steps", above=0)] = None
+    save_hf: Annotated[
+        str | None,
+        doc("path with {rollout_id}: with each checkpoint, its weights as a Hugging Face folder of their own"),
+    ] = None
     keep_checkpoints: Annotated[int, doc("checkpoints kept on disk: the newest N; 0 keeps all", least=0)] = 0
     keep_checkpoints_every: Annotated[
         int | None, doc("beside the newest, keep the checkpoint of every Nth version for ever", above=0)
@@ -38,7 +43,29 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     micro_batch_size: Annotated[int, doc("samples per forward without dynamic batching", above=0)] = 1
     use_dynamic_batch_size: Annotated[bool, doc("pack samples by tokens")] = False
     max_tokens_per_gpu: Annotated[int | None, doc("token limit of one packed micro batch", above=0)] = None
+    log_probs_max_tokens_per_gpu: Annotated[
+        int | None,
+        doc("the same where log-probs are scored without a gradient; default: max-tokens-per-gpu", above=0),
+    ] = None
+    log_probs_chunk_size: Annotated[
+        int, doc("response tokens whose log-probs are computed at once, for less memory; -1: all", least=-1)
+    ] = -1
+    recompute_loss_function: Annotated[
+        bool, doc("compute log-probs and entropy again in the backward pass: less memory where entropy-coef is not 0")
+    ] = False
     balance_data: Annotated[bool, doc("balance tokens over data parallel ranks")] = False
+    balance_by_flops: Annotated[
+        bool, doc("make micro batches, and balance ranks, by estimated work: attention grows with the square of length")
+    ] = False
+    only_train_params_name_list: Annotated[
+        list[str], doc("regular expressions: only parameters whose name has one in it are trained (Megatron's names)")
+    ] = field(default_factory=list)
+    freeze_params_name_list: Annotated[
+        list[str], doc("regular expressions: parameters whose name has one in it are not trained")
+    ] = field(default_factory=list)
+    train_env_vars: Annotated[
+        dict[str, str], doc("JSON: environment variables of the trainer's processes, and of no others")
+    ] = field(default_factory=dict)
     skip_zero_advantage: Annotated[
         bool, doc("no pass for samples whose advantage is exactly zero where nothing else needs one")
     ] = True
@@ -50,10 +77,16 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     ] = "constant"
     lr_decay_iters: Annotated[int | None, doc("optimizer steps to decay over; default: the whole run", above=0)] = None
     lr_warmup_iters: Annotated[int, doc("linear warm-up, optimizer steps", least=0)] = 0
+    lr_warmup_fraction: Annotated[
+        float | None, doc("... or as a share of lr-decay-iters, which is the whole run if not said otherwise", least=0)
+    ] = None
     weight_decay: Annotated[float, doc("weight decay", least=0)] = 0.0
     adam_beta1: Annotated[float, doc("Adam beta 1")] = 0.9
     adam_beta2: Annotated[float, doc("Adam beta 2")] = 0.98
     adam_eps: Annotated[float, doc("Adam epsilon")] = 1e-8
+    reset_optimizer_states: Annotated[
+        bool, doc("each rollout step begins with moments of 0 and Adam's count at 0, as if it were the first")
+    ] = False
     clip_grad: Annotated[float, doc("gradient norm clip; 0 is off", least=0)] = 1.0
     bf16: Annotated[
         bool | None, doc("train in bfloat16 with float32 main weights; default: on for GPU, off for CPU")

@@ -8,6 +8,7 @@ import ast
 import enum
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -107,6 +108,14 @@ def _one_of(choices: Sequence[str | int]) -> ValueType:
 def _union(nodes: list[ast.expr]) -> ValueType | None:
     parts = [part for part in map(of_source, nodes) if part is not None]
     return merged(parts) if parts else None
+
+
+def layer_pattern(text: str) -> list[int]:
+    """Megatron's way to write a number for each layer: `[0]*3+[1]*58`; empty where it is none."""
+    parts = [re.fullmatch(r"\(*\[(\d+(?:,\d+)*)\](?:\*(\d+))?\)*", part) for part in text.replace(" ", "").split("+")]
+    if not all(parts):
+        return []
+    return [int(number) for part in parts if part for number in part[1].split(",") * int(part[2] or 1)]
 
 
 def parse_words(flag: str, words: Sequence[str], expected: ValueType) -> Any:

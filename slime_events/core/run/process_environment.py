@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from schemas.errors import InvalidValue
+from schemas.references import expand
 from slime_events.core.config.trainer import TrainerSettings
 
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2), "MALLOC_TRIM_THRESHOLD_": str(1024**3)}
@@ -52,6 +53,15 @@ def rank_environment(trainer: TrainerSettings, given: Mapping[str, str] = os.env
                 f"one of {', '.join(values)}"
             )
     return chosen
+
+
+def rank_variables(trainer: TrainerSettings, given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """All that such a process gets beside the rest: the user's own (`--train-env-vars`), and `rank_environment`.
+
+    Raises as that does, and InvalidValue where a secret among them is not set here.
+    """
+    own = {name: expand(value) for name, value in trainer.train_env_vars.items()}
+    return own | rank_environment(trainer, {**given, **own})
 
 
 GENERATES, TRAINS, IN_NO_HURRY = 10, 15, 19

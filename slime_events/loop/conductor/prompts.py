@@ -112,8 +112,8 @@ class PromptFeed:
             self._evaluation_rows[name] = source.read(0, range(len(source)))
         return [_question(row, source.url, name, asked, version) for row in self._evaluation_rows[name]]
 
-    def from_inbox(self, prompt: InboxPrompt) -> PromptSubmitted | Problem:
-        """An outside producer's prompt; its group id depends on the sender's key alone."""
+    def from_inbox(self, prompt: InboxPrompt, sender: str = "") -> PromptSubmitted | Problem:
+        """An outside producer's prompt; its group id depends on its key and the sender alone."""
         fields = {self._data.input_key: prompt.prompt, self._data.tool_key: prompt.tools}
         chat = not isinstance(prompt.prompt, str)
         if chat and prompt.rendered:
@@ -130,8 +130,8 @@ class PromptFeed:
             return made
         return submitted(
             made,
-            group=inbox_group_id(prompt.key),
-            source=Source(path=INBOX, key=prompt.key),
+            group=inbox_group_id(prompt.key, sender),
+            source=Source(path=INBOX, key=prompt.key, sender=sender),
             dataset=INBOX,
             label=prompt.label,
             metadata=prompt.metadata,

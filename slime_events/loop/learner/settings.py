@@ -32,7 +32,7 @@ NO_ENGINE = (
 NO_DUMPS = "a learner neither writes dumps nor loads any. What it trains on is in the logs of its parent and its own"
 NOT_OF_A_LEARNER = {"evaluation": NO_ENGINE, "debug": NO_DUMPS}
 """Component to why a learner cannot decide on it."""
-IDLE = ("hf_checkpoint", "save", "save_interval", "keep_weights", "keep_weights_every", "keep_checkpoints",
+IDLE = ("hf_checkpoint", "save", "save_interval", "save_hf", "keep_weights", "keep_weights_every", "keep_checkpoints",
         "keep_checkpoints_every", "update_weights_interval", "global_batch_size",
         "distributed_timeout_minutes")  # fmt: skip
 """Fields of the trainer that do not change the weights."""
@@ -71,8 +71,9 @@ def learner_settings(parent: TrainSettings, requested: TrainSettings, *, steps: 
         raise InvalidValue("--log-keep-steps: a learner's log is small, as it holds no rollouts, and all of it is kept")
     run = msgspec.structs.replace(requested.run, log_keep_steps=None)
     trainer = requested.trainer
-    own_folder = parent.trainer.save != trainer.save
-    trainer = msgspec.structs.replace(trainer, global_batch_size=None, save=trainer.save if own_folder else None)
+    written = {name: getattr(trainer, name) for name in ("save", "save_hf")}
+    folders = {name: path if path != getattr(parent.trainer, name) else None for name, path in written.items()}
+    trainer = msgspec.structs.replace(trainer, global_batch_size=None, **folders)
     rollout = msgspec.structs.replace(rollout, num_rollout=steps)
     return msgspec.structs.replace(requested, run=run, trainer=trainer, rollout=rollout)
 

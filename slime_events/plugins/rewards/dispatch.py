@@ -24,6 +24,7 @@ from slime_events.plugins.rewards import (
     reasoning_gym,
 )
 from slime_events.plugins.rewards.ifbench import grader as ifbench
+from slime_events.plugins.rewards.reward_model import by_class
 from slime_events.plugins.rewards.unboxed import RULES, unboxed
 from slime_events.plugins.sample import Sample
 
@@ -64,7 +65,7 @@ HEAVY_IMPORTS: Mapping[str, tuple[str, ...]] = {
 SOURCES: Mapping[str, tuple[Callable[..., Any], ...]] = {"ifbench": ifbench.SOURCES}
 """Functions whose files are part of a grader, beside its own."""
 
-DEFAULT_NAMES = ("reward_func", "custom_rm")
+DEFAULT_NAMES = ("reward_func", "custom_rm", "CustomRewardModel")
 """Names that are looked up where --custom-rm-path names a file only."""
 
 BOXED = "boxed_"
@@ -137,6 +138,8 @@ def reward_key(settings: RewardSettings, *, evaluation: bool = False) -> str | N
 def load_own(path: str, key: str | None, user_dir: Path | None) -> Grader:
     """A user's grader."""
     function = load_function(path, default_names=DEFAULT_NAMES, user_dir=user_dir)
+    if inspect.isclass(function):
+        function = by_class(function)
     call = getattr(function, "__call__", None)  # noqa: B004  an object with an async __call__
     concurrent = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
     return Grader(name_of(function), digest_of(function), function, own=True, reward_key=key, concurrent=concurrent)

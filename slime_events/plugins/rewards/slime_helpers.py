@@ -1,6 +1,6 @@
 r"""Helpers of slime's graders that have no place of their own here, for plug-ins that import them from slime's modules.
 
-Our graders do not call them; `rm_hub_names.py` says under which name of slime each is found. Arguments that slime's
+Our graders do not call them; `slime_modules.py` says under which name of slime each is found. Arguments that slime's
 users may pass by name have slime's names.
 """
 

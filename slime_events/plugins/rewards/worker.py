@@ -98,6 +98,8 @@ class Worker:
         grader = group or dispatch.resolve(self._settings, Sample(), user_dir=self._folder)
         if not grader.own:
             dispatch.import_heavy(grader.name)
+        elif make := getattr(grader.function, "make", None):
+            make(self._args[False])
         return messages.Ready(grader.name, grader.digest, grader.concurrent)
 
     def grade(self, jobs: Sequence[messages.Job], answer: Callable[[messages.Done], None]) -> None:

@@ -110,6 +110,14 @@ LINE_COMMANDS: dict[str, tuple[str, ...]] = {
     ),
     "restore": (f"restore {RUN} archives", "restore nobody archives"),
     "produce": ("produce mine lines.jsonl", "produce mine nowhere.jsonl"),
+    "gateway": (
+        "gateway mine",
+        "gateway mine --sources",
+        "gateway mine --revoke quiz",
+        "gateway mine --listen 0.0.0.0:8500",
+        "gateway mine --listen nowhere",
+        "gateway other --issue quiz",
+    ),
     "nats-config": ("nats-config --run demo", "nats-config --out ."),
     "doctor": (),
 }

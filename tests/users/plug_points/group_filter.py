@@ -7,9 +7,10 @@ from slime.rollout.filter_hub.base_types import DynamicFilterOutput
 from slime.utils.types import Sample
 
 
-def keep(args, samples: list[Sample], **kwargs) -> DynamicFilterOutput:
-    rewards = [sample.get_reward_value(args) for sample in samples]
-    note("keep", group=samples[0].group_index)
-    if max(rewards) > min(rewards) or samples[0].group_index % 2 == 0:
-        return DynamicFilterOutput(keep=True)
-    return DynamicFilterOutput(keep=False, reason=f"all_{rewards[0]:.1f}")
+def keep(args, samples: list[Sample | list[Sample]], **kwargs) -> DynamicFilterOutput:
+    """A rollout that became several samples is a list of them."""
+    every = [one for member in samples for one in (member if isinstance(member, list) else [member])]
+    rewards = [sample.get_reward_value(args) for sample in every]
+    kept = max(rewards) > min(rewards) or every[0].group_index % 2 == 0
+    note("keep", kept=kept)
+    return DynamicFilterOutput(keep=kept, reason=None if kept else f"all_{rewards[0]:.1f}")

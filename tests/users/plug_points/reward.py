@@ -1,4 +1,4 @@
-"""--custom-rm-path: of a sample (a dict, with --reward-key score), of a whole group with --group-rm, and as a class."""
+"""--custom-rm-path: of a sample (a dict, with --reward-key score), and of a whole group, with --group-rm."""
 
 from __future__ import annotations
 
@@ -17,12 +17,3 @@ async def rank(args, samples: list[Sample], **kwargs) -> list[float]:
     note("rank", samples=len(samples))
     order = sorted(samples, key=lambda one: (one.response_length, one.index))
     return [1 - order.index(sample) / max(1, len(samples) - 1) for sample in samples]
-
-
-class Judge:
-    """Callable."""
-
-    @staticmethod
-    def grade(args, sample: Sample) -> float:
-        note("grade")
-        return min(1.0, sample.response_length / 10)

@@ -11,7 +11,7 @@ PLACEHOLDERS = {access: f"$SLIME_{access.name}_PASSWORD" for access in Access}
 FILE = "accounts.conf"
 _HEAD = """\
 # For the configuration of a NATS server, 2.12 or newer, with JetStream. A server has one block `accounts`: put accounts
-# of others beside these. Nothing else should use these three.
+# of others beside these. Nothing else should use these.
 """
 _SET = f"""\
 # Set {", ".join(name[1:] for name in PLACEHOLDERS.values())} in the server's environment,
@@ -29,7 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidValue(f"--out {arguments.out} is not empty: name a new folder, so that no password is replaced")
     _write(arguments.out, name, arguments.nats_url or "")
     print(f"{arguments.out / FILE}: write `include {FILE}` into the server's configuration, and keep it beside that")
-    for access, whose in zip(Access, ("train, resume and restore", "producers", "those who look"), strict=True):
+    users = ("train, resume and restore", "producers", "gateway", "those who look")
+    for access, whose in zip(Access, users, strict=True):
         print(f"{arguments.out / access}.json: --nats-creds of {whose}")
     return 0
 

@@ -19,6 +19,7 @@ from slime_events.app.launch.view import make_view
 from slime_events.app.loggers.open_loggers import missing
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.flags import ParsedTrain
+from slime_events.core.config.idle import idle_on_cpu
 from slime_events.core.config.paths import require_paths
 from slime_events.core.config.secrets import secrets_of
 from slime_events.core.config.settings import TrainSettings
@@ -57,6 +58,8 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
     settings = check_start(parsed.settings, new=new)
     if settings.engine.device != parsed.settings.engine.device:
         say(f"note: device is {settings.engine.device}: {Needs.of(settings)} (--device cpu for the CPU).")
+    for sentence in idle_on_cpu(settings) if settings.engine.device != "cuda" else ():
+        say(f"note: {sentence}")
     settings, counted = resolve_epochs(settings)
     if counted:
         say(f"note: {counted}")

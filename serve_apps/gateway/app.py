@@ -1,0 +1,139 @@
+"""`gateway_app`: the HTTP routes of a run's gateway.
+
+    POST /v1/runs/{run}/prompts                  prompts in: JSON, a list of it, or NDJSON
+    GET  /v1/runs/{run}/groups/{group}           what became of one of them
+    GET  /v1/runs/{run}/groups/{group}/events    the same as it changes, as server-sent events
+    GET  /healthz                                the gateway is there
+
+It holds no state that is not in the log: a gateway that was killed and started again answers as if it had not been.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Annotated, Any, Protocol
+
+import msgspec
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+
+from schemas.errors import RunNotFound, SlimeEventsError
+from schemas.inbox import Fate, InboxFate, InboxReply
+from serve_apps.gateway.openapi import describe, documented
+from serve_apps.gateway.refusals import Refused, refusals
+from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.gateway.sources import Sources
+from serve_apps.gateway.submission import MEDIA_TYPES, submit
+from slime_events.analysis.model.fates import fate_of
+from slime_events.loop.prompts.outside import InboxClient
+from storage.log import Readable
+
+KEEP_ALIVE_S = 15.0
+FINAL = (Fate.REJECTED, Fate.TRAINED)
+
+
+class GatewayRun(Protocol):
+    """What a gateway needs of its run."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def send(self, data: bytes, sender: str) -> InboxReply:
+        """A message of a sender's to the inbox. Raises LogUnavailable, DeadlineExceeded."""
+
+    async def max_bytes(self) -> int:
+        """Of a message. Raises LogUnavailable."""
+
+    def log(self) -> AbstractAsyncContextManager[Readable]:
+        """The run's log. Raises StorageError."""
+
+
+def gateway_app(run: GatewayRun, sources: Sources, settings: GatewaySettings) -> FastAPI:
+    """The routes of one run's gateway."""
+    app = FastAPI(title="slime-events gateway", version="1", docs_url=None, redoc_url=None)
+
+    def source(request: Request, run_name: str) -> str:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        name = sources.of(token) if scheme.lower() == "bearer" else None
+        if name is None:
+            wanted = "give the token of a source as `Authorization: Bearer <token>`"
+            raise Refused(401, wanted, {"WWW-Authenticate": "Bearer"})
+        if run_name != run.name:
+            raise Refused(404, f"this is the gateway of run {run.name}, and it knows no run {run_name}")
+        return name
+
+    source_of = Annotated[str, Depends(source)]
+
+    @app.post("/v1/runs/{run_name}/prompts", **documented("submit"))
+    async def submit_prompts(request: Request, sender: source_of) -> Response:
+        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media not in MEDIA_TYPES:
+            raise Refused(415, f"content-type {media or 'is missing'}: send {' or '.join(MEDIA_TYPES)}")
+        if int(request.headers.get("content-length") or 0) > settings.max_body:
+            raise Refused(413, f"a request has {settings.max_body:,} bytes at most: send several")
+
+        async def send(data: bytes) -> InboxReply:
+            return await run.send(data, sender)
+
+        inbox = InboxClient(send, await run.max_bytes(), again_s=())
+        key = request.headers.get("idempotency-key")
+        taken = await submit(request.stream(), inbox, media=media, key=key, most=settings.max_body)
+        return _json(taken, 422 if taken.errors else 202)
+
+    @app.get("/v1/runs/{run_name}/groups/{group}", **documented("group"))
+    async def group_fate(group: str, sender: source_of) -> Response:
+        async with run.log() as log:
+            return _json(await fate_of(log, group, sender))
+
+    @app.get("/v1/runs/{run_name}/groups/{group}/events", **documented("events"))
+    async def group_events(group: str, sender: source_of) -> Response:
+        async with run.log() as log:
+            first = await fate_of(log, group, sender)
+
+        def look() -> Any:
+            return _looked(run, group, sender)
+
+        return StreamingResponse(_changes(first, look, settings.poll_s), media_type="text/event-stream")
+
+    @app.get("/healthz", include_in_schema=False)
+    async def healthz() -> Response:
+        return _json({"run": run.name})
+
+    describe(app)
+    return refusals(app, settings)
+
+
+async def _looked(run: GatewayRun, group: str, sender: str) -> InboxFate | None:
+    """None where the log does not answer now."""
+    try:
+        async with run.log() as log:
+            return await fate_of(log, group, sender)
+    except RunNotFound:
+        raise
+    except SlimeEventsError:
+        return None
+
+
+async def _changes(
+    last: InboxFate, look: Callable[[], Any], poll_s: float, keep_alive_s: float = KEEP_ALIVE_S
+) -> AsyncIterator[bytes]:
+    """One event for each change, and a comment where there was none for long. It ends with the group's end."""
+    yield _event(last)
+    quiet = 0.0
+    while last.fate not in FINAL:
+        await asyncio.sleep(poll_s)
+        now = await look()
+        if now is not None and now != last:
+            last, quiet = now, 0.0
+            yield _event(now)
+        elif (quiet := quiet + poll_s) >= keep_alive_s:
+            quiet = 0.0
+            yield b": still there\n\n"
+
+
+def _event(fate: InboxFate) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (fate.fate.value.encode(), msgspec.json.encode(fate))
+
+
+def _json(body: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status, media_type="application/json")

@@ -1,0 +1,90 @@
+"""`LiveRun`: a run as its gateway reaches it: its inbox while it is on, and its log always."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+import nats
+import nats.errors
+
+from schemas.errors import LogUnavailable
+from schemas.inbox import SENDER, InboxReply
+from schemas.subjects import inbox
+from slime_events.core.run.run_folder import RunFolder
+from slime_events.loop.prompts.outside import ROOM, ask_inbox
+from storage.jetstream.address import NatsAddress, refusal_of
+from storage.jetstream.log import JetStreamLog
+from storage.log import Readable
+from storage.nats.accounts import Access
+from storage.open_log import live_address, open_run_log
+
+CONNECT_S, LOG_S = 2.0, 5.0
+
+
+class LiveRun:
+    """As a context manager. A run that is resumed may have its server elsewhere: it is looked for at each message that
+    finds no connection. reply_s: seconds for the run to answer.
+    """
+
+    def __init__(self, folder: RunFolder, *, reply_s: float = 30.0) -> None:
+        self.name, self._folder, self._reply_s = folder.log_name(), folder, reply_s
+        self._client: Any = None
+        self._log: JetStreamLog | None = None
+        self._url, self._opening = "", asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close()
+
+    async def send(self, data: bytes, sender: str) -> InboxReply:
+        """A message of a sender's to the run's inbox. Raises LogUnavailable, DeadlineExceeded."""
+        client, subject = await self._connected(), inbox(self.name, "gateway")
+        return await ask_inbox(client, self.name, subject, data, self._reply_s, {SENDER: sender})
+
+    async def max_bytes(self) -> int:
+        """Of a message. Raises LogUnavailable."""
+        return int((await self._connected()).max_payload) - ROOM
+
+    @contextlib.asynccontextmanager
+    async def log(self) -> AsyncIterator[Readable]:
+        """The run's log, whether it is on or not. Raises StorageError."""
+        try:
+            await self._connected()
+        except LogUnavailable:  # it is not on: a server is started to read it
+            async with open_run_log(self._folder.path, self.name) as log:
+                yield log
+            return
+        assert self._log is not None
+        yield self._log
+
+    async def _connected(self) -> Any:
+        async with self._opening:
+            address = live_address(self._folder.path, Access.GATEWAY)
+            if address is None:
+                await self._close()
+                raise LogUnavailable(f"run {self.name} is not on: it takes prompts while it runs")
+            if self._client is None or not self._client.is_connected or address.url != self._url:
+                await self._close()
+                await self._open(address)
+            return self._client
+
+    async def _open(self, address: NatsAddress) -> None:
+        try:
+            self._client = await nats.connect(
+                **address.options(), connect_timeout=CONNECT_S, allow_reconnect=False, name="slime-events-gateway"
+            )
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            refusal = refusal_of(error, address.url)
+            raise refusal or LogUnavailable(f"no NATS server answers at {address.url}: is the run on?") from error
+        self._log = await JetStreamLog.open(address, self.name, deadline_s=LOG_S, create=False, retry_s=LOG_S)
+        self._url = address.url
+
+    async def _close(self) -> None:
+        client, log, self._client, self._log = self._client, self._log, None, None
+        if log is not None:
+            await log.close()
+        if client is not None:
+            await client.close()

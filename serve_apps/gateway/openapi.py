@@ -1,0 +1,82 @@
+"""The gateway's OpenAPI document, made of the structs that its answers are encoded from."""
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+
+from schemas.inbox import InboxFate, InboxPrompt
+from serve_apps.gateway.submission import MEDIA_TYPES, Submission
+
+_SCHEMAS, _PARTS = msgspec.json.schema_components(
+    (InboxPrompt, Submission, InboxFate), ref_template="#/components/schemas/{name}"
+)
+_PROMPT, _SUBMISSION, _FATE = _SCHEMAS
+_ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
+_REASONS = {
+    401: "no token of a source",
+    403: "a web page that may not",
+    404: "no such run, or no such group of this source's",
+    421: "Host is not a name of this gateway",
+}
+_BUSY = {429: "the run has prompts enough for now: see Retry-After", 503: "the run is not on: see Retry-After"}
+_OPERATIONS: dict[str, dict[str, Any]] = {
+    "submit": {
+        "summary": "Prompts in. Each stands alone, and one that was taken is on disk",
+        "requestBody": {
+            "required": True,
+            "content": {
+                MEDIA_TYPES[0]: {"schema": {"oneOf": [_PROMPT, {"type": "array", "items": _PROMPT}]}},
+                **{media: {"schema": {"type": "string"}} for media in MEDIA_TYPES[1:]},
+            },
+        },
+        "answers": {
+            202: ("all were taken", _SUBMISSION),
+            422: ("some were not: each is named with its field and the reason", _SUBMISSION),
+        },
+        "errors": {400: "not JSON", 413: "too large", 415: "another content type", **_BUSY},
+    },
+    "group": {
+        "summary": "What became of a prompt",
+        "answers": {200: ("what the log says now", _FATE)},
+        "errors": _BUSY,
+    },
+    "events": {
+        "summary": "What becomes of a prompt, as server-sent events, until it is rejected or trained on",
+        "answers": {200: ("an event named after the fate for each change", _FATE)},
+        "errors": _BUSY,
+    },
+}
+
+
+def documented(operation: str) -> dict[str, Any]:
+    """Arguments of a route: its name, and what its document says."""
+    told = _OPERATIONS[operation]
+    media = "text/event-stream" if operation == "events" else "application/json"
+    answers = {str(status): _content(text, schema, media) for status, (text, schema) in told["answers"].items()}
+    errors = {str(status): _content(text, _ERROR) for status, text in {**_REASONS, **told["errors"]}.items()}
+    body = {"requestBody": told["requestBody"]} if "requestBody" in told else {}
+    return {
+        "operation_id": operation,
+        "summary": told["summary"],
+        "openapi_extra": {**body, "responses": answers | errors, "security": [{"source": []}]},
+    }
+
+
+def describe(app: FastAPI) -> None:
+    """Put the structs' schemas into the app's document, in the place of those that FastAPI makes of path parameters."""
+    make = app.openapi
+    scheme = {"type": "http", "scheme": "bearer", "description": "the token of a source"}
+
+    def openapi() -> dict[str, Any]:
+        document = make() | {"components": {"schemas": _PARTS, "securitySchemes": {"source": scheme}}}
+        for operation in (one for path in document["paths"].values() for one in path.values()):
+            if "422" in operation["responses"] and operation["operationId"] != "submit":
+                del operation["responses"]["422"]  # FastAPI's own: a path parameter is a text, which cannot be wrong
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _content(text: str, schema: dict[str, Any], media: str = "application/json") -> dict[str, Any]:
+    return {"description": text, "content": {media: {"schema": schema}}}

@@ -1,0 +1,129 @@
+"""`submit`: the prompts of a request's body, sent to the run's inbox as they come in."""
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+
+import msgspec
+
+from serve_apps.gateway.refusals import Refused
+from slime_events.loop.prompts.outside import BadLine, InboxClient, Line, produce, read_line
+from storage.log import MAX_BATCH
+
+JSON = "application/json"
+MEDIA_TYPES = (JSON, "application/x-ndjson", "application/jsonl")
+JSON_BYTES = 8 * 1024 * 1024
+"""Of a body that is one JSON value: it is held in memory whole. Lines are not."""
+LINES = 10 * MAX_BATCH
+"""So many groups and errors are named in an answer."""
+
+
+class TakenPrompt(msgspec.Struct, frozen=True):
+    """key: the sender's, or the sha256 of what was sent. group: asks what became of it."""
+
+    key: str
+    group: str
+
+
+class LineProblem(msgspec.Struct, frozen=True):
+    """Why a prompt was not taken. line: from 1; of a list, the prompt's place in it. field: empty for the whole."""
+
+    line: int
+    field: str
+    message: str
+
+
+class Submission(msgspec.Struct, omit_defaults=True):
+    """The answer to prompts. Each stands alone: those that were taken are in the log, on disk, whatever became of the
+    others. more: of these and of the errors, not named since they are many.
+    """
+
+    accepted: int
+    refused: int
+    groups: list[TakenPrompt]
+    errors: list[LineProblem]
+    more: int = 0
+
+    def add(self, result: tuple[Line, str] | BadLine) -> None:
+        """What became of one prompt."""
+        names = len(self.groups) + len(self.errors) < LINES
+        self.more += not names
+        if isinstance(result, BadLine):
+            self.refused += 1
+            if names:
+                self.errors.append(LineProblem(int(result.place), result.field, result.message))
+            return
+        self.accepted += 1
+        if names:
+            self.groups.append(TakenPrompt(result[0].prompt.key, result[1]))
+
+
+async def submit(
+    body: AsyncIterator[bytes], inbox: InboxClient, *, media: str, key: str | None, most: int
+) -> Submission:
+    """Send all prompts of a body. media: of MEDIA_TYPES. key: of a single prompt that has none. most: bytes of all.
+
+    Raises Refused for a body that is too large or is no JSON, LogUnavailable, DeadlineExceeded. What was sent before is
+    taken then; to send all of it again is safe.
+    """
+    taken = Submission(0, 0, [], [])
+    if media == JSON:
+        lines = _items(await _whole(body, min(most, JSON_BYTES)), key)
+        await _send(inbox, lines, taken)
+        return taken
+    async for pack in _packs(body, most):
+        await _send(inbox, pack, taken)
+    return taken
+
+
+async def _send(inbox: InboxClient, lines: Iterable[Line | BadLine], taken: Submission) -> None:
+    async for result in produce(inbox, lines, MAX_BATCH):
+        taken.add(result)
+
+
+async def _whole(body: AsyncIterator[bytes], most: int) -> bytes:
+    data = bytearray()
+    async for chunk in body:
+        data += chunk
+        if len(data) > most:
+            raise Refused(413, f"a JSON body has {most:,} bytes at most: send {MEDIA_TYPES[1]}, or several requests")
+    return bytes(data)
+
+
+def _items(data: bytes, key: str | None) -> Iterator[Line | BadLine]:
+    try:
+        many = data.lstrip()[:1] == b"["
+        items = msgspec.json.decode(data, type=list[msgspec.Raw]) if many else [msgspec.Raw(data)]
+    except msgspec.DecodeError as error:
+        raise Refused(400, f"not JSON: {error}") from error
+    if key is not None and many:
+        raise Refused(400, "Idempotency-Key names one prompt, and this is a list: give each a `key`")
+    for number, item in enumerate(items, 1):
+        yield read_line(bytes(item), str(number), default=key)
+
+
+async def _packs(body: AsyncIterator[bytes], most: int) -> AsyncIterator[list[Line | BadLine]]:
+    """Lines as they come, at most MAX_BATCH at once."""
+    rest, size, number = b"", 0, 0
+    pack: list[Line | BadLine] = []
+    async for chunk in _ended(body):
+        size += len(chunk)
+        if size > most:
+            raise Refused(413, f"a request has {most:,} bytes at most: send several; {number} lines were read")
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > JSON_BYTES:
+            raise Refused(413, f"line {number + len(lines) + 1} has more than {JSON_BYTES:,} bytes")
+        for line in lines:
+            number += 1
+            if line.strip():
+                pack.append(read_line(line.strip(), str(number)))
+            if len(pack) == MAX_BATCH:
+                yield pack
+                pack = []
+    if pack:
+        yield pack
+
+
+async def _ended(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """With an end for the last line."""
+    async for chunk in body:
+        yield chunk
+    yield b"\n"

@@ -1,0 +1,54 @@
+"""What became of prompts from outside: told to whoever knows their keys, or sent them."""
+
+from schemas.errors import RunNotFound
+from schemas.groups import GroupRejected
+from schemas.ids import INBOX, inbox_group_id
+from schemas.inbox import Fate, InboxFate, InboxFates, InboxQuestion, SampleFate
+from slime_events.analysis.model.lookup import Lookup
+from slime_events.analysis.model.records import Group, Run, Sample
+from storage.log import Readable
+
+
+async def fates_of(log: Readable, question: InboxQuestion) -> InboxFates:
+    """By what the log says now. Raises StorageError."""
+    lookup = Lookup(log)
+    groups = {key: await lookup.verdict(inbox_group_id(key)) for key in question.keys}
+    return InboxFates(tuple(_fate(key, group, lookup.run) for key, group in groups.items()))
+
+
+async def fate_of(log: Readable, group: str, sender: str) -> InboxFate:
+    """Of one group of a sender's, with its samples. Raises RunNotFound where the sender has none of that id,
+    StorageError.
+    """
+    lookup = Lookup(log)
+    found = (await lookup.verdict(group)).prompt if group.startswith(f"{INBOX}-") else None
+    if found is None or found.event.source.sender != sender:
+        raise RunNotFound(f"{sender} has sent no prompt to run {log.run} that is group {group!r}")
+    record = await lookup.group(group)
+    samples = tuple(map(_sample, record.members))
+    return _fate(found.event.source.key, record, lookup.run, samples)
+
+
+def _fate(key: str, group: Group, run: Run, samples: tuple[SampleFate, ...] = ()) -> InboxFate:
+    if group.verdict is None:
+        return InboxFate(key, group.group, Fate.WAITING if group.prompt else Fate.UNKNOWN, samples=samples)
+    verdict = group.verdict.event
+    if isinstance(verdict, GroupRejected):
+        return InboxFate(key, group.group, Fate.REJECTED, verdict.rewards, verdict.reason, samples=samples)
+    committed = run.steps[group.step].committed if group.step is not None else None
+    return InboxFate(
+        key,
+        group.group,
+        Fate.TRAINED if committed else Fate.ACCEPTED,
+        verdict.rewards,
+        step=group.step,
+        version=committed.event.version if committed else None,
+        samples=samples,
+    )
+
+
+def _sample(sample: Sample) -> SampleFate:
+    spans = sample.completed.event.spans if sample.completed else sample.spans
+    versions = tuple(dict.fromkeys(span.version for span in spans))
+    tokens = sample.completed.event.length if sample.completed else sample.length
+    return SampleFate(sample.sample, tokens, versions, sample.completed is not None, sample.value)

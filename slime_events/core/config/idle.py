@@ -1,0 +1,86 @@
+"""`idle`: settings that were given and change nothing in this run, with the reason. None is ignored in silence.
+
+Those that depend on the estimator are in `slime_events/algorithms/idle_settings.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.tables import MEGATRON_CUDA, MEGATRON_IDLE
+
+_MIS = (
+    "tis_level tis_mode tis_lower_bound tis_upper_bound tis_batch_normalize "
+    "use_rs rs_level rs_lower_bound rs_upper_bound rs_veto_threshold"
+)
+_WANDB = "wandb_mode wandb_project wandb_team wandb_group wandb_run_id wandb_host wandb_dir wandb_always_use_train_step"
+
+
+def idle(settings: TrainSettings) -> Iterator[str]:
+    """A sentence for each reason. settings: derived."""
+    for component, names, looked_at, reason in (*_of_the_loss(settings), *_of_the_run(settings)):
+        values = getattr(settings, component)
+        given = [name for name in names.split() if getattr(values, name) != getattr(type(values)(), name)]
+        if given and not looked_at:
+            yield f"{', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect: {reason}."
+    for name, reason in MEGATRON_IDLE.items():
+        if name in settings.trainer.megatron:
+            yield f"--{name.replace('_', '-')}: no effect; {reason}."
+    yield from _of_evaluations(settings)
+
+
+_Rule = tuple[str, str, object, str]
+"""Component, names of settings, whether anything looks at them, and why nothing does."""
+
+
+def _of_the_loss(settings: TrainSettings) -> Iterator[_Rule]:
+    algorithm = settings.algorithm
+    own = algorithm.custom_loss_function_path or algorithm.custom_advantage_function_path
+    kl = algorithm.use_kl_loss or algorithm.kl_coef
+    yield "trainer", "ref_load", kl, "there is no KL (use_kl_loss, kl_coef), so there is no reference model"
+    mis = own or algorithm.custom_tis_function_path  # which may look at all of them
+    yield "algorithm", _MIS, mis, "they are MIS's, which custom_tis_function_path would name"
+    yield "algorithm", "kl_loss_coef", algorithm.use_kl_loss, "use_kl_loss is not set"
+
+
+def _of_the_run(settings: TrainSettings) -> Iterator[_Rule]:
+    data, rollout, trainer, metrics = settings.data, settings.rollout, settings.trainer, settings.metrics
+    dynamic = trainer.use_dynamic_batch_size
+    yield "trainer", "max_tokens_per_gpu log_probs_max_tokens_per_gpu", dynamic, "use_dynamic_batch_size is not set"
+    yield "trainer", "micro_batch_size", not dynamic, "micro batches are made by tokens (use_dynamic_batch_size)"
+    by_work = dynamic or trainer.balance_data or trainer.micro_batch_size == 1
+    yield "trainer", "balance_by_flops", by_work, "neither use_dynamic_batch_size nor balance_data is set"
+    yield "trainer", "save_hf", trainer.save_interval, "save_interval is not set"
+    yield "trainer", "load_optim", trainer.load, "load is not set"
+    partial = rollout.partial_rollout
+    yield "rollout", "mask_offpolicy_in_partial_rollout", partial, "partial_rollout is not set"
+    yield "data", "loss_mask_type", data.supervised, "it is of supervised training"
+    own = settings.evaluation.own_function
+    yield "rollout", "custom_eval_rollout_log_function_path", not own, "your own function evaluates, and may log itself"
+    yield "metrics", _WANDB, metrics.use_wandb, "use_wandb is not set"
+    board = metrics.use_tensorboard
+    yield "metrics", "tb_project_name tb_experiment_name", board, "use_tensorboard is not set"
+
+
+def _of_evaluations(settings: TrainSettings) -> Iterator[str]:
+    evaluation = settings.evaluation
+    if evaluation.eval_sets and evaluation.eval_prompt_data:
+        yield "eval_prompt_data has no effect: eval_config, or eval_sets, says what is evaluated."
+    if evaluation.eval_interval is None and (evaluation.eval_sets or evaluation.eval_prompt_data):
+        given = "eval_sets is" if evaluation.eval_sets else "eval_prompt_data is"
+        yield f"{given} never used: eval_interval is not set."
+    for name, one in evaluation.eval_sets.items():
+        if one.rm_type and settings.reward.custom_rm_path and not one.custom_rm_path:
+            yield (
+                f"{evaluation.where(name)}: custom_rm_path {settings.reward.custom_rm_path} grades it, and finds its "
+                f"rm_type {one.rm_type} in the metadata."
+            )
+
+
+def idle_on_cpu(settings: TrainSettings) -> list[str]:
+    """A sentence about the settings that were given and have no effect on the CPU."""
+    given = sorted(MEGATRON_CUDA & settings.trainer.megatron.keys())
+    given += ["colocate"] if settings.engine.colocate else []
+    given += ["sequence_parallel"] if settings.trainer.sequence_parallel else []
+    return [f"{', '.join(given)}: no effect on the CPU."] if given else []

@@ -1,0 +1,249 @@
+"""The gateway's routes over a simulated run: what is taken, what is refused and how, and what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.errors import LogUnavailable
+from schemas.inbox import InboxReply
+from schemas.prompts import PromptSubmitted
+from schemas.steps import StepCommitted
+from serve_apps.gateway.app import gateway_app
+from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.gateway.sources import Sources
+from serve_apps.gateway.submission import submit
+from slime_events.core.state.run import RunPhase
+from slime_events.loop.prompts.outside import InboxClient
+from storage.log import MAX_BATCH, Readable
+from tests.scripted_engine import Script
+from tests.simulation.simulation import Simulation, make_plan
+
+PROMPTS = "/v1/runs/sim/prompts"
+NDJSON = {"content-type": "application/x-ndjson"}
+
+
+class SimulatedRun:
+    """A simulation as a gateway reaches its run."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.name, self._simulation, self.is_on = "sim", simulation, True
+
+    async def send(self, data: bytes, sender: str) -> InboxReply:
+        return await self._simulation.inbox.accept(data, None, sender)
+
+    async def max_bytes(self) -> int:
+        if not self.is_on:
+            raise LogUnavailable("run sim is not on")
+        return 1 << 20
+
+    @contextlib.asynccontextmanager
+    async def log(self) -> AsyncIterator[Readable]:
+        yield self._simulation.log
+
+
+class Gateway:
+    """A run, its gateway, and a client for each of two sources."""
+
+    def __init__(self, simulation: Simulation, folder: Path, **settings: Any) -> None:
+        self.run, self.sources = SimulatedRun(simulation), Sources(folder)
+        self.settings = GatewaySettings(poll_s=0.02, **settings)
+        self.quiz, self.other = self.client("quiz"), self.client("other")
+
+    def client(self, name: str | None) -> httpx.AsyncClient:
+        headers = {"authorization": f"Bearer {self.sources.issue(name)}"} if name else {}
+        app = gateway_app(self.run, self.sources, self.settings)
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8500", headers=headers)
+
+
+@pytest.fixture
+async def simulation(tmp_path: Path) -> AsyncIterator[Simulation]:
+    async with Simulation(tmp_path, make_plan(max_staleness=1, in_prompt_order=False)) as simulation:
+        yield simulation
+
+
+@pytest.fixture
+def gateway(simulation: Simulation, tmp_path: Path) -> Gateway:
+    return Gateway(simulation, tmp_path / "gateway")
+
+
+async def test_a_prompt_is_trained_on_and_its_source_hears_in_which_version(
+    simulation: Simulation, gateway: Gateway
+) -> None:
+    answer = await gateway.quiz.post(PROMPTS, json={"key": "mine", "prompt": "outside", "label": "7"})
+    assert answer.status_code == 202
+    (taken,) = answer.json()["groups"]
+    (event,) = simulation.events(PromptSubmitted, dataset="inbox")
+    assert (event.source.key, event.source.sender, event.group) == ("mine", "quiz", taken["group"])
+    where = f"/v1/runs/sim/groups/{taken['group']}"
+    assert (await gateway.quiz.get(where)).json() == {"key": "mine", "group": taken["group"], "fate": "waiting"}
+    assert (await gateway.other.get(where)).status_code == 404, "another source's"
+
+    async def follow() -> list[str]:
+        async with gateway.quiz.stream("GET", f"{where}/events") as stream:
+            return [line async for line in stream.aiter_lines() if line]
+
+    following = asyncio.create_task(follow())
+    simulation.start_engine(Script(chunk=8))
+    assert await simulation.finish() is RunPhase.FINISHED
+    told = (await gateway.quiz.get(where)).json()
+    step = next(one for one in simulation.events(StepCommitted) if one.step == told["step"])
+    assert (told["fate"], told["version"]) == ("trained", step.version)
+    assert len(told["samples"]) == simulation.plan.samples
+    assert all(sample["done"] and sample["versions"] and sample["reward"] is not None for sample in told["samples"])
+    lines = await following
+    assert lines[0] == "event: waiting"
+    assert lines[-2:] == ["event: trained", f"data: {json.dumps(told, separators=(',', ':'))}"]
+
+
+async def test_a_key_is_one_prompt_of_its_source(simulation: Simulation, gateway: Gateway) -> None:
+    first = (await gateway.quiz.post(PROMPTS, json={"prompt": "a"}, headers={"idempotency-key": "k"})).json()
+    again = (await gateway.quiz.post(PROMPTS, json={"key": "k", "prompt": "a"})).json()
+    other = (await gateway.other.post(PROMPTS, json={"key": "k", "prompt": "a"})).json()
+    assert first["groups"] == again["groups"] != other["groups"]
+    assert len(simulation.events(PromptSubmitted, dataset="inbox")) == 2
+
+
+async def test_each_line_stands_alone(simulation: Simulation, gateway: Gateway) -> None:
+    lines = ['{"prompt": "a"}', "", "nonsense", '{"prompt": 3}', json.dumps({"prompt": "x" * 300}), '{"prompt": "b"}']
+    answer = await gateway.quiz.post(PROMPTS, content="\n".join(lines), headers=NDJSON)
+    told = answer.json()
+    assert (answer.status_code, told["accepted"], told["refused"]) == (422, 2, 3)
+    assert [(error["line"], error["field"]) for error in told["errors"]] == [(3, ""), (4, "prompt"), (5, "prompt")]
+    assert len(simulation.events(PromptSubmitted, dataset="inbox")) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "request_"),
+    [
+        (400, {"content": b"[{", "headers": {"content-type": "application/json"}}),
+        (400, {"json": [{"prompt": "a"}], "headers": {"idempotency-key": "k"}}),
+        (413, {"json": {"prompt": "x" * 3000}}),
+        (413, {"content": b'{"prompt": "x"}\n' * 200, "headers": NDJSON}),
+        (415, {"content": b"prompt=a", "headers": {"content-type": "application/x-www-form-urlencoded"}}),
+        (401, {"json": {"prompt": "a"}, "headers": {"authorization": "Bearer guessed"}}),
+        (401, {"json": {"prompt": "a"}, "headers": {"authorization": "Basic eDp5"}}),
+        (421, {"json": {"prompt": "a"}, "headers": {"host": "rebound.example:8500"}}),
+        (403, {"json": {"prompt": "a"}, "headers": {"origin": "https://page.example"}}),
+    ],
+)
+async def test_what_is_refused_leaves_nothing(
+    simulation: Simulation, tmp_path: Path, status: int, request_: dict[str, Any]
+) -> None:
+    gateway = Gateway(simulation, tmp_path / "gateway", max_body=2000)
+    answer = await gateway.quiz.post(PROMPTS, **request_)
+    assert answer.status_code == status
+    assert answer.json()["error"]
+    assert not simulation.events(PromptSubmitted, dataset="inbox")
+
+
+async def test_a_revoked_token_ends_at_once(gateway: Gateway) -> None:
+    assert (await gateway.quiz.post(PROMPTS, json={"prompt": "a"})).status_code == 202
+    gateway.sources.revoke("quiz")
+    assert (await gateway.quiz.post(PROMPTS, json={"prompt": "b"})).status_code == 401
+    assert (await gateway.other.post(PROMPTS, json={"prompt": "c"})).status_code == 202
+
+
+async def test_a_page_that_is_allowed_may_send(simulation: Simulation, tmp_path: Path) -> None:
+    gateway = Gateway(simulation, tmp_path / "gateway", origins=("https://quiz.example",))
+    origin = {"origin": "https://quiz.example"}
+    asked = await gateway.client(None).options(PROMPTS, headers=origin)
+    sent = await gateway.quiz.post(PROMPTS, json={"prompt": "a"}, headers=origin)
+    assert (asked.status_code, sent.status_code) == (204, 202)
+    for answer in (asked, sent):
+        assert answer.headers["access-control-allow-origin"] == "https://quiz.example"
+
+
+async def test_a_run_with_prompts_enough_or_off_asks_to_come_again(
+    simulation: Simulation, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulation.inbox, "_room", lambda: 0)
+    full = await gateway.quiz.post(PROMPTS, json={"prompt": "a"})
+    gateway.run.is_on = False
+    off = await gateway.quiz.post(PROMPTS, json={"prompt": "a"})
+    assert (full.status_code, off.status_code) == (429, 503)
+    assert all(int(answer.headers["retry-after"]) > 0 for answer in (full, off))
+
+
+async def test_another_run_is_not_here(gateway: Gateway) -> None:
+    assert (await gateway.quiz.post("/v1/runs/other/prompts", json={"prompt": "a"})).status_code == 404
+    assert (await gateway.quiz.get("/v1/runs/sim/groups/train-0-000000")).status_code == 404
+
+
+async def test_the_document_names_what_is_answered(gateway: Gateway) -> None:
+    document = (await gateway.client(None).get("/openapi.json")).json()
+    assert set(document["paths"]["/v1/runs/{run_name}/prompts"]["post"]["responses"]) >= {"202", "413", "422", "429"}
+    assert {"InboxPrompt", "Submission", "InboxFate"} <= set(document["components"]["schemas"])
+    references = {part.split('"')[0] for part in json.dumps(document).split("#/components/schemas/")[1:]}
+    assert references <= set(document["components"]["schemas"])
+
+
+@given(st.lists(st.sampled_from(['{"prompt": "a"}', '{"prompt": 3}', "{", "", " "]), max_size=30), st.integers(1, 40))
+def test_lines_are_the_same_however_they_arrive(lines: list[str], size: int) -> None:
+    async def taken(chunks: list[bytes]) -> Any:
+        async def body() -> AsyncIterator[bytes]:
+            for chunk in chunks:
+                yield chunk
+
+        async def send(data: bytes) -> InboxReply:
+            return InboxReply(accepted=True, groups=tuple(f"g{n}" for n in range(len(json.loads(data)))))
+
+        return await submit(body(), InboxClient(send, 1 << 20), media="application/x-ndjson", key=None, most=1 << 20)
+
+    data = "\n".join(lines).encode()
+    whole = asyncio.run(taken([data]))
+    assert asyncio.run(taken([data[n : n + size] for n in range(0, len(data), size)])) == whole
+    assert whole.accepted == sum(line == '{"prompt": "a"}' for line in lines)
+    assert whole.accepted + whole.refused == sum(bool(line.strip()) for line in lines)
+
+
+async def test_more_lines_than_an_answer_names(simulation: Simulation) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(11):
+            yield b"{\n" * MAX_BATCH
+
+    async def send(_: bytes) -> InboxReply:
+        raise AssertionError("nothing is to be sent")
+
+    taken = await submit(body(), InboxClient(send, 1 << 20), media="application/jsonl", key=None, most=1 << 20)
+    assert (taken.refused, len(taken.errors), taken.more) == (11 * MAX_BATCH, 10 * MAX_BATCH, MAX_BATCH)
+
+
+@pytest.mark.parametrize(
+    ("settings", "insecure", "is_fine"),
+    [
+        ({}, False, True),
+        ({"host": "::1"}, False, True),
+        ({"host": "10.0.0.1"}, False, False),
+        ({"host": "10.0.0.1"}, True, True),
+        ({"host": "10.0.0.1", "tls_cert": "c", "tls_key": "k"}, False, True),
+        ({"tls_cert": "c"}, False, False),
+        ({"host": "0.0.0.0"}, True, False),
+        ({"host": "0.0.0.0", "hosts": ("quiz.example",)}, True, True),
+    ],
+)
+def test_tokens_do_not_cross_a_network_in_clear_text(settings: Any, insecure: bool, is_fine: bool) -> None:
+    from schemas.errors import InvalidValue
+
+    with contextlib.nullcontext() if is_fine else pytest.raises(InvalidValue):
+        GatewaySettings(**settings).check(insecure=insecure)
+
+
+def test_a_token_is_nowhere(tmp_path: Path) -> None:
+    sources = Sources(tmp_path)
+    token = sources.issue("quiz")
+    assert sources.of(token) == Sources(tmp_path).of(token) == "quiz"
+    file = tmp_path / "sources.json"
+    assert token not in file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
+    assert sources.issue("quiz") != token
+    assert Sources(tmp_path).of(token) is None, "rotated"

@@ -1,0 +1,116 @@
+"""The command in a process of its own, beside a run: killed in mid-request, and after the run's end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from schemas.prompts import PromptSubmitted
+from serve_apps.gateway.sources import Sources
+from slime_events.app.cli.commands.gateway import FOLDER
+from storage.nats.ports import free_port
+from tests.cli.invoke import command
+from tests.run.cheap import Parts, cheap_parts
+from tests.run.tiny import Watching, events_of, of, run_with, tiny
+
+RUN = "live"
+KILLS = 3
+ANSWER_S = 60.0
+
+
+@contextmanager
+def gateway(run: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The command, until it is killed."""
+    words = [sys.executable, "-m", "slime_events.app.cli.main", "gateway", str(run), "--listen", f"127.0.0.1:{port}"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def until_answered(client: httpx.AsyncClient, method: str, path: str, **request: object) -> httpx.Response:
+    """As a client does that has read the docs: it comes again until it is told what became of its request."""
+    async with asyncio.timeout(ANSWER_S):
+        while True:
+            try:
+                answer = await client.request(method, path, **request)  # type: ignore[arg-type]
+            except httpx.TransportError:
+                await asyncio.sleep(0.05)
+                continue
+            if answer.status_code not in (429, 503):
+                return answer
+            await asyncio.sleep(0.1)
+
+
+def lines(batch: int) -> str:
+    return "".join(json.dumps({"key": f"{batch}-{n}", "prompt": f"{n}+{batch}"}) + "\n" for n in range(20))
+
+
+async def send_and_kill(run: Path, client: httpx.AsyncClient, port: int) -> dict[str, str]:
+    """Groups by key, of all answers. Each gateway but the last is killed while a request is under way."""
+    groups: dict[str, str] = {}
+    for batch in range(KILLS + 1):
+        sending = asyncio.ensure_future(
+            until_answered(
+                client,
+                "POST",
+                f"/v1/runs/{RUN}/prompts",
+                content=lines(batch),
+                headers={"content-type": "application/x-ndjson"},
+            )
+        )
+        with gateway(run, port) as process:
+            await until_answered(client, "GET", "/healthz")
+            if batch < KILLS:
+                process.kill()
+        with gateway(run, port):
+            answer = await sending
+        assert answer.status_code == 202, answer.text
+        groups |= {taken["key"]: taken["group"] for taken in answer.json()["groups"]}
+    return groups
+
+
+def test_what_was_answered_survives_the_gateway(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, port = tmp_path / "runs" / RUN, free_port()
+    found: dict[str, str] = {}
+
+    async def produce(view: Watching) -> None:
+        await view.until(lambda progress: progress.state.version >= 0)
+        token = Sources(run / FOLDER).issue("quiz")
+        headers = {"authorization": f"Bearer {token}"}
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=ANSWER_S) as client:
+            found.update(await send_and_kill(run, client, port))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with cheap_parts(Parts()):
+        asyncio.run(run_with(tiny(tmp_path, RUN, rollout={"num_rollout": 100_000}), produce))
+    taken = [one for one in of(events_of(run), PromptSubmitted) if one.dataset == "inbox"]
+    assert {one.source.key: one.group for one in taken} == found
+    assert len(taken) == len(found) == 20 * (KILLS + 1), "none is lost, and none is there twice"
+    assert {one.source.sender for one in taken} == {"quiz"}
+    asyncio.run(_after_the_end(run, port, found["0-0"]))
+    assert command("gateway")([RUN, "--runs-dir", str(tmp_path / "runs"), "--sources"]) == 0
+    assert capsys.readouterr().out.endswith("quiz\n")
+
+
+async def _after_the_end(run: Path, port: int, group: str) -> None:
+    """What became of a prompt is told; a new one is not taken."""
+    token = Sources(run / FOLDER).issue("quiz")
+    headers = {"authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=ANSWER_S) as client:
+        with gateway(run, port):
+            told = await until_answered(client, "GET", f"/v1/runs/{RUN}/groups/{group}")
+            refused = await client.post(f"/v1/runs/{RUN}/prompts", json={"prompt": "late"})
+    assert (told.status_code, told.json()["key"]) == (200, "0-0")
+    assert refused.status_code == 503

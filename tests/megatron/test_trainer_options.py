@@ -1,0 +1,221 @@
+"""Flags of the trainer that are slime's or Megatron's: what each of them changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from actors.megatron import trainee
+from actors.megatron.architecture import Architecture
+from actors.megatron.data_split import forward_flops, packing_rule
+from actors.megatron.forward import LogitMemory, pack, response_log_probs
+from actors.megatron.rank import TrainerRank
+from actors.megatron.weights import digest_tensors
+from schemas.errors import CheckpointMismatch, InvalidValue
+from slime_events.algorithms.packing import PackingRule, micro_batches
+from slime_events.core.config.trainer import TrainerSettings
+from storage.digests import weights_digest
+from storage.weights.store import WeightStore
+from tests.megatron.tiny import VOCAB, make_batch
+
+Trainer = Callable[..., Any]
+
+
+def tensors(rank: TrainerRank) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in rank.export_weights()}
+
+
+def digest(rank: TrainerRank) -> str:
+    return weights_digest(digest_tensors(rank.export_weights()))
+
+
+@pytest.mark.parametrize(
+    ("lists", "trained"),
+    [
+        ({"only_train_params_name_list": [r"layers\.1\.mlp"]}, "layers.1.mlp"),
+        ({"freeze_params_name_list": ["embedding", "norm", r"layers\.0", "self_attention"]}, "layers.1.mlp"),
+        ({"only_train_params_name_list": [r"\.mlp\."], "freeze_params_name_list": [r"layers\.0"]}, "layers.1.mlp"),
+    ],
+)
+def test_only_named_parameters_are_trained(
+    lists: dict[str, list[str]], trained: str, tiny: Path, tmp_path: Path, trainer: Trainer
+) -> None:
+    with trainer(tiny, **lists) as rank:
+        before = tensors(rank)
+        rank.train(make_batch(0))
+        after = tensors(rank)
+        rank.save_checkpoint(tmp_path / "c")
+        rank.train(make_batch(1))
+        later = digest(rank)
+    moved = {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+    assert moved == {name for name in before if trained in name and "norm" not in name}
+    with trainer(tiny, load=str(tmp_path / "c"), **lists) as rank:
+        rank.train(make_batch(1))
+        assert digest(rank) == later
+
+
+@pytest.mark.parametrize("lists", [{"freeze_params_name_list": ["."]}, {"only_train_params_name_list": ["mlp", "moe"]}])
+def test_lists_that_leave_nothing_or_name_nothing_are_refused(
+    lists: dict[str, list[str]], tiny: Path, trainer: Trainer
+) -> None:
+    with pytest.raises(InvalidValue, match="params-name-list"), trainer(tiny, **lists):
+        pass
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_checkpoint_without_its_optimizer_gives_its_weights(
+    bf16: bool, tiny: Path, tmp_path: Path, trainer: Trainer
+) -> None:
+    folder = tmp_path / "c"
+    with trainer(tiny, bf16=bf16) as rank:
+        new = rank.optimizer_digest()
+        rank.train(make_batch(0))
+        saved = digest(rank)
+        rank.save_checkpoint(folder)
+        WeightStore(str(tmp_path / "hf"), base=tiny, durable=False).write(1, rank.export_bytes(), 0)
+    with trainer(tiny, bf16=bf16, load=WeightStore(str(tmp_path / "hf")).folder(1)) as rank:
+        rank.train(make_batch(1))
+        expected = digest(rank)
+    with trainer(tiny, bf16=bf16, load=str(folder), load_optim=False) as rank:
+        assert digest(rank) == saved
+        assert rank.trainee.scheduler.num_steps == 0
+        moments = rank.trainee.optimizer.chained_optimizers[0].optimizer.state.values()
+        assert all(not state["exp_avg"].any() for state in moments)
+        assert bf16 or rank.optimizer_digest() == new
+        rank.train(make_batch(1))
+        assert digest(rank) == expected
+    with trainer(tiny, bf16=bf16, load=str(folder)) as rank:
+        assert rank.optimizer_digest() != new
+
+
+def test_each_rollout_step_may_begin_without_moments(tiny: Path, tmp_path: Path, trainer: Trainer) -> None:
+    """As if the optimizer were new: a second step is then what a new trainer makes of the same weights."""
+    folder = tmp_path / "c"
+    with trainer(tiny, reset_optimizer_states=True) as rank:
+        rank.train(make_batch(0))
+        rank.save_checkpoint(folder)
+        again = rank.train(make_batch(1))
+        forgetful = digest(rank)
+    with trainer(tiny, load=str(folder), load_optim=False) as rank:
+        fresh = rank.train(make_batch(1))
+        assert digest(rank) == forgetful
+        assert fresh.optimizer_digest == again.optimizer_digest
+    with trainer(tiny, load=str(folder)) as rank:
+        rank.train(make_batch(1))
+        assert digest(rank) != forgetful
+
+
+def kept(rank: TrainerRank, **saving: Any) -> tuple[int, int, list[torch.Tensor]]:
+    """Bytes kept for the backward pass by float32 arrays of logits; their rows in one; log-probs, entropies and the
+    gradient of the embedding."""
+    sizes: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, torch.nn.Parameter):
+            sizes.append(tensor)
+        return tensor
+
+    group, model = rank.place.tensor, rank.trainee.model
+    model.zero_grad_buffer()
+    packed = rank.trainee.pack(make_batch(0).samples, range(8))
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        parts = response_log_probs(model, packed, 0.9, group, entropy_gradient=True, memory=LogitMemory(**saving))
+    flat = [torch.cat(part) for part in parts]
+    (flat[0].sum() + flat[1].sum()).backward()
+    logits = [tensor for tensor in sizes if tensor.dim() == 2 and tensor.size(-1) == VOCAB]
+    gradient = next(model.parameters()).main_grad.clone()
+    rows = max(tensor.size(0) for tensor in logits)
+    return sum(tensor.nbytes for tensor in logits), rows, [*(one.detach() for one in flat), gradient]
+
+
+def test_the_loss_may_be_computed_again_and_in_chunks(tiny: Path, trainer: Trainer) -> None:
+    with trainer(tiny) as rank:
+        all_bytes, all_rows, whole = kept(rank)
+        fewer_bytes, _, again = kept(rank, recompute=True)
+        _, few_rows, chunked = kept(rank, chunk=7)
+        both_bytes, _, both = kept(rank, chunk=7, recompute=True)
+    assert all(torch.equal(one, other) for one, other in zip(whole, again, strict=True))
+    assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(whole, chunked, strict=True))
+    assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(whole, both, strict=True))
+    assert fewer_bytes <= all_bytes / 2
+    assert few_rows == 7 < all_rows
+    assert both_bytes <= all_bytes / 2
+
+
+def test_settings_of_memory_reach_the_loss(tiny: Path, trainer: Trainer) -> None:
+    """The same step, to rounding, whatever is saved on."""
+    made = []
+    for saving in ({}, {"log_probs_chunk_size": 5}, {"recompute_loss_function": True}):
+        with trainer(tiny, {"entropy_coef": 0.01}, **saving) as rank:
+            metrics = rank.train(make_batch(0)).metrics
+            made.append((metrics["loss"], metrics["grad_norm"]))
+    assert made[1] == pytest.approx(made[0], rel=1e-4)
+    assert made[2] == made[0]
+
+
+def test_scoring_packs_by_its_own_limit(tiny: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"use_dynamic_batch_size": True, "max_tokens_per_gpu": 400, "log_probs_max_tokens_per_gpu": 40}
+    samples, packed = make_batch(0).samples, list[int]()
+
+    def noted(members: Any, *args: Any, **named: Any) -> Any:
+        packed.append(sum(sample.total_length for sample in members))
+        return pack(members, *args, **named)
+
+    monkeypatch.setattr(trainee, "pack", noted)
+    with trainer(tiny, **limits) as rank:
+        (trained,) = rank.trainee.split(samples, range(len(samples)))
+        rank.trainee.score(rank.trainee.model, samples, range(len(samples)), 1.0)
+    assert max(sum(samples[index].total_length for index in members) for members in trained) > 40 >= max(packed)
+    rule = packing_rule(TrainerSettings(**limits), Architecture.read(tiny), 1, cpu=False, scoring=True)
+    assert rule.max_tokens == 40
+
+
+def test_work_grows_faster_than_length(tiny: Path) -> None:
+    architecture = Architecture.read(tiny)
+    assert forward_flops(architecture, 2000) > 2 * forward_flops(architecture, 1000)
+    # By hand: 2 layers; queries 4 x 16, keys 2 x 16; per token and layer 32 x (2 x 64 + 2 x 32 + 3 x 48) + 64 x 10.
+    assert forward_flops(architecture, 10) == 2 * 10 * (2 * (32 * (128 + 64 + 144) + 64 * 10) + 32 * 64)
+
+
+def test_micro_batches_of_equal_work() -> None:
+    """One long sample weighs as much as many short ones of as many tokens do not."""
+    lengths = [80, 10, 10, 10, 10, 10, 10, 10, 10]
+    work = [length**2 for length in lengths]
+    rule = PackingRule(max_tokens=100, ranks=2, balance=True)
+    by_tokens, by_work = micro_batches(lengths, rule), micro_batches(lengths, rule, work)
+    assert sorted(index for rank in by_work for members in rank for index in members) == list(range(9))
+    assert [len(members) for rank in by_work for members in rank] == [1, 8]
+    heaviest = [max(sum(work[i] for b in rank for i in b) for rank in dealt) for dealt in (by_work, by_tokens)]
+    assert heaviest[0] < heaviest[1]
+    assert micro_batches([], rule, []) == micro_batches([], rule)
+
+
+def test_schedules_over_the_run(tiny: Path, trainer: Trainer) -> None:
+    rising = {"start_weight_decay": 0.0, "end_weight_decay": 0.1, "weight_decay_incr_style": "linear"}
+    with trainer(tiny, lr_warmup_fraction=0.5, lr_decay_iters=4, megatron=rising) as rank:
+        rates, decays = [], []
+        for step in range(4):
+            decays.append(rank.trainee.optimizer.param_groups[0]["weight_decay"])
+            rates.append(rank.train(make_batch(step)).metrics["lr"])
+    assert rates == pytest.approx([0.0, 0.5e-3, 1e-3, 1e-3])
+    assert decays == pytest.approx([0.0, 0.025, 0.05, 0.075])
+    with (
+        pytest.raises(InvalidValue, match="weight-decay-incr-style"),
+        trainer(tiny, megatron={"start_weight_decay": 0.0, "end_weight_decay": 0.1}),
+    ):
+        pass
+
+
+def test_a_padded_vocabulary_is_the_checkpoints_or_none(tiny: Path, trainer: Trainer) -> None:
+    with trainer(tiny, megatron={"padded_vocab_size": VOCAB}):
+        pass
+    with (
+        pytest.raises(CheckpointMismatch, match="padded-vocab-size"),
+        trainer(tiny, megatron={"padded_vocab_size": 65}),
+    ):
+        pass

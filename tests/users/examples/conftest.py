@@ -1,0 +1,3 @@
+from tests.users.examples.stage import stage
+
+__all__ = ["stage"]

@@ -1,0 +1,10 @@
+"""--rollout-data-postprocess-path: halves the advantages of the step."""
+
+from __future__ import annotations
+
+from called import note
+
+
+def halved(args, rollout_id, rollout_data) -> None:
+    note("halved", rollout_id=rollout_id, columns=sorted(rollout_data))
+    rollout_data["advantages"] = [one / 2 for one in rollout_data["advantages"]]
