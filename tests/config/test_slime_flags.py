@@ -85,11 +85,12 @@ READ_INSIDE = {
     "custom_config_path": "its contents are custom_config",
     "dump_details": "`derive` makes two paths of it",
     "eval_config": "its contents are eval_sets",
+    "eval_function_path": "`EvalSettings.own_function` says it",
     "max_turns": "user's generate functions find it on args",
     **dict.fromkeys(
         (
             *("eval_sets", "eval_input_key", "eval_label_key", "eval_tool_key", "eval_temperature", "eval_top_p"),
-            *("eval_top_k", "eval_max_response_len", "eval_min_new_tokens"),
+            *("eval_top_k", "eval_max_response_len"),
         ),
         "`EvalSettings` makes the settings of each data set of them",
     ),
