@@ -198,7 +198,7 @@ def numbered(ran: Ran) -> None:
     """The prompts of the user's source."""
     prompts = [one for one in ran.of(PromptSubmitted) if one.purpose is Purpose.TRAIN]
     assert [one.metadata["number"] for one in prompts] == list(range(len(prompts)))
-    assert all(one.source.path == "prompts.Numbered" for one in prompts)
+    assert all(one.source.path == "numbered.Numbered" for one in prompts)
 
 
 def named(ran: Ran) -> None:
@@ -251,7 +251,7 @@ CASES = [
          ("init", "stand_still"), stood_still),
     Case("before log-probs", f"{LEVEL} --custom-megatron-before-log-prob-hook-path before_log_prob.look",
          ("look",), scored_before),
-    Case("data source", "--data-source-path prompts.Numbered", ("Numbered", "get_samples"), numbered),
+    Case("data source", "--data-source-path numbered.Numbered", ("Numbered", "get_samples"), numbered),
     Case("data source that names", f"--data-source-path named_source.TwoKinds {KEEP}", (), named),
     Case("buffer filter", "--buffer-filter-path buffer_filter.hardest", ("hardest",), drawn_again, archive=True),
 ]  # fmt: skip
