@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
@@ -17,9 +18,10 @@ from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.step_samples import StepSamples
 from actors.trainer.ranks import rendezvous_address
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.participant import Participant
-from slime_events.core.run.process_environment import rank_environment
+from slime_events.core.run.process_environment import rank_environment, rank_secrets
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.run_reader import open_run
 from slime_events.core.state.keeper import StateKeeper
@@ -144,6 +146,7 @@ class TrainerActor:
         from actors.trainer.trainer import Trainer, TrainerPlan
 
         begun = time.perf_counter()
+        os.environ.update(rank_secrets(settings.trainer))
         async with join_run(address, "trainer") as worker:
             ranks = RayRanks(peers, settings.debug.save_debug_train_data)
             imported = time.perf_counter()
@@ -168,11 +171,12 @@ class RankActor:
         setup_logging(f"trainer-rank{rank}", Path(folder) / "logs")
         self._rank: Any = None
 
-    def start(self, *args: Any) -> None:
-        """Build this rank and meet the others. args: of `TrainerRank`."""
+    def start(self, trainer: TrainerSettings, *args: Any) -> None:
+        """Build this rank and meet the others. args: the others of `TrainerRank`."""
+        os.environ.update(rank_secrets(trainer))
         from actors.megatron.rank import TrainerRank
 
-        self._rank = TrainerRank(*args)
+        self._rank = TrainerRank(trainer, *args)
 
     def call(self, method: str, *args: Any) -> None:
         """This rank's part of a collective call."""

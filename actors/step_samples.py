@@ -158,5 +158,7 @@ class StepSamples:
         sample.reward = detail or reward.value
         sample.tokens = [*self._fetch(trajectory.prompt).tolist(), *trajectory.tokens.tolist()]
         sample.rollout_log_probs = trajectory.log_probs.tolist()
+        if reward.teacher_log_probs is not None:
+            sample.teacher_log_probs = self._fetch(reward.teacher_log_probs).tolist()
         sample.loss_mask = [1] * trajectory.length if mask is None else mask.tolist()
         return sample

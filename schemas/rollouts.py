@@ -129,6 +129,9 @@ class RolloutProgressed(Event, frozen=True, kw_only=True, tag="rollout.progresse
     The chunk holds response tokens [start, start + n). tokens: int32 [n]; log_probs: float32 [n], of logits /
     temperature; spans: weight versions over the chunk, in response positions. turn: of a rollout that has turns, the
     one it belongs to; positions are then those of the turn's tokens.
+
+    kept, kept_log_probs: where top-p or top-k leaves a part of the vocabulary, for training: which ids each token was
+    drawn from (int8, as in `slime_events/core/kept_tokens.py`), and its log-prob (float32 [n]) among these.
     """
 
     sample: str
@@ -139,6 +142,8 @@ class RolloutProgressed(Event, frozen=True, kw_only=True, tag="rollout.progresse
     spans: tuple[WeightSpan, ...]
     engine: str
     turn: int | None = None
+    kept: Array | None = None
+    kept_log_probs: Array | None = None
 
     def identity(self) -> tuple[str | int, ...]:
         # With its content: chunks of two engines at the same start are one event only where they are equal.
@@ -164,7 +169,8 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     origin: of a recorded rollout. It is stored whole too, with the digest that it had; spans have the versions that its
     weights count as in this run (`CommonVersion`), engine is the worker that read it.
 
-    place: as requested. calls: of a sample that a rollout function returned, the generations that its tokens are of.
+    place: as requested. kept, kept_log_probs: of `tokens`, as in a chunk.
+    calls: of a sample that a rollout function returned, the generations that its tokens are of.
     meta: of a call, what the engine said beside the rest.
     """
 
@@ -191,6 +197,8 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     origin: Origin | None = None
     attributes: dict[str, Any] = {}
     place: Place | None = None
+    kept: Array | None = None
+    kept_log_probs: Array | None = None
     calls: tuple[str, ...] = ()
     meta: dict[str, Any] = {}
 

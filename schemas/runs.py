@@ -30,7 +30,8 @@ class Branched(msgspec.Struct, frozen=True, kw_only=True):
     """Where a run branches off: at weight `version` of another run, whose log up to `position` is this run's past too.
 
     run: the parent's name; where: what it is opened with (the path of its folder, or the URL of its archive).
-    weights_digest, optimizer_digest: of the trainer at that version; no optimizer_digest: the optimizer begins anew.
+    weights_digest, optimizer_digest, critic_digest: of the trainer at that version; no optimizer_digest: the optimizer
+    begins anew, and a critic too.
     cursors: by source, the first prompt that the parent had not finished: this run draws from there. passed: by source,
     later prompts that the parent had trained or rejected already; they are not drawn again.
     follows: this run generates nothing; its batches are of the parent's rollouts, also of those after `position`.
@@ -49,6 +50,7 @@ class Branched(msgspec.Struct, frozen=True, kw_only=True):
     follows: bool = False
     changes: BlobRef | None = None
     draws: tuple[DrawnBefore, ...] | msgspec.UnsetType = msgspec.UNSET
+    critic_digest: str = ""
 
 
 class _AboutTheRun:

@@ -24,6 +24,8 @@ class StepCommitted(Event, frozen=True, kw_only=True, tag="step.committed"):
     metrics: losses, norms, log-prob differences, by name. seconds: of the parts, by name. functions: the user's own
     functions that had a part in it, sha256 (hex) of their source by the setting that names them. models: those that
     gave log-probs beside the policy (`reference`, `teacher`), digest of their weights (storage/digests.py) by name.
+    critic_digest: of the critic's weights and its optimizer's state after the step; empty without a critic, and as
+    the optimizer's.
     """
 
     step: int
@@ -38,3 +40,4 @@ class StepCommitted(Event, frozen=True, kw_only=True, tag="step.committed"):
     seconds: dict[str, float] = {}
     functions: dict[str, str] = {}
     models: dict[str, str] = {}
+    critic_digest: str = ""

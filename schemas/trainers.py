@@ -32,8 +32,8 @@ class TrainerRestored(Event, frozen=True, kw_only=True, tag="trainer.restored"):
     came out with other weights or another optimizer state than committed. weights: always exact; where training came
     to others, they were loaded from their files. distance: of those others from the committed, the largest of all
     steps; None where no weights differed or none could be compared. optimizer: approximate where its state is not the
-    committed one; optimizer_digest: sha256 (hex) of the state that it goes on with, empty where none was committed.
-    seconds: of loading and training again.
+    committed one, or a critic's is not; optimizer_digest, critic_digest: sha256 (hex) of the states that it goes on
+    with, empty where none was committed. seconds: of loading and training again.
 
     With an approximate optimizer the next version is still made of exactly these weights, but training the steps
     again from an earlier checkpoint does not come to it.
@@ -49,5 +49,6 @@ class TrainerRestored(Event, frozen=True, kw_only=True, tag="trainer.restored"):
     distance: WeightsDistance | None = None
     optimizer_digest: str = ""
     seconds: float = 0.0
+    critic_digest: str = ""
 
     IDENTITY = ("version", "trainer")

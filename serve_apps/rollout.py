@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from schemas.arrays import pack, pack_log_probs, pack_tokens, unpack
+from schemas.arrays import Array, pack, pack_log_probs, pack_tokens, unpack
 from schemas.errors import EngineError, StorageError
 from schemas.event import Event
 from schemas.prompts import PromptSubmitted
@@ -29,6 +29,7 @@ from schemas.rollouts import (
 )
 from schemas.subjects import about
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
+from slime_events.core.kept_tokens import pack_kept
 from slime_events.core.trajectory import Trajectory, content_digest, mask_older_versions, merge_spans
 from storage.log import EventLog
 
@@ -75,6 +76,7 @@ class Rollout:
     def chunk(self) -> RolloutProgressed:
         """The new tokens as an event. Call `appended` once it is in the log."""
         tokens, log_probs, spans = self._new()
+        kept, kept_log_probs = self._kept()
         return RolloutProgressed(
             sample=self.request.sample,
             attempt=self.request.attempt,
@@ -83,11 +85,14 @@ class Rollout:
             log_probs=pack_log_probs(log_probs),
             spans=merge_spans((), spans),
             engine=self.engine,
+            kept=kept,
+            kept_log_probs=kept_log_probs,
         )
 
     def end(self, stop: StopReason, text: str) -> RolloutCompleted:
         """The whole response, with the tokens that no chunk holds yet."""
         tokens, log_probs, spans = self._new()
+        kept, kept_log_probs = self._kept()
         whole = np.concatenate([self.known.tokens, tokens])
         spans = merge_spans(self.known.spans, spans)
         mask = mask_older_versions(spans, len(whole)) if self.request.mask_older else None
@@ -108,6 +113,8 @@ class Rollout:
             loss_mask=None if mask is None else pack(mask, "int8"),
             timings=self.timings(),
             place=self.request.place,
+            kept=kept,
+            kept_log_probs=kept_log_probs,
         )
 
     def timings(self) -> Timings:
@@ -130,6 +137,14 @@ class Rollout:
         self.known.position = position
         self.new, self.new_length = [], 0
         self.appended_at = time.perf_counter()
+
+    def _kept(self) -> tuple[Array | None, Array | None]:
+        """Of the new tokens, where the engine says it."""
+        if not self.new or any(len(delta.kept_counts) != len(delta.tokens) for delta in self.new):
+            return None, None
+        counts, ids = (np.concatenate([getattr(one, name) for one in self.new]) for name in ("kept_counts", "kept"))
+        log_probs = np.concatenate([delta.kept_log_probs for delta in self.new])
+        return pack(pack_kept(counts, ids), "int8"), pack_log_probs(log_probs)
 
     def _new(self) -> tuple[Tokens, LogProbs, tuple[WeightSpan, ...]]:
         tokens = np.concatenate([np.zeros(0, np.int32), *(delta.tokens for delta in self.new)])

@@ -40,7 +40,7 @@ from schemas.rollouts import (
     StopReason,
 )
 from schemas.subjects import about, everything_about, of_type
-from serve_apps.engine.engine import Engine, GenerateRequest
+from serve_apps.engine.engine import Engine, GenerateRequest, narrows
 from serve_apps.engine_weights import Claim, EngineWeights
 from serve_apps.generate.custom import CustomGenerate
 from serve_apps.rollout import ChunkRule, Prompts, Rollout, RolloutContext, stream
@@ -289,8 +289,9 @@ class RolloutWorker:
         last = None
         if not context.is_suspended():
             asked, prompt = rollout.request, self._context.fetch(rollout.request.prompt)
-            resume, payload = rollout.known.tokens, asked.payload
-            request = GenerateRequest(context.rid, prompt, asked.sampling, asked.seed, resume, payload)
+            keeps = asked.purpose is Purpose.TRAIN and narrows(asked.sampling)
+            known = rollout.known.tokens
+            request = GenerateRequest(context.rid, prompt, asked.sampling, asked.seed, known, asked.payload, keeps)
             last = await stream(context, request, rollout, lambda chunk: context.append([chunk]))
         if last is None:
             await context.append([rollout.suspended()])

@@ -29,9 +29,7 @@ PLAIN_BASES = {"ABC", "Enum", "Exception", "Generic", "IntEnum", "NamedTuple", "
 """Bases from outside that call no method of a class by a name of their own."""
 MOST_OF_ITSELF = 10
 """Uses of a name within its own definition, at most: of a name with more the definition is not looked through."""
-AWAITED = {
-    "slime_events.algorithms.value_model",
-}
+AWAITED: set[str] = set()
 """Modules that say `AWAITS`."""
 FOR_TESTS = {
     "storage.memory_log": "the reference: defines what every log does, and is what the others are tested against",

@@ -67,8 +67,7 @@ def standing(flag: str) -> Standing:
     """What a flag comes to here. Raises KeyError for one that no table has."""
     if flag in honoured():
         (known, *_) = honoured()[flag]
-        refused = [f"`{value}` is refused: {why}" for (one, value), why in tables.NOT_YET_VALUES.items() if one == flag]
-        note = "; ".join([*refused, NEEDS_GPU.get(flag, "")]).strip("; ")
+        note = NEEDS_GPU.get(flag, "")
         ours = "off" if known.type.switch and known.default in (False, True) else _shown(known.default)
         return Standing(Status.NEEDS_GPU if flag in NEEDS_GPU else Status.WORKS, ours, note)
     if flag in OLDER_FLAGS:
@@ -148,7 +147,10 @@ follows the device, and not the number of GPUs):"""
 _CLASSIC = """\
 A launch script's `MODEL_ARGS` have names of Megatron-LM that are no fields of megatron-core. They are known here. What
 describes the architecture is compared with the checkpoint's `config.json`, before anything starts; a difference ends
-the command. Every field of megatron-core's configurations is a flag too, by its own name."""
+the command. Every field of megatron-core's configurations is a flag too, by its own name.
+
+The trainer runs tensor and data parallelism of dense Qwen and Llama models: `--pipeline-model-parallel-size` or
+`--context-parallel-size` above 1, or a checkpoint of another architecture, ends the command before anything starts."""
 
 _OUTRO = """\
 ## SGLang and its router

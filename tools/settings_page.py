@@ -99,7 +99,6 @@ def _other_flags() -> str:
     inert += [(f"`{prefix}*`", reason) for prefix, reason in tables.INERT_PREFIXES.items()]
     only = [(f"`{flag}`", f"`{value}`", reason) for flag, (value, reason) in tables.ONLY_VALUE.items()]
     not_yet = [(f"`{flag}`", needs) for flag, needs in tables.NOT_YET.items()]
-    not_yet += [(f"`{flag} {value}`", needs) for (flag, value), needs in tables.NOT_YET_VALUES.items()]
     ours = [(f"`--sglang-{name.replace('_', '-')}`", use) for name, use in tables.SGLANG_OURS.items()]
     older = "These other names are taken for what they mean here: " + ", ".join(f"`{flag}`" for flag in OLDER_FLAGS)
     return "\n".join([

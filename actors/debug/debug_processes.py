@@ -124,6 +124,10 @@ class UntrainedRanks(Ranks):
         """There is none."""
         return DIGEST
 
+    async def critic_digest(self) -> str:
+        """There is none."""
+        return ""
+
 
 class LoaderActor:
     """In place of engines and graders."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from schemas.errors import CheckpointMismatch
+from schemas.errors import CheckpointMismatch, ImpossibleCombination
+from slime_events.core.config.trainer import TrainerSettings
 
 FAMILIES = {"Qwen3ForCausalLM": "qwen3", "Qwen2ForCausalLM": "qwen2", "LlamaForCausalLM": "llama"}
 SAME_NAMES = (
@@ -106,6 +107,21 @@ class Architecture:
                 "model flags disagree with the checkpoint's config.json: " + "; ".join(wrong) + ". Leave them out or "
                 "give the checkpoint that they describe"
             )
+
+    def check_parallelism(self, settings: TrainerSettings) -> None:
+        """ImpossibleCombination where the model cannot be cut over ranks as the settings have it."""
+        ranks = settings.tensor_model_parallel_size
+        if settings.pipeline_model_parallel_size > 1 or settings.context_parallel_size > 1:
+            raise ImpossibleCombination(
+                "the trainer runs tensor and data parallelism: set pipeline-model-parallel-size and "
+                "context-parallel-size to 1"
+            )
+        for name in ("vocab_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"):
+            size = getattr(self, name)
+            if size % ranks:
+                raise ImpossibleCombination(
+                    f"{name} {size} of the checkpoint cannot be cut over tensor-model-parallel-size {ranks}"
+                )
 
     def as_flags(self) -> dict[str, Any]:
         """Megatron's architecture flags by name with the values that this architecture has."""

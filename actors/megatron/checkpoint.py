@@ -22,11 +22,14 @@ from torch.distributed.checkpoint.state_dict_saver import save as write_state
 
 from actors.megatron.cpu import stand_in
 from actors.megatron.optimizer import follow_weights
-from actors.megatron.trainee import Trainee
+from actors.megatron.trainee import Critic, Trainee
 from schemas.errors import CheckpointMismatch, TrainerError
+from slime_events.core.config.trainer import TrainerSettings
 from storage.object_store import fsync
 
 MARK = "trainer.json"
+CRITIC = "critic"
+"""Folder in a checkpoint that holds a critic, where there is one."""
 
 
 class InProcessWriter(TorchDistSaveShardedStrategy):  # type: ignore[misc]  # Megatron's class is not typed
@@ -60,12 +63,12 @@ def save(trainee: Trainee, folder: str | Path) -> None:
     partial = target.with_name(f".{target.name}.partial")
     if trainee.place.rank == 0:
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        (partial / CRITIC if trainee.critic else partial).mkdir(parents=True)
     dist.barrier()
-    with stand_in():
-        by_layer = _is_partly_frozen(trainee)
-        state = _state(trainee, loading=False, by_layer=by_layer)
-        dist_checkpointing.save(state, str(partial), sharded_strategy=InProcessWriter("torch_dist", 1))
+    by_layer = _is_partly_frozen(trainee)
+    _save(trainee, partial, by_layer=by_layer)
+    if trainee.critic is not None:
+        _save(trainee.critic, partial / CRITIC, by_layer=False)
     dist.barrier()
     if trainee.place.rank == 0:
         mark = {
@@ -82,55 +85,85 @@ def save(trainee: Trainee, folder: str | Path) -> None:
     dist.barrier()
 
 
-def load(trainee: Trainee, folder: str | Path, *, optimizer: bool = True) -> None:
+def load(trainee: Trainee, folder: str | Path, *, optimizer: bool = True, with_critic: bool = True) -> None:
     """Restore a checkpoint; collective. On the topology that saved it, training goes on bit for bit. optimizer: with
     the state of optimizer and schedule; else its weights alone, under those that are there.
 
-    Raises CheckpointMismatch for a folder that is no complete checkpoint or is one of another model.
+    A critic that the checkpoint does not have stays as it is; with_critic: one that it has is loaded. Raises
+    CheckpointMismatch for a folder that is no complete checkpoint or is one of another model.
     """
+    by_layer = _mark(folder).get("by_layer", False)
+    _load(trainee, Path(folder), trainee.settings, optimizer=optimizer, by_layer=by_layer)
+    if with_critic and trainee.critic is not None and (Path(folder) / CRITIC).is_dir():
+        load_critic(trainee, folder, optimizer=optimizer)
+
+
+def load_critic(trainee: Trainee, folder: str | Path, *, optimizer: bool) -> None:
+    """Restore the critic of a checkpoint alone; collective. Raises CheckpointMismatch where there is none."""
+    _mark(folder)
+    if not (Path(folder) / CRITIC).is_dir():
+        raise CheckpointMismatch(f"{folder} holds no critic: give --critic-load a checkpoint of a run that had one")
+    if trainee.critic is not None:
+        _load(trainee.critic, Path(folder) / CRITIC, trainee.settings, optimizer=optimizer, by_layer=False)
+
+
+def _mark(folder: str | Path) -> dict[str, Any]:
     if not Path(folder).is_dir():
         raise CheckpointMismatch(f"{folder} is not there: it was removed (--keep-checkpoints), or never written")
     if not is_checkpoint(folder):
         raise CheckpointMismatch(
             f"{folder} is no complete trainer checkpoint ({MARK} is missing): remove it, and an older one is taken"
         )
+    try:
+        mark: dict[str, Any] = json.loads((Path(folder) / MARK).read_text())
+    except ValueError as error:
+        raise CheckpointMismatch(f"{folder} does not fit the model: {error}") from error
+    return mark
+
+
+def _save(part: Trainee | Critic, folder: Path, *, by_layer: bool) -> None:
+    with stand_in():
+        state = _state(part, loading=False, by_layer=by_layer)
+        dist_checkpointing.save(state, str(folder), sharded_strategy=InProcessWriter("torch_dist", 1))
+
+
+def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings, *, optimizer: bool, by_layer: bool) -> None:
     with stand_in():
         try:
-            mark = json.loads((Path(folder) / MARK).read_text())
-            wanted = _state(trainee, loading=True, by_layer=mark.get("by_layer", False))
+            wanted = _state(part, loading=True, by_layer=by_layer)
             state = dist_checkpointing.load(wanted if optimizer else {"model": wanted["model"]}, str(folder))
         except CheckpointException as error:  # of torch: some ranks' errors in one
             reasons = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items()))
             raise CheckpointMismatch(f"{folder} does not fit the model: {reasons}") from error
         except (CheckpointingException, KeyError, ValueError) as error:
             raise CheckpointMismatch(f"{folder} does not fit the model: {error}") from error
-        trainee.model.module.load_state_dict(state["model"])
+        part.model.module.load_state_dict(state["model"])
         if not optimizer:
-            follow_weights(trainee.optimizer)
+            follow_weights(part.optimizer)
             return
-        if trainee.settings.optimizer == "adam":
+        if settings.optimizer == "adam":
             # Megatron leaves the common step count out while it is 0.
             inner = state["optimizer"].get("optimizer", state["optimizer"])
             inner["state"].setdefault("common_step", torch.zeros(()))
         # What a group has from the settings: learning rates, betas, weight decay.
         own = [
             {name: value for name, value in group.items() if name not in ("params", "step")}
-            for group in trainee.optimizer.param_groups
+            for group in part.optimizer.param_groups
         ]
-        trainee.optimizer.load_state_dict(state["optimizer"])
-        for group, rates in zip(trainee.optimizer.param_groups, own, strict=True):
+        part.optimizer.load_state_dict(state["optimizer"])
+        for group, rates in zip(part.optimizer.param_groups, own, strict=True):
             group |= rates
     # The settings of this run rule rates and schedule; the checkpoint says only how far they are. A branch may have
     # others than the run that saved it.
-    trainee.scheduler.num_steps = 0
-    trainee.scheduler.step(state["scheduler"]["num_steps"])
+    part.scheduler.num_steps = 0
+    part.scheduler.step(state["scheduler"]["num_steps"])
 
 
 def _is_partly_frozen(trainee: Trainee) -> bool:
     return not all(parameter.requires_grad for parameter in trainee.model.parameters())
 
 
-def _state(trainee: Trainee, *, loading: bool, by_layer: bool) -> dict[str, Any]:
+def _state(part: Trainee | Critic, *, loading: bool, by_layer: bool) -> dict[str, Any]:
     """by_layer: each layer's tensors have names of their own. Else those of all layers are one tensor, of which the
     optimizer's state has to have all layers.
     """
@@ -140,9 +173,9 @@ def _state(trainee: Trainee, *, loading: bool, by_layer: bool) -> dict[str, Any]
         "chained_optim_avoid_prefix": True,
         "non_homogeneous_layers": by_layer,
     }
-    model = trainee.model.module.sharded_state_dict(metadata=metadata)
+    model = part.model.module.sharded_state_dict(metadata=metadata)
     return {
         "model": model,
-        "optimizer": trainee.optimizer.sharded_state_dict(model, is_loading=loading, metadata=metadata),
-        "scheduler": trainee.scheduler.state_dict(),
+        "optimizer": part.optimizer.sharded_state_dict(model, is_loading=loading, metadata=metadata),
+        "scheduler": part.scheduler.state_dict(),
     }

@@ -17,13 +17,17 @@ from torch.utils.checkpoint import checkpoint
 from actors.megatron.attention import PackedSequences
 from slime_events.core.train_batch import TrainSample
 
+NEVER = -1e9
+"""A logit of probability 0, of which every product is finite."""
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
     """Samples end to end in one sequence without padding.
 
     token_ids, position_ids: int64 [1, tokens]. targets: int64 [response tokens], and packed.rows the positions that
-    predict them. responses: response tokens of each sample.
+    predict them. responses: response tokens of each sample. kept: int64 [2, any], places among the targets with ids
+    that their tokens were drawn from; a place without any was drawn from all. None where all places were.
     """
 
     token_ids: Tensor
@@ -31,6 +35,7 @@ class MicroBatch:
     packed: PackedSequences
     targets: Tensor
     responses: list[int]
+    kept: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,47 @@ def pack(samples: Sequence[TrainSample], device: torch.device, *, multiple_of: i
     on_device = [torch.from_numpy(array).to(device) for array in (tokens, positions, rows, tokens[rows + 1])]
     token_ids, position_ids, packed_rows, targets = on_device
     packed = PackedSequences.of(lengths, packed_rows, device)
-    return MicroBatch(token_ids[None], position_ids[None], packed, targets, responses)
+    return MicroBatch(token_ids[None], position_ids[None], packed, targets, responses, _kept(samples, device))
+
+
+def _kept(samples: Sequence[TrainSample], device: torch.device) -> Tensor | None:
+    parts, begin = [], 0
+    for sample in samples:
+        for part in sample.kept:
+            places, ids = part.unpack()
+            parts.append(np.stack([places + begin, ids]))
+        begin += sample.response_length
+    return torch.from_numpy(np.concatenate(parts, axis=1)).to(device) if parts else None
+
+
+def _kept_of(kept: Tensor | None, begin: int, count: int) -> Tensor | None:
+    """Those of `count` places from one on, counted from there; None where these places kept all."""
+    if kept is None:
+        return None
+    there = kept[:, (kept[0] >= begin) & (kept[0] < begin + count)]
+    return torch.stack([there[0] - begin, there[1]]) if there.numel() else None
+
+
+def only_kept(logits: Tensor, targets: Tensor, kept: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Logits [rows, vocabulary / ranks of the group] of which only the kept ids of a row have probability, and its
+    target. targets: int64 [rows]; kept: see `MicroBatch`.
+    """
+    width, rows = logits.size(-1), torch.arange(len(targets), device=logits.device)
+    chosen = torch.ones(len(targets), dtype=torch.bool, device=logits.device)
+    chosen[kept[0]] = False
+    stays = chosen.unsqueeze(1).repeat(1, width)
+    for places, ids in ((kept[0], kept[1]), (rows, targets)):
+        local = ids - group.rank() * width
+        mine = (local >= 0) & (local < width)
+        stays[places[mine], local[mine]] = True
+    return logits.masked_fill(~stays, NEVER)
+
+
+def response_outputs(model: torch.nn.Module, batch: MicroBatch) -> Tensor:
+    """What the model says at the positions that predict a response token, [response tokens, outputs of this rank]."""
+    outputs: Tensor = model(batch.token_ids, batch.position_ids, None, packed_seq_params=batch.packed).squeeze(0)
+    rows = batch.packed.rows
+    return outputs if rows is None or len(outputs) == len(batch.targets) else outputs.index_select(0, rows)
 
 
 def response_log_probs(
@@ -74,13 +119,12 @@ def response_log_probs(
     memory: LogitMemory = LogitMemory(),
 ) -> tuple[list[Tensor], list[Tensor]]:
     """(log-probs, entropy) of each sample's response, float32 [response] each, of logits / temperature, in nats."""
-    logits = model(batch.token_ids, batch.position_ids, None, packed_seq_params=batch.packed).squeeze(0)
-    if len(logits) != len(batch.targets):
-        logits = logits.index_select(0, batch.packed.rows)
+    logits = response_outputs(model, batch)
     rows = memory.chunk if memory.chunk > 0 else len(logits)
-    parts = []
+    parts, begin = [], 0
     for some, targets in zip(torch.split(logits, rows), torch.split(batch.targets, rows), strict=True):
-        given = (some, targets, group, temperature, entropy_gradient)
+        given = (some, targets, group, temperature, entropy_gradient, _kept_of(batch.kept, begin, len(targets)))
+        begin += len(targets)
         if memory.recompute and torch.is_grad_enabled():
             parts.append(checkpoint(_tempered, *given, use_reentrant=False, preserve_rng_state=False))
         else:
@@ -90,10 +134,17 @@ def response_log_probs(
 
 
 def _tempered(
-    logits: Tensor, targets: Tensor, group: dist.ProcessGroup, temperature: float, entropy_gradient: bool
+    logits: Tensor,
+    targets: Tensor,
+    group: dist.ProcessGroup,
+    temperature: float,
+    entropy_gradient: bool,
+    kept: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     if temperature != 1.0:
         logits = logits / temperature
+    if kept is not None:
+        logits = only_kept(logits, targets, kept, group)
     return log_probs_and_entropy(logits, targets, group, entropy_gradient=entropy_gradient)
 
 

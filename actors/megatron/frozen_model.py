@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core.transformer.transformer_config import TransformerConfig
 
 from actors.megatron.architecture import Architecture, check_vocabulary
 from actors.megatron.model import build_model, transformer_config
@@ -41,15 +40,12 @@ class FrozenModel:
 
     @classmethod
     def load(
-        cls,
-        folder: str,
-        architecture: Architecture,
-        config: TransformerConfig,
-        device: torch.device,
-        group: dist.ProcessGroup,
+        cls, folder: str, architecture: Architecture, model: torch.nn.Module, group: dist.ProcessGroup
     ) -> FrozenModel:
-        """Of a Hugging Face folder; collective in the tensor parallel group. Raises CheckpointMismatch."""
-        found = cls(architecture, build_model(architecture, config, device).requires_grad_(False), group)
+        """The weights of a Hugging Face folder in a new model; collective in the tensor parallel group. Raises
+        CheckpointMismatch.
+        """
+        found = cls(architecture, model.requires_grad_(False), group)
         found._fill(folder)
         return found
 
@@ -73,26 +69,27 @@ class FrozenModel:
 
 def load_frozen(
     policy: Architecture,
+    build: Callable[[], torch.nn.Module],
     settings: TrainerSettings,
     algorithm: AlgorithmSettings,
     flags: Mapping[str, Any],
     device: torch.device,
     group: dist.ProcessGroup,
 ) -> dict[str, FrozenModel]:
-    """The models that the settings want log-probs of, by name. flags: Megatron's of the policy, sorted.
+    """The models that the settings want log-probs of, by name. build: makes another model like the policy. flags:
+    Megatron's of the policy, sorted.
 
     Raises CheckpointMismatch, ConfigError for a folder that does not fit itself, the policy or the ranks.
     """
     found, base, teacher = dict[str, FrozenModel](), settings.hf_checkpoint, settings.opd_teacher_load
     if estimator_of(algorithm).needs_reference(algorithm):
-        config = transformer_config(policy, settings, flags)
-        found[REFERENCE] = FrozenModel.load(settings.ref_load or base, policy, config, device, group)
+        found[REFERENCE] = FrozenModel.load(settings.ref_load or base, policy, build(), group)
     if algorithm.use_opd and teacher is not None:
         check_vocabulary(base, teacher)
         architecture = Architecture.read(teacher)
         config = transformer_config(architecture, settings, flags)
-        found[TEACHER] = FrozenModel.load(teacher, architecture, config, device, group)
+        model = build_model(architecture, config, device)
+        found[TEACHER] = FrozenModel.load(teacher, architecture, model, group)
     if algorithm.keep_old_actor:
-        config = transformer_config(policy, settings, flags)
-        found[OLD_ACTOR] = FrozenModel(policy, build_model(policy, config, device).requires_grad_(False), group)
+        found[OLD_ACTOR] = FrozenModel(policy, build().requires_grad_(False), group)
     return found

@@ -3,6 +3,7 @@
 import importlib.util
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,9 +21,11 @@ from torch import Tensor
 from actors.megatron.architecture import SAME_NAMES, Architecture
 from actors.megatron.attention import PackedAttention, PackedSequences
 from actors.megatron.cpu import on_cpu, stand_in
+from actors.megatron.own_model import WANTED, Building, check_parameters, own_model
 from actors.megatron.weights import model_rules, named_parameters
-from schemas.errors import ImpossibleCombination, InvalidValue
+from schemas.errors import InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
+from slime_events.plugins.trainer_points import UserFunction
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +48,9 @@ def transformer_config(
     architecture: Architecture, settings: TrainerSettings, flags: Mapping[str, Any]
 ) -> TransformerConfig:
     """Megatron's TransformerConfig; `flags` are its fields as the user gave them and win over our defaults."""
-    _check_parallelism(architecture, settings)
+    architecture.check_parallelism(settings)
+    if settings.sequence_parallel and not has_transformer_engine():
+        logger.warning("sequence-parallel has no effect without CUDA and Transformer Engine")
     dtype = torch.bfloat16 if settings.bf16 else torch.float32
     ranks = settings.tensor_model_parallel_size
     defaults = {
@@ -80,56 +85,62 @@ def transformer_config(
         raise InvalidValue(f"Megatron refuses these settings: {error}") from error
 
 
-def _check_parallelism(architecture: Architecture, settings: TrainerSettings) -> None:
-    ranks = settings.tensor_model_parallel_size
-    if settings.pipeline_model_parallel_size > 1 or settings.context_parallel_size > 1:
-        raise ImpossibleCombination(
-            "the trainer runs tensor and data parallelism: set pipeline-model-parallel-size and "
-            "context-parallel-size to 1"
-        )
-    if settings.sequence_parallel and not has_transformer_engine():
-        logger.warning("sequence-parallel has no effect without CUDA and Transformer Engine")
-    for name in ("vocab_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"):
-        size = getattr(architecture, name)
-        if size % ranks:
-            raise ImpossibleCombination(
-                f"{name} {size} of the checkpoint cannot be cut over tensor-model-parallel-size {ranks}"
-            )
-
-
 def has_transformer_engine() -> bool:
     """Whether layers are built from Transformer Engine: on CUDA, where it is installed."""
     return not on_cpu() and importlib.util.find_spec("transformer_engine") is not None
 
 
-def build_model(architecture: Architecture, config: TransformerConfig, device: torch.device) -> torch.nn.Module:
+def build_model(
+    architecture: Architecture,
+    config: TransformerConfig,
+    device: torch.device,
+    own: UserFunction | None = None,
+    args: Any = None,
+    *,
+    kind: type[PolicyModel] = PolicyModel,
+) -> torch.nn.Module:
     """An uninitialised model on `device`, this tensor parallel rank's part, in bf16 behind Float16Module if so set.
 
-    Of Transformer Engine's layers where there are any, else of Megatron's own with `PackedAttention`.
+    Of Transformer Engine's layers where there are any, else of Megatron's own with `PackedAttention`; or what the
+    user's function builds, which sees `args`. Raises PlugPointError for one whose parameters are not the checkpoint's.
     """
+    usual = partial(_usual_model, architecture, config, kind)
+    with stand_in():
+        model: torch.nn.Module = usual() if own is None else own_model(own, Building(args, config, usual))
+        if type(model) is GPTModel:
+            model.__class__ = PolicyModel
+        model = model.to(device)
+        # Say which parameters are cut over ranks, as Megatron's initialisation does on the way: without it the gradient
+        # norm would count only one rank's part of them.
+        try:
+            rules = model_rules(model, architecture)
+        except KeyError as error:
+            if own is None:
+                raise
+            raise own.refuse(model, f"{WANTED}: the checkpoint has nothing for its parameter {error}") from None
+        if own is not None:
+            check_parameters(own, model, rules, config.tensor_model_parallel_size)
+        for name, parameter in named_parameters(model):
+            if rules[name].cut is not None and not hasattr(parameter, "tensor_model_parallel"):
+                set_tensor_model_parallel_attributes(parameter, is_parallel=True, dim=rules[name].cut, stride=1)
+        return Float16Module(config, model) if config.bf16 else model
+
+
+def _usual_model(architecture: Architecture, config: TransformerConfig, kind: type[PolicyModel]) -> PolicyModel:
     if has_transformer_engine():
         spec = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=architecture.qk_layernorm)
     else:
         spec = get_gpt_layer_local_spec(qk_layernorm=architecture.qk_layernorm, normalization="RMSNorm")
         spec.submodules.self_attention.submodules.core_attention = PackedAttention
-    with stand_in():
-        model: torch.nn.Module = PolicyModel(
-            config=config,
-            transformer_layer_spec=spec,
-            vocab_size=architecture.vocab_size,
-            max_sequence_length=architecture.max_position_embeddings,
-            position_embedding_type="rope",
-            rotary_base=architecture.rotary_base,
-            rope_scaling=architecture.rope_scaling_factor is not None,
-            rope_scaling_factor=architecture.rope_scaling_factor or 8.0,
-            share_embeddings_and_output_weights=architecture.tied,
-            parallel_output=True,
-        )
-        model = model.to(device)
-        # Say which parameters are cut over ranks, as Megatron's initialisation does on the way: without it the gradient
-        # norm would count only one rank's part of them.
-        rules = model_rules(model, architecture)
-        for name, parameter in named_parameters(model):
-            if rules[name].cut is not None and not hasattr(parameter, "tensor_model_parallel"):
-                set_tensor_model_parallel_attributes(parameter, is_parallel=True, dim=rules[name].cut, stride=1)
-        return Float16Module(config, model) if config.bf16 else model
+    return kind(
+        config=config,
+        transformer_layer_spec=spec,
+        vocab_size=architecture.vocab_size,
+        max_sequence_length=architecture.max_position_embeddings,
+        position_embedding_type="rope",
+        rotary_base=architecture.rotary_base,
+        rope_scaling=architecture.rope_scaling_factor is not None,
+        rope_scaling_factor=architecture.rope_scaling_factor or 8.0,
+        share_embeddings_and_output_weights=architecture.tied,
+        parallel_output=True,
+    )

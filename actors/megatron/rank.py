@@ -13,10 +13,11 @@ import actors.megatron.import_core  # noqa: F401
 from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu
+from actors.megatron.critic import build_critic
 from actors.megatron.flags import sort_flags
 from actors.megatron.frozen import freeze
 from actors.megatron.frozen_model import REFERENCE, load_frozen
-from actors.megatron.model import build_model, transformer_config
+from actors.megatron.model import build_model, has_transformer_engine, transformer_config
 from actors.megatron.optimizer import (
     build_optimizer,
     build_scheduler,
@@ -24,17 +25,25 @@ from actors.megatron.optimizer import (
     forget_moments,
     wrap_data_parallel,
 )
+from actors.megatron.own_model import args_of
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee, join, leave
-from actors.megatron.weights import export_hf_weights, load_hf_weights, optimizer_digest, tensor_bytes
+from actors.megatron.weights import (
+    export_hf_weights,
+    load_hf_weights,
+    named_parameters,
+    optimizer_digest,
+    tensor_bytes,
+)
 from schemas.errors import TrainerError
+from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.past_versions import OLD_ACTOR, old_actor
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.trainer_points import IN_STEPS, INIT, WRITTEN, RunEngines, TrainerFunctions
+from slime_events.plugins.trainer_points import IN_STEPS, INIT, MODEL, WRITTEN, RunEngines, TrainerFunctions
 from storage.weights.store import TensorBytes
 
 
@@ -86,18 +95,29 @@ class TrainerRank:
         settings, architecture, group = self._settings, self._architecture, self.place.tensor
         load, base = settings.load, settings.hf_checkpoint
         saved = load if load and checkpoint.is_checkpoint(load) else None
-        policy = build_model(architecture, self._config, self.place.device)
+        policy = self._build()
         load_hf_weights(policy, architecture, base if saved else load or base, group)
         freeze(policy, settings)
-        frozen = load_frozen(architecture, settings, self._algorithm, self._flags.transformer, self.place.device, group)
+        how = (settings, self._algorithm, self._flags.transformer, self.place.device, group)
+        frozen = load_frozen(architecture, self._build, *how)
         model = wrap_data_parallel(policy, self._config, self._flags)
         optimizer = build_optimizer(model, settings, self._flags)
         scheduler = build_scheduler(optimizer, settings, self._flags.scheduler)
-        self.trainee = Trainee(
-            architecture, settings, self._algorithm, self.place, model, frozen, optimizer, scheduler, self._functions
-        )
+        critic = None
+        if estimator_of(self._algorithm).needs_values:
+            critic = build_critic(architecture, self._config, settings, self._flags, self.place)
+        about = (architecture, settings, self._algorithm, self.place)
+        self.trainee = Trainee(*about, model, frozen, optimizer, scheduler, self._functions, critic)
         if saved:
-            checkpoint.load(self.trainee, saved, optimizer=settings.load_optim)
+            with_critic = settings.critic_load is None
+            checkpoint.load(self.trainee, saved, optimizer=settings.load_optim, with_critic=with_critic)
+        if critic and settings.critic_load and checkpoint.is_checkpoint(settings.critic_load):
+            checkpoint.load_critic(self.trainee, settings.critic_load, optimizer=settings.load_optim)
+
+    def _build(self) -> torch.nn.Module:
+        """A model without weights, of the checkpoint's architecture."""
+        shown = args_of(self._architecture, vars(self._functions.args), local=not has_transformer_engine())
+        return build_model(self._architecture, self._config, self.place.device, self._functions.at(MODEL), shown)
 
     def train(self, batch: TrainBatch, dump: str | None = None) -> StepResult:
         """All optimizer steps of one rollout step. dump: the file that what went into it is written to. Raises
@@ -107,13 +127,18 @@ class TrainerRank:
         step = RolloutStep(self.trainee, batch)
         if self._settings.reset_optimizer_states:
             forget_moments(self.trainee.optimizer)
+            if self.trainee.critic is not None:
+                forget_moments(self.trainee.critic.optimizer)
         metrics = step.run()
         if dump is not None:
             save_train_dump(step, batch, dump)
+        digests = "", ""
         with step.metrics.timed("digest"):
-            digest = self.optimizer_digest() if self._settings.hashes_optimizer(batch.step + 1) else ""
+            if self._settings.hashes_optimizer(batch.step + 1):
+                digests = self.optimizer_digest(), self.critic_digest()
         seconds = {"seconds_digest": step.metrics.seconds["digest"]}
-        return StepResult(metrics | seconds, digest, self._functions.digests(*IN_STEPS), models)
+        optimizer, critic = digests
+        return StepResult(metrics | seconds, optimizer, self._functions.digests(*IN_STEPS), models, critic)
 
     def _other_models(self, batch: TrainBatch) -> dict[str, str]:
         """Let the reference be what it is at this step; the digests of all models that the step asks, by name."""
@@ -127,7 +152,17 @@ class TrainerRank:
 
     def optimizer_digest(self) -> str:
         """Hex sha256 of the optimizer state, of each rank's in rank order where there are several."""
-        mine = optimizer_digest(self.trainee.optimizer)
+        return self._of_all_ranks(optimizer_digest(self.trainee.optimizer))
+
+    def critic_digest(self) -> str:
+        """The same of the critic's weights and of its optimizer's state; empty where there is no critic."""
+        critic = self.trainee.critic
+        if critic is None:
+            return ""
+        weights = ((name, parameter.detach()) for name, parameter in named_parameters(critic.model))
+        return self._of_all_ranks(optimizer_digest(critic.optimizer, *weights))
+
+    def _of_all_ranks(self, mine: str) -> str:
         if self.place.world_size == 1:
             return mine
         everyone = [mine] * self.place.world_size
@@ -157,7 +192,7 @@ class TrainerRank:
         return self._functions.digests(WRITTEN)
 
     def save_checkpoint(self, folder: str | Path) -> None:
-        """Write model, optimizer and schedule to a new folder that appears only when it is complete."""
+        """Write model, optimizer, schedule and any critic to a new folder that appears only when it is complete."""
         checkpoint.save(self.trainee, folder)
 
     def load_checkpoint(self, folder: str | Path) -> None:

@@ -1,20 +1,18 @@
 """`RolloutStep`: one batch through the trainer, from rewards to updated weights."""
 
-import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
-from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
 
-from actors.megatron.cpu import stand_in
+from actors.megatron.critic_step import CriticStep, Targets
 from actors.megatron.data_split import check_samples, rollout_denominators
 from actors.megatron.frozen_model import REFERENCE
 from actors.megatron.scores import Scores, known_or_own
-from actors.megatron.step_metrics import OffPolicyMetrics, StepMetrics
+from actors.megatron.step_metrics import OVER_THE_STEP, OffPolicyMetrics, StepMetrics
 from actors.megatron.trainee import Trainee
+from actors.megatron.update import update
 from actors.megatron.user_functions import (
     columns,
     on_device,
@@ -49,8 +47,9 @@ class RolloutStep:
     optimizer step forward and backward over this rank's micro batches, sum of the gradients over ranks, update.
 
     By index into the batch, where there are any: log-probs of the `reference` and the `teacher`, `old` ones that were
-    scored, and those that a pass saw `before` the update; `advantages` and `returns` by token; `entropies` that were
-    scored; by name, what a user's function `left` beside them. `micro_batches`: of each optimizer step, this rank's.
+    scored, and those that a pass saw `before` the update; `advantages`, `returns` and a critic's `values` by token;
+    `entropies` that were scored; by name, what a user's function `left` beside them. `micro_batches`: of each optimizer
+    step, this rank's.
     """
 
     def __init__(self, trainee: Trainee, batch: TrainBatch) -> None:
@@ -90,21 +89,29 @@ class RolloutStep:
         self.scores = Scores(trainee, batch, self.kept, self.entropies)
         self.moving: dict[int, bool] = {}
         self.micro_batches: list[list[list[int]]] = []
+        self.values: dict[int, Tensor] = {}
+        self.critic: CriticStep | None = None
+        if trainee.critic is not None:
+            dealt = [self._deal(step.indices) for step in self.steps]
+            self.critic = CriticStep(trainee, trainee.critic, batch.samples, dealt)
 
     def run(self) -> dict[str, float]:
         """Train; the metrics of the step."""
         with self.metrics.timed("scoring"):
             self._prepare()
+        of_critic = self._train_critic(self.critic) if self.critic is not None else {}
         grad_norms = []
         rate = 0.0
-        for number, step in enumerate(self.steps):
+        for number, step in enumerate(self.steps if self.trains_policy else ()):
             rate = self.trainee.optimizer.param_groups[0]["lr"]
             grad_norms.append(self._optimizer_step(number, step))
         self.metrics.counts["samples_passed"] = len(self.passes)
         metrics = self.metrics.means(sum(map(self._weight_of_step, self.steps)), self.trainee.place.data)
-        metrics |= {
-            "grad_norm": sum(grad_norms) / len(grad_norms),
-            "lr": rate,
+        if self.trains_policy:
+            metrics |= {"grad_norm": sum(grad_norms) / len(grad_norms), "lr": rate}
+        else:
+            metrics = {name: value for name, value in metrics.items() if name not in OVER_THE_STEP}
+        metrics |= of_critic | {
             "optimizer_steps": len(self.steps),
             "samples": len(self.kept),
             "samples_left_over": len(self.samples) - len(self.kept),
@@ -116,8 +123,20 @@ class RolloutStep:
             metrics |= self.off_policy.figures(self.trainee.place.data)
         return metrics
 
+    @property
+    def trains_policy(self) -> bool:
+        """Whether the step moves the weights, and not a critic alone."""
+        return self.critic is None or self.step >= self.trainee.algorithm.num_critic_only_steps
+
+    def _train_critic(self, critic: CriticStep) -> dict[str, float]:
+        targets = Targets(self.values, self.returns, self.advantages, self.masks, self.denominators)
+        with self.metrics.timed("critic"):
+            return critic.train(targets, [self._weight_of_step(step) for step in self.steps], self.metrics)
+
     def passing(self, indices: Sequence[int]) -> list[int]:
         """The samples among `indices` that can move the weights, of all ranks."""
+        if not self.trains_policy:
+            return []
         algorithm, settings = self.trainee.algorithm, self.trainee.settings
         every = algorithm.entropy_coef != 0 or (algorithm.use_kl_loss and algorithm.kl_loss_coef != 0)
         every = every or not self._advantage_is_all
@@ -162,6 +181,8 @@ class RolloutStep:
                 self.old = self.scores.shared(self.scores.old(mine))
             if algorithm.use_opd:
                 self._ask_teacher(mine)
+        if self.critic is not None:
+            self.values = self.scores.shared(self.critic.values())
         if has_advantages:
             self._compute_advantages(own)
         if postprocess is not None:
@@ -193,15 +214,15 @@ class RolloutStep:
         references = [self.reference[index] for index in self.kept] if algorithm.kl_coef != 0 else None
         teachers = [self.teacher[index] for index in self.kept] if algorithm.use_opd else None
         if own is None:
-            advantages = compute_advantages(
+            advantages, returns = compute_advantages(
                 torch.tensor([self.samples[index].reward for index in self.kept], device=self.trainee.place.device),
                 before,
                 references,
                 masks,
                 algorithm,
+                values=[self.values[index] for index in self.kept] if self.critic is not None else None,
                 teacher_log_probs=teachers,
             )
-            returns = advantages
         else:
             data = self._rollout_data() | {"kl": token_kls(before, references, masks, algorithm)}
             advantages, returns = own_advantages(own, self.trainee.functions.args, data)
@@ -246,6 +267,7 @@ class RolloutStep:
             "teacher_log_probs": self.teacher,
             "advantages": self.advantages,
             "returns": self.returns,
+            "values": self.values,
             "entropy": self.entropies or {},
         }
         known = self.left | {name: by_index for name, by_index in known.items() if by_index}
@@ -273,35 +295,21 @@ class RolloutStep:
     def _optimizer_step(self, number: int, step: OptimizerStep) -> float:
         """One update; the norm of the gradient before clipping."""
         trainee = self.trainee
-        with self.metrics.timed("forward_backward"):
-            trainee.model.zero_grad_buffer()
-            trainee.optimizer.zero_grad()
-            about = (self.step, number, [trainee.model], trainee.optimizer, trainee.scheduler)
-            trainee.functions.notify(BEFORE_TRAIN_STEP, *about)
-            batches = self.micro_batches[number]
-            for place, members in enumerate(batches):
-                last = place == len(batches) - 1
-                with nullcontext() if last else trainee.model.no_sync():
-                    self._forward_backward(members, first=number == 0, divisor=self._weight_of_step(step))
-        with self.metrics.timed("gradients"):
-            if not batches and trainee.model.ddp_config.overlap_grad_reduce:
-                trainee.model.start_grad_sync()  # else the last backward pass starts it
-            finalize_model_grads([trainee.model])
-        with self.metrics.timed("optimizer"), stand_in():
-            _, norm, _ = trainee.optimizer.step()
-        if norm is None or not math.isfinite(norm):
-            raise TrainerError(
-                f"gradient norm {norm} in optimizer step {number + 1} of {len(self.steps)}: these weights are lost. "
-                "Go on from the last checkpoint; look at train_rollout_logprob_abs_diff and the learning rate"
-            )
-        trainee.scheduler.step(1)
-        return float(norm)
+        about = (self.step, number, [trainee.model], trainee.optimizer, trainee.scheduler)
+        return update(
+            trainee,
+            self.micro_batches[number],
+            lambda members: self._loss(members, first=number == 0) / self._weight_of_step(step),
+            what=f"optimizer step {number + 1} of {len(self.steps)}",
+            timed=self.metrics.timed,
+            before=lambda: trainee.functions.notify(BEFORE_TRAIN_STEP, *about),
+        )
 
-    def _forward_backward(self, members: list[int], *, first: bool, divisor: float) -> None:
+    def _loss(self, members: list[int], *, first: bool) -> Tensor:
         by_type = {"policy_loss": self._policy_loss, "sft_loss": self._sft_loss, "custom_loss": self._own_loss}
         loss, figures = by_type[self.trainee.algorithm.loss_type](members, first)
-        self.trainee.optimizer.scale_loss(loss / divisor).backward()
         self.metrics.add(figures, sum(map(self._weight, members)))
+        return loss
 
     def _sft_loss(self, members: list[int], first: bool) -> tuple[Tensor, dict[str, Tensor]]:
         trainee = self.trainee

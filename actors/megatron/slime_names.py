@@ -14,7 +14,7 @@ from actors.megatron.user_functions import sum_of_sample_mean
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.algorithms.estimators.gspo import gspo_kl
 from slime_events.algorithms.objective import opsm_mask, policy_objective, token_weights
-from slime_events.algorithms.segments import Segments
+from slime_events.algorithms.segments import Segments, gae
 from slime_events.core.config.algorithm import AlgorithmSettings
 
 Reduce = Callable[[Tensor], Tensor]
@@ -187,6 +187,14 @@ def _advantages(
 ) -> list[Tensor]:
     segments = Segments.of(loss_masks)
     return segments.split(estimator_of(settings).advantage(rewards, torch.cat(list(kl)), segments, settings))
+
+
+def get_advantages_and_returns(
+    total_len: int, response_len: int, values: Tensor, rewards: Tensor, gamma: float, lambd: float
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantages and returns of one sample's values and token rewards, [response] each."""
+    advantages = gae(rewards.unsqueeze(0), values.unsqueeze(0), gamma, lambd).squeeze(0)
+    return advantages, advantages + values
 
 
 def compute_gspo_kl(

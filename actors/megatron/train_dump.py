@@ -53,6 +53,8 @@ def _shard(step: RolloutStep) -> dict[str, Any]:
     where = {index: place for place, index in enumerate(mine)}
     columns = {"log_probs": step.old | step.before, "ref_log_probs": step.reference, "advantages": step.advantages}
     columns["teacher_log_probs"] = step.teacher
+    if step.critic is not None:
+        columns |= {"values": step.values, "returns": step.returns}
     return {
         "rank": step.trainee.place.rank,
         "data_parallel_rank": data.rank(),

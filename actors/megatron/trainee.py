@@ -107,9 +107,18 @@ def leave() -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Critic:
+    """A value model in training (actors/megatron/critic.py). All three are Megatron's."""
+
+    model: DistributedDataParallel
+    optimizer: Any
+    scheduler: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Trainee:
-    """Model, optimizer and schedule are Megatron's. frozen: other models that are asked for log-probs, by name.
-    functions: the user's.
+    """Model, optimizer and schedule are Megatron's. frozen: other models that are asked for log-probs, by name. critic:
+    there where the estimator needs values. functions: the user's.
     """
 
     architecture: Architecture
@@ -121,6 +130,7 @@ class Trainee:
     optimizer: Any
     scheduler: Any
     functions: TrainerFunctions
+    critic: Critic | None = None
 
     def split(
         self, samples: Sequence[TrainSample], indices: Sequence[int], ranks: int = 1, *, scoring: bool = False

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,10 @@ def layer_rules(arch: Architecture, layer: int) -> dict[str, Rule]:
     return rules
 
 
+VALUE_BIAS = "output_layer.bias"
+"""A critic's alone: no language model of `Architecture` has one."""
+
+
 def model_rules(model: torch.nn.Module, arch: Architecture) -> dict[str, Rule]:
     """Rule of every parameter that the model has, in the model's order."""
     table = (arch.vocab_size, arch.hidden_size)
@@ -103,7 +108,11 @@ def model_rules(model: torch.nn.Module, arch: Architecture) -> dict[str, Rule]:
     }
     for layer in range(arch.num_layers):
         rules |= layer_rules(arch, layer)
-    return {name: rules[name] for name, _ in named_parameters(model)}
+    names = [name for name, _ in named_parameters(model)]
+    if VALUE_BIAS in names:
+        rules["output_layer.weight"] = Rule(("score.weight",), ((1, arch.hidden_size),))
+        rules[VALUE_BIAS] = Rule(("score.bias",), ((1,),))
+    return {name: rules[name] for name in names}
 
 
 def named_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
@@ -114,18 +123,26 @@ def named_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Par
 
 @torch.no_grad()
 def load_hf_weights(model: torch.nn.Module, arch: Architecture, folder: str | Path, group: dist.ProcessGroup) -> None:
-    """Fill the model from a Hugging Face folder of safetensors, each rank of `group` with its slice.
+    """Fill the model from a Hugging Face folder of safetensors, each rank of `group` with its slice. A critic's head
+    stays as it is where the folder has none.
 
     Raises CheckpointMismatch for a missing, unexpected or wrongly shaped tensor, before anything is changed.
     """
     rules = model_rules(model, arch)
     with ExitStack() as files:
         tensors = _open_folder(Path(folder), files)
+        if VALUE_BIAS in rules:
+            rules = {name: rule for name, rule in rules.items() if not _is_headless(rule, tensors)}
         _check_tensors(tensors, rules, arch, str(folder))
         for name, parameter in named_parameters(model):
-            rule = rules[name]
+            if (rule := rules.get(name)) is None:
+                continue
             whole = [tensors[hf_name].get_tensor(hf_name) for hf_name in rule.names]
             parameter.copy_(rule.merge(whole, group.rank(), group.size()))
+
+
+def _is_headless(rule: Rule, tensors: Mapping[str, Any]) -> bool:
+    return rule.names[0].startswith("score.") and rule.names[0] not in tensors
 
 
 def export_hf_weights(
@@ -209,12 +226,13 @@ def digest_tensors(named: Iterable[tuple[str, Tensor]]) -> dict[str, TensorDiges
     return tensor_digests((name, (dtype, shape, memoryview(data))) for name, dtype, shape, data in stored)
 
 
-def optimizer_digest(optimizer: Any) -> str:
+def optimizer_digest(optimizer: Any, *more: tuple[str, Tensor]) -> str:
     """Digest of a Megatron optimizer's state on this rank: moments, step counts, and float32 main weights if any.
 
-    Tensors are named by their place in the parameter groups, which is the same in every run of the same model.
+    Tensors are named by their place in the parameter groups, which is the same in every run of the same model. more:
+    tensors to digest with them, by name.
     """
-    return weights_digest(digest_tensors(_state_tensors(optimizer)))
+    return weights_digest(digest_tensors(chain(_state_tensors(optimizer), more)))
 
 
 def _state_tensors(optimizer: Any) -> Iterator[tuple[str, Tensor]]:

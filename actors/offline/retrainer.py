@@ -124,7 +124,7 @@ def same_digests(
     """
     committed = step.committed
     weights = keep.write(committed.version, tensors, committed.step).digest if keep else digest_of(tensors)
-    trained = training_differences(committed, Digests(weights, result.optimizer_digest))
+    trained = training_differences(committed, Digests(weights, result.optimizer_digest, result.critic_digest))
     if trained:  # equal bits need no reason
         trained = part_differences(committed, result.functions, result.models) + trained
     differences = step.differences + trained
@@ -244,7 +244,8 @@ async def ranks_at(
         )
     if version > begun:
         return chain.trained.committed[version]
-    return Digests(digest_of(await ranks.export_weights()), await ranks.optimizer_digest())
+    weights = digest_of(await ranks.export_weights())
+    return Digests(weights, await ranks.optimizer_digest(), await ranks.critic_digest())
 
 
 def past_versions(opened: OpenedRun, chain: Chain) -> AbstractAsyncContextManager[RetrainedVersions]:
@@ -286,7 +287,7 @@ def _by_weights(trained: TrainingState) -> TrainingState:
     """Checkpoints that their weights alone vouch for: on another topology the optimizer's digest differs."""
     committed = {version: Digests(digests.weights, "") for version, digests in trained.committed.items()}
     saved = {
-        version: structs.replace(one, optimizer_digest="")
+        version: structs.replace(one, optimizer_digest="", critic_digest="")
         for version, one in trained.saved.items()
         if trained.matches(one)
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 from actors.trainer.ranks import Ranks
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import CheckpointMismatch, TrainerError
-from slime_events.loop.training.training_state import TrainingState
+from slime_events.loop.training.training_state import Digests, TrainingState, digests_of
 from storage.weights.store import digest_of
 
 log = logging.getLogger(__name__)
@@ -75,17 +75,23 @@ async def restore(
             log.info("restored from the checkpoint of version %d", version)
             return version
         log.warning("the checkpoint of version %d is passed over: %s", version, reason)
+    if touched:  # a critic that the beginning does not have is as it was built
+        await ranks.reset()
     if trained.is_branch:
-        weights, optimizer = trained.committed[trained.first]
+        weights, optimizer, critic = trained.committed[trained.first]
         folder = folders.of(trained.first)
-        saved = CheckpointSaved(version=trained.first, url=folder, weights_digest=weights, optimizer_digest=optimizer)
+        saved = CheckpointSaved(
+            version=trained.first,
+            url=folder,
+            weights_digest=weights,
+            optimizer_digest=optimizer,
+            critic_digest=critic,
+        )
         if reason := await _load(ranks, saved, folder):
             raise TrainerError(
                 f"the run branches off from version {trained.first}, and that is not to be had: {reason}. Remove "
                 f"{folder}, and `slime-events resume` makes it again from the run that it branched off from"
             )
-    elif touched:
-        await ranks.reset()
     return trained.first
 
 
@@ -98,9 +104,7 @@ async def _load(ranks: Ranks, saved: CheckpointSaved, folder: str) -> str | None
     weights = await asyncio.to_thread(digest_of, await ranks.export_weights())
     # None of an optimizer that a branch begins anew, which no run has had before, and with --optimizer-digest off.
     optimizer = await ranks.optimizer_digest() if saved.optimizer_digest else ""
-    if (weights, optimizer) == (saved.weights_digest, saved.optimizer_digest):
-        return None
-    return (
-        f"{folder} holds weights {weights} and optimizer state {optimizer}, saved were {saved.weights_digest} and "
-        f"{saved.optimizer_digest}"
-    )
+    # A branch may have no critic where its parent had one.
+    critic = (await ranks.critic_digest() if saved.critic_digest else "") or saved.critic_digest
+    found = Digests(weights, optimizer, critic)
+    return None if found == digests_of(saved) else f"{folder} holds {found}, saved were {digests_of(saved)}"

@@ -16,7 +16,7 @@ from typing import Any
 from actors.trainer.ranks import Ranks, collective, rendezvous_address
 from schemas.errors import RankLost, TrainerError
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, rank_variables
+from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, rank_secrets, rank_variables
 from slime_events.plugins.trainer_points import rank_args
 
 CLOSE_S = 10.0
@@ -117,7 +117,7 @@ async def local_ranks(settings: TrainSettings) -> AsyncIterator[LocalRanks]:
     and versions. Raises CheckpointMismatch, ConfigError, TrainerError as `TrainerRank`.
     """
     trainer, algorithm, world = settings.trainer, settings.algorithm, settings.trainer.world_size
-    environment = rank_variables(trainer)
+    environment = rank_variables(trainer) | rank_secrets(trainer)
     processes = [RankProcess(rank, environment) for rank in range(world)]
     try:
         ranks = LocalRanks(processes)

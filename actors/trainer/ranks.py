@@ -44,8 +44,12 @@ class Ranks:
         """sha256 hex over the state of all ranks' optimizers, as in a step's result."""
         return str(await self.everywhere("optimizer_digest"))
 
+    async def critic_digest(self) -> str:
+        """The same over all ranks' critics, weights and optimizers; empty without a critic."""
+        return str(await self.everywhere("critic_digest"))
+
     async def save_checkpoint(self, folder: str) -> None:
-        """Model, optimizer and scheduler of all ranks."""
+        """Model, optimizer and scheduler of all ranks, and those of a critic."""
         await self.everywhere("save_checkpoint", folder)
 
     async def load_checkpoint(self, folder: str) -> None:
@@ -64,9 +68,9 @@ class Ranks:
 
 
 async def train(ranks: Ranks, batch: TrainBatch) -> StepResult:
-    """One rollout step. An empty batch, which only a learner has, leaves weights, optimizer and schedule alone."""
+    """One rollout step. An empty batch, which only a learner has, leaves everything as it is."""
     if not batch.samples:
-        return StepResult({"samples": 0.0}, await ranks.optimizer_digest())
+        return StepResult({"samples": 0.0}, await ranks.optimizer_digest(), critic_digest=await ranks.critic_digest())
     return await ranks.train(batch)
 
 

@@ -50,7 +50,7 @@ class Restoration:
         saved, committed = self._trained.saved.get(self._first), self._trained.committed.get(self._first)
         self.digests = committed or self.digests
         if saved is not None and committed is not None:
-            self.digests = Digests(committed.weights, saved.optimizer_digest)
+            self.digests = Digests(committed.weights, saved.optimizer_digest, saved.critic_digest)
         return self._first
 
     async def train(self, committed: StepCommitted, batch: TrainBatch) -> None:
@@ -60,10 +60,13 @@ class Restoration:
         """
         result = await train(self._ranks, batch)
         tensors = await self._ranks.export_weights()
-        weights, optimizer = await asyncio.to_thread(digest_of, tensors), result.optimizer_digest
+        weights = await asyncio.to_thread(digest_of, tensors)
+        optimizer, critic = result.optimizer_digest, result.critic_digest
         if committed.optimizer_digest and not optimizer:  # the settings have changed since
             optimizer = await self._ranks.optimizer_digest()
-        self.digests = Digests(weights, optimizer)
+        if committed.critic_digest and not critic:
+            critic = await self._ranks.critic_digest()
+        self.digests = Digests(weights, optimizer, critic)
         self._retrained += 1
         different = training_differences(committed, self.digests)
         if not different:
@@ -78,7 +81,7 @@ class Restoration:
         self._differing += 1
         if weights != committed.weights_digest and await self._load(committed, tensors):
             optimizer = await self._ranks.optimizer_digest() if committed.optimizer_digest else ""
-            self.digests = Digests(committed.weights_digest, optimizer)
+            self.digests = Digests(committed.weights_digest, optimizer, critic)
 
     async def _load(self, committed: StepCommitted, tensors: list[TensorBytes]) -> bool:
         """Give the ranks the committed weights; False where their files are gone and nobody needs them."""
@@ -112,7 +115,7 @@ class Restoration:
     def event(self, trainer: str) -> TrainerRestored:
         """What is to be said of it, at the newest version."""
         version, apart = self._trained.version, self._furthest
-        is_exact = self.digests.optimizer == self._trained.committed[version].optimizer and (
+        is_exact = self.digests[1:] == self._trained.committed[version][1:] and (
             bool(self.digests.optimizer) or not self._differing
         )
         return TrainerRestored(
@@ -124,5 +127,6 @@ class Restoration:
             differing=self._differing,
             distance=WeightsDistance(max_abs=apart.max_abs, relative_l2=apart.relative_l2) if apart else None,
             optimizer_digest=self.digests.optimizer,
+            critic_digest=self.digests.critic,
             seconds=time.perf_counter() - self._begun,
         )

@@ -36,7 +36,7 @@ from slime_events.core.run.run_address import RunAddress
 from slime_events.core.train_batch import StoredVersion
 from slime_events.loop.training.past_versions import NO_PAST, PastVersions
 from slime_events.loop.training.pending_batches import PendingBatches
-from slime_events.loop.training.training_state import Digests, TrainingState, read_training_state
+from slime_events.loop.training.training_state import Digests, TrainingState, digests_of, read_training_state
 from storage.blobs import BlobStore
 from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, once
@@ -319,6 +319,7 @@ class Trainer:
             seconds=seconds,
             functions=result.functions,
             models=result.models,
+            critic_digest=result.critic_digest,
         )
         due = self.plan.publishes(version)
         published = [self._as_published(manifest)] if due else []
@@ -332,7 +333,7 @@ class Trainer:
             self._published = version
         self._version = version
         self._batches.forget(sealed.step)
-        await self._checkpoint(Digests(manifest.digest, result.optimizer_digest))
+        await self._checkpoint(digests_of(committed))
         await asyncio.to_thread(self._remove_old)
 
     def _remove_old(self) -> None:
@@ -361,6 +362,7 @@ class Trainer:
             url=folder,
             weights_digest=digests.weights,
             optimizer_digest=digests.optimizer,
+            critic_digest=digests.critic,
             seconds=time.perf_counter() - begun,
         )
         if self.plan.save_hf and version in self._store.versions():

@@ -35,7 +35,7 @@ class GenerateRequest:
     prompt, resume: int32 token ids; `resume` is the existing part of the response. sampling: of the whole response,
     so `max_new_tokens` counts the resumed tokens too. seed: any 63-bit number; on a deterministic engine it
     fixes, with the weights, every token by its absolute position, resumed or not. payload: other fields of SGLang's
-    /generate.
+    /generate. keeps: what top-p and top-k leave of the vocabulary is wanted.
     """
 
     rid: str
@@ -44,6 +44,7 @@ class GenerateRequest:
     seed: int
     resume: Tokens = field(default_factory=lambda: np.empty(0, np.int32))
     payload: dict[str, Any] = field(default_factory=dict)
+    keeps: bool = False
 
     @property
     def left(self) -> int:
@@ -59,6 +60,8 @@ class Delta:
     these tokens, in response positions (resumed tokens count). finish: set in the last delta only; then
     `text` is the whole response (resumed part included), decoded with special tokens kept or not as the sampling says.
     meta: the engine's `meta_info` in the last delta, where the request has a payload or ended by an unknown reason.
+    kept: where it was asked for, the ids that each token was drawn from, end to end and rising for each; kept_counts:
+    how many, int32 [n]; kept_log_probs: of the distribution over these, float32 [n].
     """
 
     tokens: Tokens
@@ -67,6 +70,14 @@ class Delta:
     finish: StopReason | None = None
     text: str | None = None
     meta: dict[str, Any] = field(default_factory=dict)
+    kept: Tokens = field(default_factory=lambda: np.empty(0, np.int32))
+    kept_counts: Tokens = field(default_factory=lambda: np.empty(0, np.int32))
+    kept_log_probs: LogProbs = field(default_factory=lambda: np.empty(0, np.float32))
+
+
+def narrows(sampling: Sampling) -> bool:
+    """Whether top-p or top-k leaves a part of the vocabulary out. Greedy decoding (temperature 0) draws nothing."""
+    return sampling.temperature > 0 and (sampling.top_p < 1.0 or sampling.top_k > 0)
 
 
 class Engine(Protocol):

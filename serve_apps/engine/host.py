@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ import numpy as np
 from schemas.references import expand_all
 from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engine import messages
-from serve_apps.engine.engine import Delta, GenerateRequest, sampling_params
+from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens, sampling_params
 from serve_apps.engine.engine_folder import ARGUMENTS, clean
 from serve_apps.engine.plugin import SWITCH
 from serve_apps.engine.template import Job, leave_template, runs
@@ -37,7 +37,8 @@ from slime_events.core.run.process_environment import GENERATES, yield_to_others
 from slime_events.plugins.rewards.outcome import plain
 
 KNOWN_REASONS = frozenset(StopReason)
-IN_DELTA = frozenset({"output_token_logprobs", "weight_versions"})
+KEPT, KEPT_LOG_PROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
+IN_DELTA = frozenset({"output_token_logprobs", "weight_versions", KEPT, KEPT_LOG_PROBS, f"{KEPT}_length"})
 """What of an answer's `meta_info` a delta has in other fields."""
 OWNER_CHECK_S = 0.5
 UNSCALED = (0.0, 1.0)
@@ -156,6 +157,7 @@ class Host:
             input_ids=request.prompt.tolist() + response,
             sampling_params=sampling_params(request.sampling) | rest,
             return_logprob=True,
+            return_sampling_mask=request.keeps,
             stream=True,
             rid=id,
             **request.payload,
@@ -209,7 +211,7 @@ class Host:
         self, id: str, request: GenerateRequest, meta: dict[str, Any], tokens: list[int], response: list[int]
     ) -> bool:
         """Send one step of a response and add it to `response`, the tokens before it. Returns whether it has ended."""
-        start, resumed = len(response), len(request.resume)
+        start, resumed, came = len(response), len(request.resume), len(tokens)
         log_probs = [pair[0] for pair in meta["output_token_logprobs"][-len(tokens) :]] if tokens else []
         reason = meta["finish_reason"]["type"] if meta["finish_reason"] else None
         finish = None if reason is None else StopReason(reason) if reason in KNOWN_REASONS else StopReason.STOP
@@ -227,7 +229,8 @@ class Host:
         text = None if finish is None else self._text(request, response)
         told = finish is not None and (request.payload or reason not in (*KNOWN_REASONS, None))
         said = {name: plain(value) for name, value in meta.items() if name not in IN_DELTA} if told else {}
-        delta = Delta(np.array(tokens, np.int32), np.array(log_probs, np.float32), spans, finish, text, said)
+        drawn_of = kept_tokens(meta, came, len(tokens)) if request.keeps and came else ()
+        delta = Delta(np.array(tokens, np.int32), np.array(log_probs, np.float32), spans, finish, text, said, *drawn_of)
         self.sender.send(messages.Piece(id, delta))
         return finish is not None
 
@@ -258,6 +261,13 @@ def end_tokens(manager: Any) -> frozenset[int]:
     tokenizer, model = manager.tokenizer, manager.model_config
     more = getattr(tokenizer, "additional_stop_token_ids", None) or ()
     return frozenset({tokenizer.eos_token_id, *(model.hf_eos_token_id or ()), *more} - {None})
+
+
+def kept_tokens(meta: Mapping[str, Any], came: int, count: int) -> tuple[Tokens, Tokens, LogProbs]:
+    """The last fields of a delta: of the first `count` of the `came` tokens that came last."""
+    ids = [np.sort(np.array(one, np.int32)) for one in meta[KEPT][-came:][:count]]
+    log_probs = np.array(meta[KEPT_LOG_PROBS][-came:][:count], np.float32)
+    return np.concatenate([np.empty(0, np.int32), *ids]), np.array(list(map(len, ids)), np.int32), log_probs
 
 
 def how_it_ended(

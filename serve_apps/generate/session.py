@@ -260,8 +260,6 @@ def read_sampling(given: Sampling, params: Mapping[str, Any]) -> tuple[Sampling,
             raise PlugPointError(f"sampling parameter {name} can only be {_ALLOWED[name]!r} here, not {value!r}")
     for name in own.keys() & {"stop", "stop_token_ids"}:
         own[name] = [own[name]] if isinstance(own[name], str) else list(own[name])
-    # What is as in the run is left to it: a value over JSON and its equal in Python are one request.
-    own = {name: value for name, value in own.items() if value != getattr(given, name)}
     try:
         sampling = msgspec.convert(msgspec.to_builtins(given) | own | {"more": more}, Sampling)
     except msgspec.ValidationError as error:

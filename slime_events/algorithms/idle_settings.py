@@ -1,4 +1,4 @@
-"""`idle_settings`: what of the algorithm's settings was given and is looked at by nothing, with the reason."""
+"""`idle_settings`: what of the settings of algorithm and critic was given and is looked at by nothing, and why."""
 
 from collections.abc import Iterator
 
@@ -7,21 +7,16 @@ from msgspec.structs import replace
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.trainer import TrainerSettings
 
 DEFAULTS = AlgorithmSettings()
 _OF_THE_POLICY_LOSS = (
     *("advantage_estimator", "eps_clip", "eps_clip_high", "eps_clip_c", "kl_coef", "kl_loss_type", "use_unbiased_kl"),
     *("gamma", "lambd", "normalize_advantages", "rewards_normalization", "grpo_std_normalization"),
-    *(
-        "use_rollout_logprobs",
-        "keep_old_actor",
-        "ref_update_interval",
-        "opd_kl_coef",
-        "tis_clip",
-        "tis_clip_low",
-        "opsm_delta",
-    ),
+    *("use_rollout_logprobs", "keep_old_actor", "ref_update_interval", "opd_kl_coef", "tis_clip", "tis_clip_low"),
+    *("opsm_delta", "value_clip", "num_critic_only_steps"),
 )
+_OF_A_CRITIC = ("critic_load", "critic_lr", "critic_lr_warmup_iters", "critic_num_nodes", "critic_num_gpus_per_node")
 
 
 def idle_settings(settings: TrainSettings) -> Iterator[str]:
@@ -30,7 +25,15 @@ def idle_settings(settings: TrainSettings) -> Iterator[str]:
     for names, reason in _idle(algorithm):
         given = [name for name in names if getattr(algorithm, name) != _default(name, settings)]
         if given:
-            yield f"{', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect: {reason}."
+            yield _sentence(given, reason)
+    default = TrainerSettings()
+    given = [name for name in _OF_A_CRITIC if getattr(settings.trainer, name) != getattr(default, name)]
+    if given and not estimator_of(algorithm).needs_values:
+        yield _sentence(given, f"advantage_estimator {algorithm.advantage_estimator} has no critic")
+
+
+def _sentence(names: list[str], reason: str) -> str:
+    return f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect: {reason}."
 
 
 def _default(name: str, settings: TrainSettings) -> object:
@@ -68,7 +71,7 @@ def _idle(settings: AlgorithmSettings) -> Iterator[tuple[tuple[str, ...], str]]:
 def _of_the_advantage(settings: AlgorithmSettings) -> Iterator[tuple[tuple[str, ...], str]]:
     name, estimator = settings.advantage_estimator, estimator_of(settings)
     if not estimator.needs_values:
-        yield ("lambd",), f"GAE needs a value model, and advantage_estimator {name} has none"
+        yield ("lambd", "value_clip", "num_critic_only_steps"), f"advantage_estimator {name} has no critic"
         if estimator.discount(settings) != settings.gamma:
             yield ("gamma",), f"advantage_estimator {name} does not discount"
     if not estimator.takes_kl:

@@ -91,3 +91,13 @@ def discounted_returns(rewards: Tensor, discount: float) -> Tensor:
         returns = torch.cat([returns[:, :-reach] + factor * returns[:, reach:], returns[:, -reach:]], dim=1)
         reach, factor = reach * 2, factor * factor
     return returns
+
+
+def gae(rewards: Tensor, values: Tensor, gamma: float, lambd: float) -> Tensor:
+    """Generalised advantage estimation (Schulman et al., 2016): advantages of token rewards and values.
+
+    All are [samples, tokens], zeros right of a sample's end. delta_t = r_t + gamma * V_{t+1} - V_t with V = 0 past the
+    end; A_t = sum of (gamma * lambd)^k * delta_{t+k}.
+    """
+    following = torch.cat([values[:, 1:], torch.zeros_like(values[:, :1])], dim=1)
+    return discounted_returns(rewards + gamma * following - values, gamma * lambd)

@@ -12,7 +12,7 @@ def registered() -> Registered:
     """The estimators, for whatever reads or shows settings."""
     return Registered(
         choices={("algorithm", "advantage_estimator"): tuple(ESTIMATORS)},
-        impossible=lambda settings: impossible_estimator(settings.algorithm),
+        impossible=impossible_estimator,
         idle=idle_settings,
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.rollouts import WeightSpan
+from slime_events.core.kept_tokens import KeptTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class TrainSample:
     shared by fan-out siblings; a step counts rollouts.
     oldest_version, newest_version: of the weights that made its tokens. reused: recorded by another run.
     teacher_log_probs: float32 [response], where its grader asked a teacher. spans: which version made which tokens.
+    kept: what top-p or top-k left of the vocabulary; there log-probs, the engine's too, are over that.
     """
 
     sample: str
@@ -39,6 +41,7 @@ class TrainSample:
     reused: bool = False
     teacher_log_probs: npt.NDArray[np.float32] | None = None
     spans: tuple[WeightSpan, ...] = ()
+    kept: tuple[KeptTokens, ...] = ()
 
     @property
     def total_length(self) -> int:
@@ -77,10 +80,12 @@ class TrainBatch:
 class StepResult:
     """metrics: by name, the same on every rank (seconds: the slowest rank's). optimizer_digest: of all ranks' state.
     functions: a user's own that had a part in it, sha256 of their source by the setting that names them. models: those
-    that gave log-probs beside the policy, digest of their weights by name.
+    that gave log-probs beside the policy, digest of their weights by name. critic_digest: of a critic's weights and its
+    optimizer's state.
     """
 
     metrics: dict[str, float]
     optimizer_digest: str
     functions: dict[str, str] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
+    critic_digest: str = ""

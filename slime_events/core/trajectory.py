@@ -22,6 +22,7 @@ from schemas.rollouts import (
     WeightSpan,
 )
 from schemas.subjects import about
+from slime_events.core.kept_tokens import KeptTokens
 from storage.log import Readable
 
 Fetch = Callable[[Array], npt.NDArray[Any]]
@@ -71,6 +72,7 @@ class Trajectory:
     reused: bool = False
     requested_prompt: Array | None = None
     prompt_text: str = ""
+    kept: list[KeptTokens] = field(default_factory=list, repr=False)
     teacher_log_probs: Array | None = None
     _tokens: _Growing = field(default_factory=lambda: _Growing(np.int32), repr=False)
     _log_probs: _Growing = field(default_factory=lambda: _Growing(np.float32), repr=False)
@@ -100,11 +102,13 @@ class Trajectory:
 
     def progress(self, event: RolloutProgressed, fetch: Fetch) -> None:
         """Append a chunk. Raises StorageError where it does not start at the end."""
+        self._keep(event, fetch)
         self.join(event.start, event.tokens, event.log_probs, fetch)
         self.spans = merge_spans(self.spans, event.spans)
 
     def complete(self, event: RolloutCompleted, fetch: Fetch) -> None:
         """Append the rest and complete the rollout."""
+        self._keep(event, fetch)
         self.join(event.start, event.tokens, event.log_probs, fetch)
         if self.length != event.length:
             raise StorageError(f"rollout {self.sample} says {event.length} tokens, the log holds {self.length}")
@@ -114,6 +118,10 @@ class Trajectory:
             self.loss_mask = fetch(event.loss_mask)
         if event.prompt is not None:
             self.requested_prompt, self.prompt, self.prompt_text = self.prompt, event.prompt, event.prompt_text
+
+    def _keep(self, event: RolloutProgressed | RolloutCompleted, fetch: Fetch) -> None:
+        if event.kept is not None and event.kept_log_probs is not None:
+            self.kept.append(KeptTokens(event.start, fetch(event.kept), fetch(event.kept_log_probs)))
 
     def join(self, start: int, tokens: Array, log_probs: Array, fetch: Fetch) -> None:
         """Append tokens. Raises StorageError where they do not start at the end."""

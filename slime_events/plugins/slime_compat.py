@@ -36,8 +36,8 @@ class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)
         if fullname not in SLIME_MODULES and fullname not in NOT_HERE:
             return None
-        root = sys.modules.get("slime")
-        if root is not None and getattr(root.__spec__, "loader", None) is not self:
+        root = sys.modules.get(fullname.partition(".")[0])
+        if root is not None and fullname.startswith("slime") and getattr(root.__spec__, "loader", None) is not self:
             return None
         if fullname in NOT_HERE:
             raise ModuleNotFoundError(f"{fullname} is not here: {NOT_HERE[fullname]}", name=fullname)

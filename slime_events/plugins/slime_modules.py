@@ -5,6 +5,7 @@ Targets are names only: a file that holds a reward beside its generate function 
 
 _GENERATE, _GRADERS, _PLUGINS = "serve_apps.generate", "slime_events.plugins.rewards", "slime_events.plugins"
 _HELPERS, _FILTERS, _LOSSES = f"{_GRADERS}.slime_helpers", f"{_PLUGINS}.filters", "actors.megatron.slime_names"
+_OWN_MODEL = "actors.megatron.own_model"
 _ALGORITHMS, _PROMPTS = "slime_events.algorithms", "slime_events.loop.prompts"
 
 
@@ -46,7 +47,7 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
         **_of(
             _LOSSES,
             "calculate_log_probs_and_entropy compute_entropy_from_logits compute_gspo_kl compute_log_probs "
-            "compute_opsm_mask get_grpo_returns get_reinforce_plus_plus_returns "
+            "compute_opsm_mask get_advantages_and_returns get_grpo_returns get_reinforce_plus_plus_returns "
             "get_reinforce_plus_plus_baseline_advantages",
         ),
         **_of(f"{_ALGORITHMS}.objective", compute_approx_kl="approx_kl"),
@@ -64,6 +65,10 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
     "slime.backends": {},
     "slime.backends.megatron_utils": {},
     "slime.backends.megatron_utils.cp_utils": _CP,
+    "slime.backends.megatron_utils.model_provider": _of(_OWN_MODEL, "get_model_provider_func"),
+    "megatron.training": _of(_OWN_MODEL, "get_args"),
+    "megatron.training.global_vars": _of(_OWN_MODEL, "get_args"),
+    "megatron.training.arguments": _of(_OWN_MODEL, "core_transformer_config_from_args"),
     "slime.backends.megatron_utils.loss": {
         **_of(_LOSSES, "get_log_probs_and_entropy get_responses policy_loss_function sft_loss_function"),
         **_of(f"{_ALGORITHMS}.mis", "icepop_function vanilla_tis_function"),
@@ -155,8 +160,8 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
 }
 
 NOT_HERE: dict[str, str] = {
-    "slime.agent": "chat endpoints for agents, their harnesses and sandboxes need a gateway, which is not built; a "
-    "generate function makes the turns of such an agent with session.generate(messages) and session.call(tool, ...)",
+    "slime.agent": "the gateway takes prompts, and has no chat endpoints for agents; a generate function makes the "
+    "turns of such an agent with session.generate(messages) and session.call(tool, ...)",
 }
 """Packages of slime's that are not here, and what does their work."""
 

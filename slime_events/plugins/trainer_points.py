@@ -10,7 +10,7 @@ from schemas.errors import PlugPointError, SlimeEventsError
 from slime_events.core.config.base import Settings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.loader import check_call, count_taken, digest_of, load_function, name_of, place_of
+from slime_events.plugins.loader import accepted, check_call, count_taken, digest_of, load_function, name_of, place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,13 @@ REDUCER = PlugPoint(
 )
 POST_PROCESS = PlugPoint("reward", "custom_reward_post_process_path", "(args, samples)", 2)
 INIT = PlugPoint("trainer", "custom_megatron_init_path", "(args)", 1)
+MODEL = PlugPoint(
+    "trainer",
+    "custom_model_provider_path",
+    "(pre_process, post_process, vp_stage=None)",
+    0,
+    ("pre_process", "post_process"),
+)
 BEFORE_LOG_PROB = PlugPoint("trainer", "custom_megatron_before_log_prob_hook_path", "(args, model, store_prefix)", 3)
 BEFORE_TRAIN_STEP = PlugPoint(
     "trainer",
@@ -64,7 +71,7 @@ BEFORE_TRAIN_STEP = PlugPoint(
     6,
 )
 WRITTEN = PlugPoint("trainer", "custom_update_weight_post_write_path", "(args, version_dir, rollout_engines)", 3)
-POINTS = (LOSS, ADVANTAGE, DATA, TIS, REDUCER, POST_PROCESS, INIT, BEFORE_LOG_PROB, BEFORE_TRAIN_STEP, WRITTEN)
+POINTS = (LOSS, ADVANTAGE, DATA, TIS, REDUCER, POST_PROCESS, INIT, MODEL, BEFORE_LOG_PROB, BEFORE_TRAIN_STEP, WRITTEN)
 IN_RANKS = tuple(point for point in POINTS if point is not POST_PROCESS)
 """Called by the trainer's ranks."""
 IN_STEPS = tuple(point for point in IN_RANKS if point is not WRITTEN)
@@ -100,6 +107,10 @@ class UserFunction:
             raise
         except Exception as error:
             raise PlugPointError(f"{self} raised {type(error).__name__}: {error}{place_of(error)}") from error
+
+    def accepts(self, name: str) -> bool:
+        """Whether it takes an argument of this name."""
+        return bool(accepted(self._function, [name]))
 
     def refuse(self, returned: object, wanted: str) -> PlugPointError:
         """The error for what it gave. wanted: what it has to give, in words."""

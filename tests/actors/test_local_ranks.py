@@ -15,7 +15,7 @@ from schemas.errors import CheckpointMismatch, InvalidValue, RankLost, TrainerEr
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.run.process_environment import rank_environment, rank_variables
+from slime_events.core.run.process_environment import rank_environment, rank_secrets, rank_variables
 from storage.cancellation import end_all
 
 
@@ -121,12 +121,14 @@ def test_the_users_variables_are_of_ranks_alone_and_decide(monkeypatch: pytest.M
     trainer = parse_train([*words, "--train-env-vars", given]).settings.trainer
     assert "hf_secret" not in str(trainer.train_env_vars)
     variables = rank_variables(trainer, {"NCCL_ALGO": "Tree"})
-    assert (variables["NCCL_ALGO"], variables["HF_TOKEN"], variables["A"]) == ("Ring", "hf_secret", "b")
+    assert (variables["NCCL_ALGO"], variables["A"]) == ("Ring", "b")
+    assert "HF_TOKEN" not in variables
+    assert rank_secrets(trainer) == {"HF_TOKEN": "hf_secret"}
     with pytest.raises(InvalidValue, match="train_env_vars"):
         parse_train([*words, "--train-env-vars", '{"A": 1}'])
     monkeypatch.delenv(trainer.train_env_vars["HF_TOKEN"].strip("${}"))
     with pytest.raises(InvalidValue, match="not set"):
-        rank_variables(trainer, {})
+        rank_secrets(trainer)
 
 
 async def test_an_interrupted_call_leaves_no_task_behind() -> None:

@@ -15,12 +15,13 @@ from actors.trainer.local_ranks import local_ranks
 from actors.trainer.ranks import Ranks, rendezvous_address, train
 from actors.trainer.ray_ranks import RayRanks
 from schemas.errors import CheckpointMismatch
+from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.train_batch import TrainBatch
 from storage.weights.store import WeightStore, digest_of
 from tests.megatron.conftest import tiny  # noqa: F401  # a fixture
 from tests.megatron.tiny import make_batch, settings_for
-from tests.simulation.parts import ScriptedRanks
+from tests.simulation.parts import CriticRanks, ScriptedRanks
 
 
 @asynccontextmanager
@@ -44,12 +45,33 @@ async def of_a_run(model: Path) -> AsyncIterator[Ranks]:
 
 
 @asynccontextmanager
+async def of_a_run_with_a_critic(model: Path) -> AsyncIterator[Ranks]:
+    ranks, algorithm = RayRanks([]), AlgorithmSettings(advantage_estimator="ppo")
+    settings = replace(TrainSettings(), trainer=settings_for(model), algorithm=algorithm)
+    await ranks.start(settings, rendezvous_address())
+    try:
+        yield ranks
+    finally:
+        await ranks.close()
+
+
+@asynccontextmanager
+async def scripted_critic(model: Path) -> AsyncIterator[Ranks]:
+    ranks = CriticRanks()
+    ranks.critic_only = 0
+    yield ranks
+
+
+@asynccontextmanager
 async def processes(model: Path) -> AsyncIterator[Ranks]:
     async with local_ranks(replace(TrainSettings(), trainer=settings_for(model))) as ranks:
         yield ranks
 
 
-KINDS = [scripted, untrained, of_a_run, pytest.param(processes, marks=pytest.mark.real)]
+KINDS = [
+    *(scripted, scripted_critic, untrained, of_a_run, of_a_run_with_a_critic),
+    pytest.param(processes, marks=pytest.mark.real),
+]
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
@@ -58,8 +80,8 @@ async def ranks(request: pytest.FixtureRequest, tiny: Path) -> AsyncIterator[Ran
         yield made
 
 
-async def state(ranks: Ranks) -> tuple[str, str]:
-    return digest_of(await ranks.export_weights()), await ranks.optimizer_digest()
+async def state(ranks: Ranks) -> tuple[str, str, str]:
+    return digest_of(await ranks.export_weights()), await ranks.optimizer_digest(), await ranks.critic_digest()
 
 
 def learns(ranks: Any) -> bool:
@@ -70,6 +92,7 @@ async def test_a_step_s_digest_is_that_of_the_ranks_and_its_figures_are_numbers(
     before = await state(ranks)
     result = await train(ranks, make_batch())
     assert result.optimizer_digest == await ranks.optimizer_digest()
+    assert result.critic_digest == await ranks.critic_digest()
     assert result.metrics
     assert {type(value) for value in result.metrics.values()} <= {float, int}
     assert (await state(ranks) != before) is learns(ranks)
@@ -128,9 +151,10 @@ async def test_weights_are_taken_from_a_folder_and_the_optimizer_stays(ranks: Ra
     store = WeightStore(str(tmp_path), durable=False)
     digest = store.write(1, first, None).digest
     await train(ranks, make_batch(1))
-    optimizer = await ranks.optimizer_digest()
+    _, optimizer, critic = await state(ranks)
     await ranks.load_weights(store.folder(1))
     assert digest_of(await ranks.export_weights()) == digest
+    assert await ranks.critic_digest() == critic
     if not isinstance(ranks, ScriptedRanks):  # whose optimizer is its weights
         assert await ranks.optimizer_digest() == optimizer
 
@@ -140,4 +164,5 @@ async def test_an_empty_batch_leaves_all_as_it_is(ranks: Ranks) -> None:
     before = await state(ranks)
     result = await train(ranks, TrainBatch(step=1, samples=()))
     assert (result.metrics, result.optimizer_digest) == ({"samples": 0.0}, before[1])
+    assert result.critic_digest == before[2]
     assert await state(ranks) == before

@@ -32,7 +32,7 @@ def kl(lr: Any, kind: str, weight: Any = 1.0) -> Any:
 
 
 def group_rewards(estimator: str, rewards: Row, *, scale: bool) -> Row:
-    if estimator == "reinforce_plus_plus":
+    if estimator in ("reinforce_plus_plus", "ppo"):
         return rewards
     mean = sum(rewards) / len(rewards)
     if estimator == "reinforce_plus_plus_baseline" or not scale or len(rewards) == 1:

@@ -14,8 +14,7 @@ from slime_events.algorithms.estimators.cispo import cispo_loss
 from slime_events.algorithms.estimators.estimator import normalize_group
 from slime_events.algorithms.mis import Level, MisRule, Mode, mis_weights
 from slime_events.algorithms.objective import approx_kl, policy_objective, token_weights, truncated
-from slime_events.algorithms.segments import Segments, discounted_returns
-from slime_events.algorithms.value_model import gae
+from slime_events.algorithms.segments import Segments, discounted_returns, gae
 from slime_events.core.config.algorithm import AlgorithmSettings
 
 masks = st.lists(st.lists(st.sampled_from([0, 1]), max_size=12), min_size=1, max_size=6)
@@ -120,7 +119,7 @@ def test_discounted_returns_are_the_recurrence(rewards, discount):
 
 def test_gae_at_lambda_zero_is_the_td_error():
     rewards, values = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.5, 0.25]])
-    assert gae(rewards, values, 0.5, 0.0)[0].tolist() == [[0.625, 1.75]]
+    assert gae(rewards, values, 0.5, 0.0).tolist() == [[0.625, 1.75]]
 
 
 @pytest.mark.parametrize("estimator", sorted(ESTIMATORS))
@@ -128,7 +127,13 @@ def test_advantages_whiten_over_all_ranks(estimator):
     s = AlgorithmSettings(advantage_estimator=estimator, kl_coef=0.1, normalize_advantages=True)
     b = batch((3, 4, 2, 5))
     rewards = torch.tensor([1.0, -1.0, 0.5, 0.0])
-    whole = compute_advantages(rewards, b["log_probs"], b["ref_log_probs"], b["loss_masks"], s)
+    values = [row.sin() for row in b["rollout_log_probs"]] if ESTIMATORS[estimator].needs_values else None
+
+    def computed(part: slice, all_reduce=None):
+        given = (rewards[part], *(b[name][part] for name in ("log_probs", "ref_log_probs", "loss_masks")), s)
+        return compute_advantages(*given, values=values and values[part], all_reduce=all_reduce)[0]
+
+    whole = computed(slice(None))
     kept = torch.cat(whole)[torch.cat(b["loss_masks"]) != 0]
     assert kept.mean().item() == pytest.approx(0, abs=1e-6)
     assert kept.std().item() == pytest.approx(1, rel=1e-5)
@@ -138,30 +143,19 @@ def test_advantages_whiten_over_all_ranks(estimator):
         seen.append(moments)
         return moments
 
-    halves = [slice(0, 2), slice(2, 4)]
+    halves = slice(0, 2), slice(2, 4)
     for half in halves:
-        compute_advantages(
-            rewards[half],
-            b["log_probs"][half],
-            b["ref_log_probs"][half],
-            b["loss_masks"][half],
-            s,
-            all_reduce=first_call,
-        )
+        computed(half, first_call)
     total = seen[0] + seen[1]
     for half in halves:
-        part = compute_advantages(
-            *(rewards[half], b["log_probs"][half], b["ref_log_probs"][half], b["loss_masks"][half], s),
-            all_reduce=lambda _: total,
-        )
-        torch.testing.assert_close(torch.cat(part), torch.cat(whole[half]))
+        torch.testing.assert_close(torch.cat(computed(half, lambda _: total)), torch.cat(whole[half]))
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0, 2.5]), min_size=2, max_size=8))
 def test_grpo_advantages_of_a_group_sum_to_zero(rewards):
     ones = [torch.ones(1) for _ in rewards]
     normalized = torch.tensor(normalize_group(rewards, scale=True))
-    advantages = compute_advantages(normalized, ones, None, ones, AlgorithmSettings())
+    advantages, _ = compute_advantages(normalized, ones, None, ones, AlgorithmSettings())
     assert torch.cat(advantages).sum().item() == pytest.approx(0, abs=1e-4)
 
 

@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from schemas.evals import EvalCompleted
-from slime_events.analysis.model.progress import Progress
+from slime_events.analysis.model.progress import Progress, StepLine
 from slime_events.app.cli.commands.train import reached
 from slime_events.app.launch import view as live_view
 from slime_events.app.launch.sparkline import sparkline
-from slime_events.app.launch.view import LiveView, PlainView, make_view, screen
+from slime_events.app.launch.view import LiveView, PlainView, make_view, screen, step_text
 from tests.cli.small_run import RUN, events, finished, recorded
 
 
@@ -63,6 +63,17 @@ def test_the_weights_that_answered_stand_beside_the_mean_where_they_are_others()
         assert progress.figures.evals[-1].other_versions == expected
         for text in (_shown(progress), out.getvalue(), reached(progress.summary())):
             assert ("v2 to v3" in text) == bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "loss"), [({"loss": 5.58}, "loss 5.580"), ({"loss": 1e-9, "ppo_kl": 0.0}, ""), ({"loss": 0.0}, "")]
+)
+def test_a_loss_that_is_no_policy_loss_is_said(metrics: dict[str, float], loss: str) -> None:
+    numbers = dict.fromkeys(("reward", "accepted_share", "mean_length", "tokens_per_s", "seconds", "idle"), 0.0)
+    line = StepLine(step=0, version=1, staleness=0, metrics=metrics, **numbers)
+    said = step_text(line, _progress(), 3)
+    assert loss in said
+    assert ("loss" in said) is bool(loss)
 
 
 def test_what_of_an_evaluation_failed_is_said_beside_its_mean() -> None:

@@ -136,7 +136,6 @@ def test_not_yet_is_refused_by_name(flag: str) -> None:
         ("--apply-chat-template-kwargs [1]", InvalidValue, "JSON object"),
         ("--recompute-granularity half", InvalidValue, "full | selective"),
         ("--params-dtype float32", InvalidValue, "cannot be given on a command line"),
-        ("--advantage-estimator ppo", ConfigError, "critic"),
         ("--train-backend fsdp", ConfigError, "Megatron-core"),
         ("--loss-type sftloss", InvalidValue, "loss-type"),
         ("--config a.toml --config b.toml", InvalidValue, "2 times"),

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from slime_events.algorithms.advantages import compute_advantages, masked_whiten, token_kl
 from slime_events.algorithms.estimators import ESTIMATORS
-from slime_events.algorithms.segments import Segments, discounted_returns
-from slime_events.algorithms.value_model import gae, ppo_advantages
+from slime_events.algorithms.segments import Segments, discounted_returns, gae
 from slime_events.core.config.algorithm import AlgorithmSettings
 from tests.conformance.case import Case
 from tests.conformance.losses import Rows, algorithm, flat, floats, segments_of, split, tensors
@@ -31,8 +30,9 @@ def gae_rows(case: Case) -> Any:
     given = case.input
     rewards, segments = _grid(given["rewards"])
     values, _ = _grid(given["values"])
-    results = gae(rewards, values, given["gamma"], given["lambd"])
-    return dict(zip(("advantages", "returns"), (split(segments, segments.unpad(one)) for one in results), strict=True))
+    advantages = gae(rewards, values, given["gamma"], given["lambd"])
+    results = {"advantages": advantages, "returns": advantages + values}
+    return {name: split(segments, segments.unpad(grid)) for name, grid in results.items()}
 
 
 def _grid(rows: Rows) -> tuple[Tensor, Segments]:
@@ -68,27 +68,19 @@ def _of(
 def advantages(case: Case) -> Any:
     """KL, advantages and, before whitening, returns of one estimator; PPO's come with the critic's values."""
     given = case.input
-    is_ppo = given["estimator"] == "ppo"
     fields = given.get("defaults", {}) | given.get("overrides", {})
     fields = {name: value for name, value in fields.items() if name in AlgorithmSettings.__struct_fields__}
-    settings = algorithm(**fields, **({} if is_ppo else {"advantage_estimator": given["estimator"]}))
+    settings = algorithm(**fields, advantage_estimator=given["estimator"])
     rewards = floats(given["rewards"])
     shape = given.get("log_probs") or given["values"]
     masks = tensors(given.get("loss_masks") or [[1.0] * len(row) for row in shape])
     log_probs = tensors(given.get("log_probs") or [[0.0] * len(row) for row in shape])
     ref = None if given.get("ref_log_probs") is None else tensors(given["ref_log_probs"])
+    values = tensors(given["values"]) if given["estimator"] == "ppo" else None
     segments = Segments.of(masks)
     kl = token_kl(log_probs, ref, segments, settings)
-    if is_ppo:
-        factors = {"kl_coef": settings.kl_coef, "gamma": settings.gamma, "lambd": settings.lambd}
-        plain, targets = ppo_advantages(rewards, kl, flat(given["values"]), segments, **factors)
-        white = masked_whiten(plain, segments.mask) if settings.normalize_advantages else plain
-        result, unwhitened = split(segments, white), split(segments, targets)
-    else:
-        result = _lists(compute_advantages(rewards, log_probs, ref, masks, settings))
-        bare = algorithm(**fields | {"normalize_advantages": False}, advantage_estimator=given["estimator"])
-        unwhitened = _lists(compute_advantages(rewards, log_probs, ref, masks, bare))
-    return {"kl": split(segments, kl), "advantages": result, "returns": unwhitened}
+    result, targets = compute_advantages(rewards, log_probs, ref, masks, settings, values=values)
+    return {"kl": split(segments, kl), "advantages": _lists(result), "returns": _lists(targets)}
 
 
 def _lists(parts: list[Tensor]) -> Rows:

@@ -18,7 +18,7 @@ from slime_events.algorithms.mis import Level, MisRule, Mode, mis_weights
 from slime_events.algorithms.objective import approx_kl, opsm_mask, token_weights, truncated
 from slime_events.algorithms.opd import distil
 from slime_events.algorithms.segments import Segments
-from slime_events.algorithms.value_model import clipped_value_loss
+from slime_events.algorithms.value_model import value_objective
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.combinations import impossible
 from slime_events.core.config.settings import TrainSettings
@@ -183,9 +183,17 @@ def value_loss(case: Case) -> Any:
     given = case.input
     values, old = (as_rows(given[name]) for name in ("new_values_at_response", "old_values"))
     segments = segments_of(given.get("loss_masks", given.get("loss_mask")), old)
-    losses, clipped = clipped_value_loss(flat(values), flat(old), flat(as_rows(given["returns"])), given["value_clip"])
-    weights = token_weights(segments, per_token=given.get("calculate_per_token_loss", False))
-    return {"loss": (losses * weights).sum().item(), "value_clipfrac": (clipped * weights).sum().item()}
+    loss, figures = value_objective(
+        values=tensors(values),
+        old_values=tensors(old),
+        returns=tensors(as_rows(given["returns"])),
+        loss_masks=segments.split(segments.mask),
+        rollout_denoms=None,
+        settings=algorithm(
+            value_clip=given["value_clip"], calculate_per_token_loss=given.get("calculate_per_token_loss", False)
+        ),
+    )
+    return {"loss": loss.item(), "value_clipfrac": figures["value_clipfrac"].item()}
 
 
 class _Alone:

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from schemas.errors import PlugPointError
+from schemas.prompts import PromptSubmitted
 from slime_events.core.config.data import DataSettings
+from slime_events.loop.conductor.user_data_source import UserDataSource, source_length
 from slime_events.loop.prompts.data_source import DataSource, RolloutDataSource, RolloutDataSourceWithBuffer
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
@@ -55,6 +57,64 @@ def with_buffer(folder: Path, rows: int = 3, **more: Any) -> RolloutDataSourceWi
 
 def prompts(groups: list[list[Sample]]) -> list[Any]:
     return [group[0].prompt for group in groups]
+
+
+FROM_SLIME = """
+from slime.rollout.data_source import RolloutDataSourceWithBuffer
+
+class Mine(RolloutDataSourceWithBuffer):
+    def __init__(self, args):
+        super().__init__(args)
+        self.dataset.origin_samples = [one for one in self.dataset.origin_samples if int(one.label) % 2]
+        self.dataset.samples = self.dataset.origin_samples
+        self.asked = []
+
+    def _get_samples_from_buffer(self, num_samples):
+        self.asked.append(num_samples)
+        return super()._get_samples_from_buffer(num_samples)[:1]
+
+    def load(self, rollout_id=None):
+        super().load(rollout_id)
+        self.dataset.samples[0].metadata["begun"] = rollout_id
+"""
+
+
+def test_a_class_that_changes_what_slimes_reader_holds(tmp_path: Path) -> None:
+    """Through the run's own drawing, twice: a restart goes on where the first has ended."""
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"input": "p{n}", "label": {n}}}\n' for n in range(6)))
+    (tmp_path / "mine.py").write_text(FROM_SLIME)
+    data = DataSettings(
+        prompt_data=str(tmp_path / "rows.jsonl"), label_key="label", data_source_path=f"{tmp_path}/mine.py:Mine"
+    )
+    args = ArgsView(msgspec.to_builtins(data) | {"n_samples_per_prompt": 2, "rollout_seed": 1})
+    source = UserDataSource(data, args, Letters(), None)
+    drawn = [prompt for prompt in source.take({}, 5) if isinstance(prompt, PromptSubmitted)]
+    assert [prompt.text for prompt in drawn] == ["p1", "p3", "p5", "p1", "p3"]
+    assert [prompt.metadata for prompt in drawn[:2]] == [{"begun": -1}, {}]
+    again = UserDataSource(data, args, Letters(), None)
+    assert again.take({data.data_source_path or "": 3}, 2) == drawn[3:]
+    assert source_length(data, args) == 3
+
+
+def test_shuffled_samples_of_slimes_reader_are_those_that_are_streamed(tmp_path: Path) -> None:
+    streamed, held = (with_buffer(tmp_path, rows=5, rollout_shuffle=True) for _ in range(2))
+    assert held.dataset is not None
+    assert prompts(streamed.get_samples(12)) == prompts(held.get_samples(12))
+    assert (streamed.epoch_id, streamed.sample_offset) == (held.epoch_id, held.sample_offset) == (2, 2)
+
+
+def test_samples_of_one_group_that_differ_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from slime.utils.types import Sample\n"
+        "class Mine:\n"
+        "    def __init__(self, args): pass\n"
+        "    def get_samples(self, n): return [[Sample(prompt='p'), Sample(prompt='p', metadata={'role': 1})]]\n"
+    )
+    data = DataSettings(data_source_path=f"{tmp_path}/mine.py:Mine")
+    with pytest.raises(PlugPointError, match="group 0 differ in `metadata`"):
+        UserDataSource(data, ArgsView({}), Letters(), None).take({}, 1)
+    with pytest.raises(PlugPointError, match="length"):
+        source_length(data, ArgsView({}))
 
 
 def test_what_was_given_back_comes_first_and_survives_a_restart(tmp_path: Path) -> None:

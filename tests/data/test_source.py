@@ -123,7 +123,7 @@ BAD: list[tuple[dict[str, Any], BadReason, str]] = [
     ({"input": "x"}, BadReason.MISSING_FIELD, "--label-key"),
     ({"input": "", "label": 1}, BadReason.EMPTY_PROMPT, "empty"),
     ({"input": None, "label": 1}, BadReason.EMPTY_PROMPT, "empty"),
-    ({"input": True, "label": 1}, BadReason.WRONG_TYPE, "not bool"),
+    ({"input": 3, "label": 1}, BadReason.WRONG_TYPE, "not int"),
     ({"input": ["x"], "label": 1}, BadReason.WRONG_TYPE, "chat messages"),
     ({"input": "x", "label": 1, "metadata": "{no"}, BadReason.WRONG_TYPE, "'metadata' must be an object or its JSON"),
     ({"input": "x", "label": 1, "tools": {"a": 1}}, BadReason.WRONG_TYPE, "'tools' must be a list of objects"),

@@ -30,7 +30,7 @@ from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.step_functions import StepFunctions
-from slime_events.plugins.trainer_points import ADVANTAGE, DATA, LOSS, POST_PROCESS, REDUCER
+from slime_events.plugins.trainer_points import ADVANTAGE, DATA, LOSS, MODEL, POST_PROCESS, REDUCER
 from tests.docs.pages import DOCS, PAGES, ROOT
 from tests.docs.recorded_run import MIXED, SAMPLES, STEPS, recorded_run
 from tests.generate.scene import a_run, events, setup
@@ -42,7 +42,7 @@ _FILE = re.compile(r"^```python\n# ([\w.]+\.py)\n(.*?)^```", re.DOTALL | re.MULT
 _TRY = re.compile(r"^```python\n((?:from [^\n]+\n)+\nassert .*?)^```", re.DOTALL | re.MULTILINE)
 SHOWN = {name: code for page in PAGES for name, code in _FILE.findall(page.read_text(encoding="utf-8"))}
 CHECKED = {"rewards.py", "mixed.py", "filters.py", "spread.py", "mine.py", "my_source.py", "own_loss.py"}
-CHECKED |= {"own_client.py", "convert.py", "step_data.py", "own_rollout.py"}
+CHECKED |= {"own_client.py", "convert.py", "step_data.py", "own_model.py", "own_rollout.py"}
 CALCULATOR = ROOT / "examples" / "calculator.py"
 
 
@@ -155,6 +155,7 @@ def test_functions_of_the_trainer_are_what_its_points_take(folder: Path) -> None
 
 def test_functions_over_a_step_are_what_its_points_take(folder: Path) -> None:
     DATA.check(f"{folder}/step_data.py:mask_surprises")
+    MODEL.check(f"{folder}/own_model.py:provider")
     data = {"loss_masks": [torch.ones(2, dtype=torch.int32)], "log_probs": [torch.tensor([-3.0, -1.0])]}
     data["rollout_log_probs"] = [torch.tensor([-0.5, -0.5])]
     load_function("step_data.py:mask_surprises", user_dir=folder)(None, 0, data)

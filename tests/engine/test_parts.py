@@ -10,14 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import EngineError
 from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engine.arguments import SHIMS
-from serve_apps.engine.cpu.sampling import murmur_hash32, seeded_choice
-from serve_apps.engine.host import how_it_ended, kept_at_seam, spans_within
+from serve_apps.engine.cpu.sampling import filtered_choice, murmur_hash32, seeded_choice
+from serve_apps.engine.host import KEPT, KEPT_LOG_PROBS, how_it_ended, kept_at_seam, kept_tokens, spans_within
 from serve_apps.engine.sglang_engine import misfit, reason_in_log, shapes_in
 
 
@@ -166,3 +167,23 @@ def test_how_a_response_has_ended_by_itself(response: str, ended: StopReason | N
     sampling = Sampling(max_new_tokens=10, stop=("</p>",), stop_token_ids=(ord("?"),))
     found = how_it_ended([*map(ord, response)], sampling, {ord("!")}, lambda tokens: "".join(map(chr, tokens)))
     assert found is ended
+
+
+def test_filtered_sampling_says_what_it_kept_and_draws_the_same() -> None:
+    probs = torch.tensor([[0.5, 0.3, 0.1, 0.1], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25]])
+    given = (probs, torch.tensor([4, 2, 4]), torch.tensor([0.75, 1.0, 1.0]), torch.zeros(3), False)
+    seeds, positions = torch.tensor([1, 2, 3]), torch.tensor([5, 6, 7])
+    plain = filtered_choice(None, *given, seeds, positions)
+    drawn, weights, ids, chosen = filtered_choice(None, *given, seeds, positions, return_filtered_probs=True)
+    assert drawn.tolist() == plain.tolist()
+    assert (weights > 0).tolist() == [[True, True, False, False], [False, False, True, True], [True] * 4]
+    assert ids.tolist() == [[0, 1, 2, 3]] * 3
+    assert chosen.tolist() == pytest.approx([probs[row, token].item() for row, token in enumerate(drawn)])
+
+
+@pytest.mark.parametrize("before", [[], [[1], [2, 3]]])
+def test_kept_ids_are_those_of_the_tokens_that_came_last(before: list[list[int]]) -> None:
+    """Whether SGLang gives them with those of earlier pieces or without."""
+    meta = {KEPT: [*before, [7, 5], [6], [9, 8]], KEPT_LOG_PROBS: [*(-9.0 for _ in before), -1.0, -2.0, -3.0]}
+    ids, counts, log_probs = kept_tokens(meta, 3, 2)
+    assert [ids.tolist(), counts.tolist(), log_probs.tolist()] == [[5, 7, 6], [2, 1], [-1.0, -2.0]]

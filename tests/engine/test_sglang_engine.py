@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 import subprocess
@@ -138,6 +139,36 @@ class TestSglangEngine(EngineContract):
         filtered = await collect(engine, request(1, top_k=5, top_p=0.9))
         resumed = await collect(engine, request(1, top_k=5, top_p=0.9, resume=filtered.tokens[:9]))
         assert resumed.tokens.tolist() == filtered.tokens[9:].tolist()
+
+    async def test_what_top_p_and_top_k_left_is_told_and_changes_no_token(
+        self, engine: SglangEngine, checkpoints: list[Path]
+    ) -> None:
+        import torch
+
+        asked = dataclasses.replace(request(1, top_k=5, top_p=0.9, temperature=0.8), keeps=True)
+        others = [asyncio.create_task(collect(engine, request(n, new=20))) for n in range(2, 5)]
+        deltas = [delta async for delta in engine.generate(asked)]
+        await asyncio.gather(*others)
+        counts, ids, log_probs, full = (
+            np.concatenate([getattr(delta, name) for delta in deltas])
+            for name in ("kept_counts", "kept", "kept_log_probs", "log_probs")
+        )
+        plain = await collect(engine, dataclasses.replace(asked, keeps=False))
+        assert np.concatenate([delta.tokens for delta in deltas]).tolist() == plain.tokens.tolist()
+        np.testing.assert_array_equal(full, plain.log_probs)
+        assert len(counts) == len(plain.tokens)
+        assert 1 < counts.mean() <= 5
+        ends = torch.from_numpy(np.concatenate([asked.prompt, plain.tokens]).astype(np.int64))[None]
+        with torch.no_grad():
+            logits = _model(checkpoints, engine.version)(ends).logits[0, len(asked.prompt) - 1 : -1] / 0.8
+        for row, kept, token, told in zip(
+            logits, np.split(ids, np.cumsum(counts)[:-1]), plain.tokens, log_probs, strict=True
+        ):
+            assert token in kept
+            assert sorted(kept) == kept.tolist()
+            chosen = row[torch.from_numpy(kept.astype(np.int64))].log_softmax(0)[kept.tolist().index(token)]
+            assert told == pytest.approx(chosen.item(), abs=1e-4)
+            assert sorted(row.topk(len(kept)).indices.tolist()) == kept.tolist()
 
     async def test_weights_of_another_shape_are_refused(self, engine: SglangEngine, tmp_path: Path) -> None:
         from safetensors.numpy import save_file

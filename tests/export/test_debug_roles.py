@@ -6,12 +6,14 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from safetensors.torch import save_file
 
 from actors.debug.debug_processes import Loader, UntrainedRanks, dump_rollouts
-from schemas.arrays import unpack
+from schemas.arrays import pack_log_probs, unpack
 from schemas.batches import BatchSealed
 from schemas.errors import DataError
 from schemas.rewards import RewardAssigned
@@ -33,11 +35,16 @@ from tests.simulation.simulation import Simulation, make_plan
 PLAN = make_plan(steps=3, groups=2, samples=2)
 
 
-def dumps(folder: Path) -> str:
-    """The batches of a golden run as dumps; their template."""
-    samples = Samples("sim", unpack)
+def dumps(folder: Path, *, taught: bool = False) -> str:
+    """The batches of a golden run as dumps; their template. taught: with log-probs of a teacher."""
+    samples, lengths = Samples("sim", unpack), dict[str, int]()
     for recorded in golden("resting"):
-        made = samples.apply(recorded.envelope.event, recorded.position)
+        event = recorded.envelope.event
+        if isinstance(event, RolloutCompleted):
+            lengths[event.sample] = event.length
+        elif isinstance(event, RewardAssigned) and taught:
+            event = replace(event, teacher_log_probs=pack_log_probs(-np.arange(lengths[event.sample]) / 8))
+        made = samples.apply(event, recorded.position)
         if made and made[0].step is not None:
             save_dump(f"{folder}/{made[0].step}.pt", made[0].step, made)
     return f"{folder}/{{rollout_id}}.pt"
@@ -119,6 +126,25 @@ def test_a_part_of_a_dump_is_its_first_and_its_last_groups(tmp_path: Path) -> No
         assert groups == [*whole[: kept // 2], *whole[len(whole) - (kept - kept // 2) :]]
     with pytest.raises(DataError, match=rf"0.5 of its {len(whole)} groups .* --rollout-batch-size {len(whole) // 2},"):
         LoadedStep.load(f"{tmp_path}/0.pt", 0, groups=len(whole), samples=2, part=0.5)
+
+
+async def test_a_teacher_s_log_probs_come_out_of_a_dump(tmp_path: Path) -> None:
+    """Of ours, and of slime's, whose rewards are the answers of a teacher's server; they reach the trainer."""
+    template = dumps(tmp_path / "dumps", taught=True)
+    pack = torch.load(template.format(rollout_id=0), weights_only=True)
+    first = pack["samples"][0]
+    assert len(first["teacher_log_probs"]) == first["response_length"]
+    scored = [[None, first["tokens"][0], None], *([-0.25, token, None] for token in first["tokens"][1:])]
+    first |= {"reward": {"text": "", "meta_info": {"input_token_logprobs": scored}}, "teacher_log_probs": None}
+    torch.save(pack, template.format(rollout_id=0))
+    sim = await loaded(tmp_path, template)
+    for step, batch in enumerate(sim.ranks.trained):
+        for place, sample in enumerate(batch.samples):
+            assert sample.teacher_log_probs is not None
+            expected = np.full(sample.response_length, -0.25) if (step, place) == (0, 0) else None
+            expected = -np.arange(sample.response_length) / 8 if expected is None else expected
+            np.testing.assert_array_equal(sample.teacher_log_probs, np.float32(expected))
+    assert len(sim.ranks.trained) == PLAN.steps
 
 
 async def test_a_dump_that_does_not_fit(tmp_path: Path) -> None:

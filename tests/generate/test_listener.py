@@ -41,7 +41,7 @@ async def turns_of(folder: Path, name: str) -> list[tuple]:
     check_log(run)
     assert not events(run, RolloutFailed)
     recorded = [
-        (turn.sample, turn.index, turn.asked, unpack(turn.tokens).tolist(), turn.extends)
+        (turn.sample, turn.index, unpack(turn.tokens).tolist(), turn.spans, turn.stop, turn.extends)
         for turn in events(run, TurnRecorded)
     ]
     done = [

@@ -103,7 +103,7 @@ class Training:
             )
         yield from self._fresh(record, samples, parent)
         story.steps = max(story.steps, version)
-        story.weights[version], story.optimizers[version] = event["weights_digest"], event["optimizer_digest"]
+        story.weights[version], story.optimizers[version] = event["weights_digest"], states(event)
 
     def _fresh(self, record: Record, samples: list[str], parent: int) -> Iterator[Finding]:
         if self._story.follows:
@@ -140,7 +140,7 @@ class Training:
         yield from self._same_digest(record, self._story.weights, event["weights_digest"])
         version = event["version"]
         committed, later = self._story.optimizers.get(version), self._story.restored.get(version, set())
-        if committed is not None and event["optimizer_digest"] not in {committed, *later}:
+        if committed is not None and states(event) not in {committed, *later}:
             yield Finding(
                 Kind.WRONG_WEIGHTS,
                 record.position,
@@ -150,7 +150,7 @@ class Training:
     def _restored(self, record: Record) -> Iterator[Finding]:
         """A trainer goes on from the newest version, with its weights, and does not call another optimizer exact."""
         story, event = self._story, record.event
-        version, digest = event["version"], event.get("optimizer_digest", "")
+        version, digest = event["version"], states(event)
         if version != story.steps or event.get("weights", "exact") != "exact":
             detail = f"a trainer goes on from version {version}; version {story.steps} is the newest"
             yield Finding(Kind.BROKEN_CHAIN, record.position, detail)
@@ -172,3 +172,8 @@ def batch_digest(event: dict[str, Any], digests: list[str]) -> str:
     lines = zip(event["samples"], digests, event["rewards"], strict=True)
     text = "\n".join([str(event["step"]), *(f"{sample} {digest} {reward!r}" for sample, digest, reward in lines)])
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def states(event: dict[str, Any]) -> str:
+    """Optimizer and critic."""
+    return f"{event.get('optimizer_digest', '')}+{event.get('critic_digest', '')}"

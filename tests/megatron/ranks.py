@@ -32,6 +32,10 @@ ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
         {"num_steps_per_rollout": 2, "balance_data": True},
     ),
+    "critic": (
+        {"advantage_estimator": "ppo", "kl_coef": 0.1, "normalize_advantages": True, "gamma": 0.99, "lambd": 0.9},
+        {"num_steps_per_rollout": 2, "critic_lr": 2e-3},
+    ),
 }
 PARALLEL: dict[str, dict[str, Any]] = {"data": {}, "tensor": {"tensor_model_parallel_size": 2}}
 STEPS = 3
@@ -59,13 +63,15 @@ def run(model: Path, out: Path, kind: str, case: str, rank: int, world_size: int
     resumed = None
     if world_size > 1:
         trainer.load_checkpoint(out / f"{kind}-{case}")
-        resumed = trainer.train(make_batch(STEPS - 1, zero=True)).optimizer_digest
+        again = trainer.train(make_batch(STEPS - 1, zero=True))
+        resumed = again.optimizer_digest + again.critic_digest
     trainer.close()
     return {
         "loss": [result.metrics["loss"] for result in results],
         "grad_norm": [result.metrics["grad_norm"] for result in results],
         "difference": [result.metrics["train_rollout_logprob_abs_diff"] for result in results],
-        "digests": [result.optimizer_digest for result in results],
+        "critic": [result.metrics.get(name, 0.0) for result in results for name in ("value_loss", "critic_grad_norm")],
+        "digests": [result.optimizer_digest + result.critic_digest for result in results],
         "resumed": resumed,
     }
 

@@ -26,6 +26,7 @@ OFF_POLICY: Given = {"use_rollout_logprobs": True}
 """Ratios far from 1 in the first update already."""
 KL: Given = {"use_kl_loss": True, "kl_loss_coef": 0.5}
 RETURNS: Given = {"advantage_estimator": "reinforce_plus_plus", "normalize_advantages": True}
+PPO: Given = {"advantage_estimator": "ppo"}
 MIS: Given = {
     "use_tis": True,
     "custom_tis_function_path": "examples.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp",
@@ -46,6 +47,8 @@ TRAINED: dict[str, tuple[Given, Any]] = {
     "use_unbiased_kl": (KL | OFF_POLICY, True),
     "entropy_coef": ({}, 0.3),
     "gamma": (RETURNS, 0.5),
+    "lambd": (PPO, 0.5),
+    "num_critic_only_steps": (PPO, 1),
     "normalize_advantages": ({}, True),
     "calculate_per_token_loss": ({}, True),
     "use_rollout_logprobs": ({}, True),
@@ -75,12 +78,14 @@ SEALED: dict[str, tuple[Given, Any]] = {
 """Settings of the batch, which the conductor seals."""
 MEASURED = {"get_mismatch_metrics": "mis_kl", "use_rollout_entropy": "rollout_entropy"}
 """A setting that changes no weights, and a metric that it adds."""
-CALLED = {name for name in AlgorithmSettings.__struct_fields__ if name.endswith(("_function_path", "postprocess_path"))}
+CALLED = {name for name in AlgorithmSettings.__struct_fields__ if name.endswith("_path")}
 """In test_user_functions, with disable_compute_advantages_and_returns, which is for those and for a supervised loss."""
 
 IDLE: list[tuple[str, Any, Given]] = [
     ("gamma", 0.5, {}),
     ("lambd", 0.5, {}),
+    ("value_clip", 0.5, {}),
+    ("num_critic_only_steps", 1, RETURNS),
     ("kl_coef", 0.1, {}),
     ("kl_loss_type", "k3", {}),
     ("use_unbiased_kl", True, {}),
@@ -146,7 +151,7 @@ def about(name: str, given: Given) -> list[str]:
 
 
 def test_no_setting_is_left_out() -> None:
-    elsewhere = CALLED | {"compute_advantages_and_returns", "lambd"}
+    elsewhere = CALLED | {"compute_advantages_and_returns", "value_clip"}  # test_critic
     elsewhere |= {"opd_type", "ref_update_interval", "keep_old_actor"}  # test_distillation, test_past_versions
     parts = [set(TRAINED), set(SEALED), set(MEASURED), elsewhere]
     assert functools.reduce(operator.or_, parts) == set(AlgorithmSettings.__struct_fields__)

@@ -51,7 +51,7 @@ def test_two_ranks_equal_one(
     alone = run(tiny, tmp_path, kind, case, 0, 1, rendezvous_address())
     name = f"{kind}-{case}"
     assert first[name] == second[name]
-    for figure in ("loss", "grad_norm", "difference"):
+    for figure in ("loss", "grad_norm", "difference", "critic"):
         assert first[name][figure] == pytest.approx(alone[figure], abs=1e-6, rel=2e-6), figure
     assert first[name]["resumed"] == first[name]["digests"][-1]
     ours, theirs = load_file(out / f"{name}-2.safetensors"), load_file(tmp_path / f"{name}-1.safetensors")
@@ -67,6 +67,6 @@ def _check_dumps(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     assert sorted(places) == theirs["dp_shards"][0]["partition"]
     for one, other in zip(ours["samples"], theirs["samples"], strict=True):
         assert one.keys() == other.keys()
-        for name in ("tokens", "log_probs", "ref_log_probs", "advantages"):
+        for name in ("tokens", "log_probs", "ref_log_probs", "advantages", "values", "returns"):
             if name in one:
                 torch.testing.assert_close(one[name], other[name], atol=1e-4, rtol=1e-4)

@@ -130,7 +130,7 @@ def test_a_kl_in_the_reward_is_that_to_the_reference_at_the_rollout_s_temperatur
     policy, reference = (AutoModelForCausalLM.from_pretrained(folder) for folder in (tiny, other))
     own = [log_probs_of(policy, sample, 0.7).detach() for sample in batch.samples]
     engine = [torch.from_numpy(sample.rollout_log_probs) for sample in batch.samples]
-    expected = compute_advantages(
+    expected, _ = compute_advantages(
         torch.tensor([sample.reward for sample in batch.samples]),
         engine if use_rollout_logprobs else own,
         [log_probs_of(reference, sample, 0.7).detach() for sample in batch.samples],

@@ -104,6 +104,22 @@ def test_a_step_has_slimes_names() -> None:
     assert values["perf/log_probs_time"] == 0.1
 
 
+def test_a_critic_has_slimes_names() -> None:
+    names = {
+        "value_loss": "train/critic-value_loss",
+        "value_clipfrac": "train/critic-value_clipfrac",
+        "critic_grad_norm": "train/critic-grad_norm",
+        "critic_lr": "train/critic-lr-pg_0",
+        "explained_variance": "train/critic-explained_variance",
+        "seconds_critic": "perf/critic_train_time",
+        **{name: f"rollout/{name}" for name in ("values", "returns", "advantages")},
+    }
+    said = {name: float(number) for number, name in enumerate(names)}
+    (row,) = rows_of([replace(COMMITTED, metrics=TRAINED | said)])
+    assert {name: row.values[name] for name in names.values()} == dict(zip(names.values(), said.values(), strict=True))
+    assert not [name for name in row.values if name.removeprefix("train/") in said]
+
+
 def test_waiting_is_what_lies_between_two_steps() -> None:
     quick = replace(COMMITTED, seconds={"batch": 0.01, "train": 0.04}, metrics={})
     first, second = rows_of([quick, replace(quick, step=4, version=5)])  # a tenth of a second apart

@@ -56,6 +56,11 @@ def test_returns_and_advantages() -> None:
     assert close(baseline, [[0.49, 0.48], [-0.53, -0.5, -0.51]])
     grpo = ppo_utils.get_grpo_returns(torch.tensor([1.5, -0.5]), rows([[0.0] * 3, [0.0] * 2]))
     assert close(grpo, [[1.5] * 3, [-0.5] * 2])
+    advantages, returns = ppo_utils.get_advantages_and_returns(
+        5, 3, torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.0, 0.0, 1.0]), 1.0, 0.9
+    )
+    assert close(advantages, [0.757, 0.73, 0.7])
+    assert close(returns, [0.857, 0.93, 1.0])
 
 
 def test_losses_and_masks_per_token() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.step_samples import StepSamples
-from schemas.arrays import unpack
+from schemas.arrays import pack_log_probs, unpack
 from schemas.batches import BatchColumn, BatchSealed
 from schemas.errors import PlugPointError
 from schemas.evals import EvalCompleted
@@ -32,8 +32,11 @@ from slime_events.loop.learner.batches import Batches
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
+from slime_events.plugins.rewards.outcome import Graded
+from slime_events.plugins.sample import Sample
 from slime_events.plugins.step_functions import StepFunctions
 from tests.replay.replayed import normalise, policy_for, replayed
+from tests.simulation.parts import InstantPool
 from tests.simulation.roles import keep_all
 from tests.simulation.simulation import Simulation, make_plan
 
@@ -111,6 +114,27 @@ async def test_removed_samples_are_not_trained_on_and_the_others_are(tmp_path: P
     for recorded in sim.log.records:
         audit.apply(recorded)
     assert audit.finish().findings == []
+
+
+async def test_a_teacher_s_log_probs_are_on_the_samples_and_in_the_trainer(tmp_path: Path) -> None:
+    (tmp_path / "taught.py").write_text(
+        "def look(args, groups, data_source):\n"
+        "    samples = [one for group in groups for one in group]\n"
+        "    assert all(one.teacher_log_probs == [-0.5] * one.response_length for one in samples), samples\n"
+    )
+    settings = RolloutSettings(rollout_all_samples_process_path=f"{tmp_path}/taught.py:look")
+
+    def grade(sample: Sample) -> Graded:
+        taught = pack_log_probs([-0.5] * sample.response_length)
+        return Graded(value=len(sample.response) % 2, grader="test", teacher_log_probs=taught)
+
+    sim = simulation(tmp_path, settings, pool=InstantPool(grade))
+    await run(sim)
+    assert len(sim.ranks.trained) == PLAN.steps
+    for batch in sim.ranks.trained:
+        for sample in batch.samples:
+            assert sample.teacher_log_probs is not None
+            assert set(sample.teacher_log_probs.tolist()) == {-0.5}
 
 
 async def test_show_says_who_made_a_sample_and_that_it_was_removed(tmp_path: Path, seen: list[Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,15 +111,33 @@ def test_an_answer_beside_a_reward_is_no_detail() -> None:
     assert isinstance(graded({"meta_info": {}}, sample(), None), RewardFailure)  # no answer: a dict without a key
 
 
-@pytest.mark.parametrize("wrong", [[-1.0], [-1.0] * 4, [-1.0, math.nan, -1.0], [-1.0, None, -1.0], "abc", [[-1.0] * 3]])
+@pytest.mark.parametrize("wrong", [[-1.0], [-1.0] * 4, [-1.0, math.nan, -1.0], [-1.0, None, -1.0], "abc", [[]] * 3, 7])
 def test_log_probs_that_do_not_fit_are_a_failure(wrong: Any) -> None:
     outcome = graded(1.0, sample(teacher_log_probs=wrong), None)
     assert isinstance(outcome, RewardFailure)
     assert outcome.kind is RewardFailureKind.WRONG_TYPE
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3), lambda one: st.lists(one, max_size=4)
+)
+
+
+@given(JSON, st.none() | JSON, st.sampled_from([None, "score"]))
+def test_whatever_a_server_answers_is_an_outcome(scored: Any, own: Any, key: str | None) -> None:
+    """The process that grades lives on."""
+    answer = {"score": 1.0, "meta_info": {"input_token_logprobs": scored}}
+    outcome = graded(answer, sample(teacher_log_probs=own), key)
+    if isinstance(outcome, Graded) and outcome.teacher_log_probs is not None:
+        assert np.isfinite(unpack(outcome.teacher_log_probs)).all()
+        assert outcome.teacher_log_probs.n == 3
+
+
 def test_distillation_alone_rewards_nothing() -> None:
-    assert post_process_rewards(None, [sample(), sample()]) == ([0.0, 0.0], [0.0, 0.0])
+    samples = [sample(), sample(reward=answered([5, 6, 7, 8, 9]))]
+    assert post_process_rewards(None, samples) == ([0.0, 0.0], [0.0, 0.0])
+    assert samples[0].teacher_log_probs is None
+    torch.testing.assert_close(samples[1].teacher_log_probs, torch.tensor([-0.625, -0.75, -0.875]))
 
 
 @given(st.lists(st.floats(-100, 0, width=32), min_size=1, max_size=40))

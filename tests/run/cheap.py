@@ -61,6 +61,9 @@ class CountingRanks:
     async def optimizer_digest(self) -> str:
         return "0" * 64
 
+    async def critic_digest(self) -> str:
+        return ""
+
     async def save_checkpoint(self, folder: str) -> None:
         Path(folder).mkdir(parents=True)
         (Path(folder) / "state").write_bytes(self.state)

@@ -12,6 +12,7 @@ from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
 from serve_apps.engine.engine import Delta
 from serve_apps.rollout import ChunkRule, Rollout
 from slime_events.core.trajectory import Trajectories, Trajectory, content_digest, merge_spans
+from slime_events.loop.training.pending_batches import engine_log_probs
 
 REQUEST = RolloutRequested(sample="g-s0", group="g", index=0, prompt=pack_tokens([1, 2]), sampling=Sampling(99), seed=1)
 
@@ -53,6 +54,32 @@ def test_chunks_add_up_to_the_whole(deltas: list[tuple[list[int], int, bool]]) -
     assert done.length == len(whole)
     assert sum(span.end - span.start for span in done.spans) == len(whole)
     assert merge_spans((), done.spans) == done.spans
+
+
+def test_what_was_left_of_the_vocabulary_is_in_the_chunks() -> None:
+    """Of the tokens that the engine told it of, and of no other."""
+    made, folded = rollout(), Trajectories(unpack)
+    folded.apply(REQUEST, 3)
+    for number, (tokens, kept) in enumerate([([5, 9], [[2, 5], [9]]), ([7], None), ([8, 1], [[1, 8, 300], [1]])]):
+        begin, (*_, span) = made.length, (WeightSpan(made.length, made.length + len(tokens), 0),)
+        known = {} if kept is None else {
+            "kept": np.array([one for place in kept for one in place], np.int32),
+            "kept_counts": np.array([len(place) for place in kept], np.int32),
+            "kept_log_probs": np.full(len(tokens), -0.25, np.float32),
+        }  # fmt: skip
+        made.add(Delta(np.array(tokens, np.int32), np.full(len(tokens), -2.0, np.float32), (span,), **known))
+        event = made.chunk() if number < 2 else made.end(StopReason.STOP, "text")
+        assert (event.kept is None) is (kept is None)
+        folded.apply(event, begin + 4)
+        if number < 2:
+            made.appended(event, begin + 4)
+    trajectory = folded.by_sample["g-s0"]
+    places, ids = (np.concatenate(parts) for parts in zip(*(one.unpack() for one in trajectory.kept), strict=True))
+    assert list(zip(places.tolist(), ids.tolist(), strict=True)) == [
+        (0, 2), (0, 5), (1, 9), (3, 1), (3, 8), (3, 300), (4, 1),
+    ]  # fmt: skip
+    assert engine_log_probs(trajectory).tolist() == [-0.25, -0.25, -2.0, -0.25, -0.25]
+    assert trajectory.log_probs.tolist() == [-2.0] * 5
 
 
 def test_a_chunk_is_the_same_only_with_the_same_tokens() -> None:

@@ -87,6 +87,9 @@ class ScriptedRanks:
     async def optimizer_digest(self) -> str:
         return self.weights.hex()
 
+    async def critic_digest(self) -> str:
+        return ""
+
     async def save_checkpoint(self, folder: str) -> None:
         self.saved.append(folder)
         self.disk[folder] = self.weights
@@ -102,6 +105,39 @@ class ScriptedRanks:
 
     async def reset(self) -> None:
         self.weights = b"\0" * 32
+
+
+class CriticRanks(ScriptedRanks):
+    """With a critic, which is a digest of its own over every batch; its first steps leave the weights alone."""
+
+    critic_only = 2
+
+    def __init__(self, seconds: float = 0.0, disk: dict[str, bytes] | None = None) -> None:
+        super().__init__(seconds, disk)
+        self.critic = b"new"
+
+    async def train(self, batch: TrainBatch) -> StepResult:
+        before = self.weights
+        result = await super().train(batch)
+        self.critic = hashlib.sha256(self.critic + self.weights).digest()
+        if batch.step < self.critic_only:
+            self.weights = before
+        return StepResult(result.metrics, self.weights.hex(), critic_digest=await self.critic_digest())
+
+    async def critic_digest(self) -> str:
+        return self.critic.hex()
+
+    async def save_checkpoint(self, folder: str) -> None:
+        await super().save_checkpoint(folder)
+        self.disk[folder] += self.critic
+
+    async def load_checkpoint(self, folder: str) -> None:
+        await super().load_checkpoint(folder)
+        self.weights, self.critic = self.weights[:32], self.weights[32:]
+
+    async def reset(self) -> None:
+        await super().reset()
+        self.critic = b"new"
 
 
 class NoisyRanks(ScriptedRanks):

@@ -31,7 +31,7 @@ from tests.conductor.driver import dropping
 from tests.history.checker import check
 from tests.scripted_engine import Script
 from tests.simulation.crash import Scene
-from tests.simulation.parts import ScriptedRanks
+from tests.simulation.parts import CriticRanks, ScriptedRanks
 from tests.simulation.roles import make_feed
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_crash import at_every_append, figures, one_thread  # noqa: F401  # a fixture
@@ -100,6 +100,25 @@ async def test_with_nothing_changed_it_makes_the_weights_of_its_parent(
     assert [e.version for e in sim.events(EvalCompleted)] == sorted({version, *range(version + version % 2, 6, 2), 5})
     assert sim.events(BatchSealed) == parent.events(BatchSealed)[version:]
     await is_clean(sim)
+
+
+async def test_a_branch_goes_on_with_the_critic_of_its_parent(tmp_path: Path) -> None:
+    parent = await run(tmp_path, make_plan(checkpoint_every=3), ranks=CriticRanks())
+    critics = [event.critic_digest for event in parent.events(StepCommitted)]
+    branched = await read_point(parent.log, 3, "parent")
+    assert branched.critic_digest == critics[2]
+    assert (await read_point(parent.log, 3, "parent", fresh_optimizer=True)).critic_digest == ""
+    started = RunStarted(settings={}, code_version="", branched=branched)
+    beginning = f"{tmp_path}/checkpoints/v000003"
+    saved = parent.ranks.disk[beginning]
+    sim = await run(tmp_path, parent.plan, ranks=CriticRanks(disk={beginning: saved}), started=started)
+    assert [event.critic_digest for event in sim.events(StepCommitted)] == critics[3:]
+    await is_clean(sim)
+    without = await run(tmp_path, parent.plan, ranks=ScriptedRanks(disk={beginning: saved[:32]}), started=started)
+    assert {event.critic_digest for event in without.events(StepCommitted)} == {""}
+    other = CriticRanks(disk={beginning: saved[:32] + b"another"})
+    with pytest.raises(TrainerError, match="not to be had"):
+        await run(tmp_path, parent.plan, ranks=other, started=started)
 
 
 @pytest.mark.parametrize("uneven", [False, True], ids=["in order", "out of order"])

@@ -39,7 +39,7 @@ from tests.replay.replayed import policy_for, replayed
 from tests.scripted_engine import Script
 from tests.simulation.crash import Crash, Crashed, Fate, Half, Scene, Scope
 from tests.simulation.leaving import LeavingLog
-from tests.simulation.parts import NoisyRanks
+from tests.simulation.parts import CriticRanks, NoisyRanks
 from tests.simulation.simulation import make_plan
 
 SMALL = {"steps": 3, "groups": 1, "samples": 2, "sampling": Sampling(max_new_tokens=8), "checkpoint_every": 2}
@@ -202,6 +202,14 @@ async def test_one_process_dies_at_each_of_its_appends(tmp_path: Path, role: str
 @pytest.mark.parametrize("role", ["conductor", "grader", "trainer", "engine0", "engine1"])
 async def test_one_of_several_engines_and_graders_of_groups(tmp_path: Path, role: str) -> None:
     assert await at_every_append(TWO_ENGINES, tmp_path, figures, scope=Scope.ROLE, role=role) > 1
+
+
+async def test_a_critic_is_committed_with_its_step_whenever_the_trainer_dies(tmp_path: Path) -> None:
+    def judge(log: MemoryLog) -> dict[str, Any]:
+        return figures(log) | {"critics": [event.critic_digest for event in events_of(log, StepCommitted)]}
+
+    scene = replace(PLAIN, ranks=CriticRanks)
+    assert await at_every_append(scene, tmp_path, judge, scope=Scope.ROLE, role="trainer") > 2
 
 
 @pytest.mark.parametrize("scope", Scope)

@@ -22,7 +22,7 @@ from slime_events.core.state.run import RunPhase
 from slime_events.core.train_batch import StepResult, TrainBatch
 from storage.weights.store import read, verify
 from tests.scripted_engine import Script
-from tests.simulation.parts import NoisyRanks, ScriptedRanks
+from tests.simulation.parts import CriticRanks, NoisyRanks, ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan
 
 STEP = Script(chunk=8, seconds_per_chunk=0.002)
@@ -89,6 +89,44 @@ async def test_a_checkpoint_that_cannot_be_trusted_is_passed_over(tmp_path: Path
     assert [batch.step for batch in sim.ranks.trained] == list(range(first, 5))
     assert disk[newest.url].hex() == newest.optimizer_digest, "it is saved again on the way"
     assert [event.version for event in sim.events(CheckpointSaved)] == [1, 2, 3, 4, 5], "and not said again"
+
+
+@pytest.mark.parametrize("every", [None, 2])
+async def test_a_critic_is_restored_with_the_weights_of_its_step(tmp_path: Path, every: int | None) -> None:
+    """Also while it is trained alone: those steps leave the weights as they are, and are published all the same."""
+    (tmp_path / "whole").mkdir()
+    async with Simulation(tmp_path / "whole", make_plan(), ranks=CriticRanks()) as whole:
+        whole.start_engine(STEP)
+        await whole.finish()
+    async with crashed(tmp_path, ranks=CriticRanks(), checkpoint_every=every) as sim:
+        sim.start_trainer(CriticRanks(disk=sim.ranks.disk))
+        assert await sim.finish() is RunPhase.FINISHED
+    (restored,) = sim.events(TrainerRestored)
+    digests = {event.version: event.critic_digest for event in sim.events(StepCommitted)}
+    assert (restored.optimizer, restored.critic_digest) == (Fidelity.EXACT, digests[3])
+    assert digests == {event.version: event.critic_digest for event in whole.events(StepCommitted)}
+    assert len(set(digests.values())) == 5
+    assert committed(sim) == committed(whole)
+    published = [event.digest for event in sim.events(WeightsPublished)]
+    assert [published.index(digest) for digest in published] == [0, 0, 0, 3, 4, 5]
+    assert all(saved.critic_digest == digests[saved.version] for saved in sim.events(CheckpointSaved))
+
+
+async def test_another_critic_than_was_committed_is_no_exact_restoration(tmp_path: Path) -> None:
+    class Forgetful(CriticRanks):
+        async def train(self, batch: TrainBatch) -> StepResult:
+            self.critic = b"new"
+            return await super().train(batch)
+
+    async with crashed(tmp_path, ranks=CriticRanks(), checkpoint_every=1) as sim:
+        newest = sim.events(CheckpointSaved)[-1]
+        disk = sim.ranks.disk
+        disk[newest.url] = disk[newest.url][:32] + b"another"
+        sim.start_trainer(Forgetful(disk=disk))
+        assert await sim.finish() is RunPhase.FINISHED
+    (restored,) = sim.events(TrainerRestored)
+    assert (restored.checkpoint, restored.optimizer) == (newest.version - 1, Fidelity.APPROXIMATE)
+    assert restored.critic_digest != {event.version: event for event in sim.events(StepCommitted)}[3].critic_digest
 
 
 async def test_with_exact_a_step_that_comes_out_otherwise_ends_the_run(tmp_path: Path) -> None:

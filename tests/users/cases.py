@@ -14,6 +14,7 @@ from schemas.prompts import PromptSubmitted, Purpose
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutFailed
 from schemas.steps import StepCommitted
+from schemas.turns import TurnRecorded
 from schemas.weights import WeightsPublished
 from tests.users.trial import Case, Ran
 
@@ -78,6 +79,13 @@ def made_by_panel(ran: Ran) -> None:
     assert {tuple(sorted(best)) for best in of_rollout.values()} == {(False, True)}
     assert {one.sample for one in ran.of(RewardAssigned)} == {one.sample for one in done}
     assert {step.samples for step in ran.of(StepCommitted)} == {32}
+
+
+def made_by_a_client(ran: Ran) -> None:
+    """What passes at the router's address is a turn like any other."""
+    done, turns = ran.of(RolloutCompleted), ran.of(TurnRecorded)
+    assert not ran.of(RolloutFailed)
+    assert {one.sample: one.length for one in turns} == {one.sample: one.length for one in done}
 
 
 def filtered(ran: Ran) -> None:
@@ -225,6 +233,7 @@ CASES = [
     Case("teacher", f"--use-opd --opd-type sglang --custom-rm-path teacher.ask {KEEP}", ("ask",), taught),
     Case("generate", f"--custom-generate-function-path turn_by_name.generate {KEEP}", ("generate",), made_by_name),
     Case("generate several", f"--custom-generate-function-path panel.py {KEEP}", ("panel",), made_by_panel),
+    Case("own client", "--custom-generate-function-path own_client.generate", ("own_client",), made_by_a_client),
     Case("dynamic filter", KEEP, ("keep",), filtered),
     Case("sample hooks",
          "--rollout-sample-hook-path sample_hook.note_length --rollout-sample-hook-path sample_hook:mask_truncated",

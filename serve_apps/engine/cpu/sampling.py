@@ -109,13 +109,19 @@ def filtered_choice(
     """
     import torch
 
-    if sampling_seed is None or need_min_p_sampling or options.get("return_filtered_probs"):
+    if sampling_seed is None or need_min_p_sampling:
         return original(probs, top_ks, top_ps, min_ps, need_min_p_sampling, sampling_seed, positions, **options)
     log_probs = torch.log(probs)
     narrow = ((top_ks < probs.shape[1]) | (top_ps < 1.0)).nonzero().flatten()
     if len(narrow):
         log_probs[narrow] = _narrowed(log_probs[narrow], top_ks[narrow], top_ps[narrow])
-    return multinomial_with_seed(log_probs, sampling_seed, positions).view(-1).to(torch.int32)
+    chosen = multinomial_with_seed(log_probs, sampling_seed, positions).view(-1, 1)
+    drawn = chosen.view(-1).to(torch.int32)
+    if not options.get("return_filtered_probs"):
+        return drawn
+    weights = log_probs.exp()
+    ids = torch.arange(weights.shape[1], dtype=torch.int32).expand(weights.shape)
+    return drawn, weights, ids, weights.gather(1, chosen).view(-1)
 
 
 def _narrowed(log_probs: torch.Tensor, top_ks: torch.Tensor, top_ps: torch.Tensor) -> torch.Tensor:

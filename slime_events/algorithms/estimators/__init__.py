@@ -7,9 +7,11 @@ from slime_events.algorithms.estimators.cispo import Cispo
 from slime_events.algorithms.estimators.estimator import Estimator
 from slime_events.algorithms.estimators.grpo import Grpo
 from slime_events.algorithms.estimators.gspo import Gspo
+from slime_events.algorithms.estimators.ppo import Ppo
 from slime_events.algorithms.estimators.reinforce_plus_plus import ReinforcePlusPlus
 from slime_events.algorithms.estimators.reinforce_plus_plus_baseline import ReinforcePlusPlusBaseline
 from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.settings import TrainSettings
 
 ESTIMATORS: dict[str, Estimator] = {
     "grpo": Grpo(),
@@ -17,6 +19,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "cispo": Cispo(),
     "reinforce_plus_plus": ReinforcePlusPlus(),
     "reinforce_plus_plus_baseline": ReinforcePlusPlusBaseline(),
+    "ppo": Ppo(),
 }
 
 
@@ -28,10 +31,29 @@ def estimator_of(settings: AlgorithmSettings) -> Estimator:
     return ESTIMATORS[name]
 
 
-def impossible_estimator(settings: AlgorithmSettings) -> Iterator[str]:
+def impossible_estimator(settings: TrainSettings) -> Iterator[str]:
     """A sentence for each setting that excludes the estimator."""
-    name, estimator = settings.advantage_estimator, estimator_of(settings)
-    if estimator.needs_whitening and not settings.normalize_advantages:
+    algorithm = settings.algorithm
+    name, estimator = algorithm.advantage_estimator, estimator_of(algorithm)
+    if estimator.needs_whitening and not algorithm.normalize_advantages:
         yield f"advantage_estimator {name} needs normalize_advantages, as slime's does."
     if estimator.needs_values:
-        yield f"advantage_estimator {name} needs a value model, which the trainer does not have yet."
+        yield from _impossible_critic(settings)
+
+
+def _impossible_critic(settings: TrainSettings) -> Iterator[str]:
+    name, trainer = settings.algorithm.advantage_estimator, settings.trainer
+    if settings.algorithm.loss_type == "sft_loss" or not settings.algorithm.compute_advantages_and_returns:
+        yield f"advantage_estimator {name} needs advantages and returns: its critic learns from nothing else."
+    for part in ("num_nodes", "num_gpus_per_node"):
+        own, actors = getattr(trainer, f"critic_{part}"), getattr(trainer, f"actor_{part}")
+        if own not in (None, actors):
+            yield (
+                f"critic_{part} {own} is not actor_{part} {actors}: the critic shares the actor's ranks, so that one "
+                "commit holds both. Leave it out."
+            )
+    if trainer.critic_lr is not None and trainer.min_lr > trainer.critic_lr:
+        yield f"min_lr {trainer.min_lr} is above critic_lr {trainer.critic_lr}: the floor would be over the start."
+    warmup, decay = trainer.critic_lr_warmup_iters, trainer.lr_decay_iters
+    if decay is not None and warmup >= decay:
+        yield f"critic_lr_warmup_iters {warmup} must be below lr_decay_iters {decay}."

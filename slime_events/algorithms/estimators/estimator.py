@@ -33,7 +33,7 @@ class Estimator:
     """What every estimator answers; the defaults are those of GRPO. Settings, trainer, lineage and rescore ask it.
 
     takes_kl: its advantage holds a KL penalty where `kl_coef` is not 0. needs_whitening: it is used with
-    `normalize_advantages` only. needs_values: its advantage needs a value model, which the trainer does not have yet.
+    `normalize_advantages` only. needs_values: its advantage needs the values of a critic, which the trainer trains too.
     has_dual_clip: its loss looks at `eps_clip_c`.
     """
 
@@ -46,10 +46,18 @@ class Estimator:
         """The rewards of one group, in its order, as the trainer takes them. Raises DataError."""
         return normalize_group(rewards, scale=settings.grpo_std_normalization)
 
-    def advantage(self, rewards: Tensor, kl: Tensor, segments: Segments, settings: AlgorithmSettings) -> Tensor:
+    def advantage(
+        self,
+        rewards: Tensor,
+        kl: Tensor,
+        segments: Segments,
+        settings: AlgorithmSettings,
+        values: Tensor | None = None,
+    ) -> Tensor:
         """Normalised rewards [samples] and KL to the reference [tokens] -> advantages [tokens], not yet whitened.
 
-        Of a trained token it is reward * `discount` ** (distance to the last trained token), less any KL.
+        Of a trained token it is reward * `discount` ** (distance to the last trained token), less any KL. values: a
+        critic's before the update [tokens], where `needs_values`.
         """
         return segments.expand(rewards)
 

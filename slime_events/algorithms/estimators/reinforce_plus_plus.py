@@ -29,7 +29,14 @@ class ReinforcePlusPlus(Estimator):
         """As they are."""
         return [float(reward) for reward in rewards]
 
-    def advantage(self, rewards: Tensor, kl: Tensor, segments: Segments, settings: AlgorithmSettings) -> Tensor:
+    def advantage(
+        self,
+        rewards: Tensor,
+        kl: Tensor,
+        segments: Segments,
+        settings: AlgorithmSettings,
+        values: Tensor | None = None,
+    ) -> Tensor:
         """Returns [tokens]. The reward sits on the last trained token.
 
         A sample without one has nothing to learn and gets zeros (slime ends the run with an AssertionError there).

@@ -26,6 +26,13 @@ class ReinforcePlusPlusBaseline(Estimator):
         """Centred, never scaled."""
         return normalize_group(rewards, scale=False)
 
-    def advantage(self, rewards: Tensor, kl: Tensor, segments: Segments, settings: AlgorithmSettings) -> Tensor:
+    def advantage(
+        self,
+        rewards: Tensor,
+        kl: Tensor,
+        segments: Segments,
+        settings: AlgorithmSettings,
+        values: Tensor | None = None,
+    ) -> Tensor:
         """Centred reward - kl_coef * kl of each token, [tokens]."""
         return segments.expand(rewards) - settings.kl_coef * kl

@@ -35,8 +35,11 @@ class Steps(Check):
         if event.version != newest or event.weights is not Fidelity.EXACT:
             wrong = f"its trainer has {event.weights} weights of v{event.version}, and v{newest} was committed"
             self.find(wrong, "the next version is not made of the newest")
-        elif event.optimizer is Fidelity.EXACT and step and step.optimizer_digest != event.optimizer_digest:
-            self.find("it says exact of an optimizer with another digest than was committed", "nobody can rely on it")
+        elif event.optimizer is Fidelity.EXACT and step:
+            states = [(one.optimizer_digest, one.critic_digest) for one in (step, event)]
+            if states[0] != states[1]:
+                wrong = "it says exact of an optimizer or a critic with another digest than was committed"
+                self.find(wrong, "nobody can rely on it")
 
     def _on_step_committed(self, event: StepCommitted) -> None:
         self.seen[APPROXIMATE] += self.ledger.is_approximate

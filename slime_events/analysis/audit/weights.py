@@ -57,8 +57,9 @@ class Weights(Check):
         if step is None:
             self.find(f"no step committed v{event.version}", "nobody can resume from this checkpoint")
             return
-        later = (one.optimizer_digest for one in self.ledger.restored.get(event.version, ()))
-        is_known = event.optimizer_digest in (step.optimizer_digest, *later)
+        known = (step, *self.ledger.restored.get(event.version, ()))
+        states = {(one.optimizer_digest, one.critic_digest) for one in known}
+        is_known = (event.optimizer_digest, event.critic_digest) in states
         if event.weights_digest != step.weights_digest or not is_known:
             wrong = f"its digests are not those that step {step.step} committed or a trainer went on with"
             self.find(wrong, "whoever resumes from it trains something else")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,8 @@ from slime_events.analysis.export.files import read_file
 from slime_events.analysis.export.sample import OURS, ExportedSample, Fate, as_slime
 from slime_events.analysis.export.writers import AS_JSON
 from slime_events.core.trajectory import content_digest
+from slime_events.plugins.rewards.outcome import RewardFailure
+from slime_events.plugins.rewards.teacher import graded
 from slime_events.plugins.sample import Sample, Status
 
 SUFFIXES = (".jsonl", ".parquet")
@@ -167,15 +168,20 @@ class LoadedStep:
         )
 
     def _reward(self, request: RolloutRequested, name: str, sample: Sample) -> RewardAssigned:
-        reward = sample.reward
-        if isinstance(reward, dict):
-            reward = reward.get(self.reward_key) if self.reward_key else None
-        if not isinstance(reward, int | float) or not math.isfinite(reward):
+        outcome = graded(sample.reward, sample, self.reward_key)
+        if isinstance(outcome, RewardFailure):
             raise DataError(
-                f"{self.path}: the reward of sample {sample.index} is {sample.reward!r}, and should be a number"
+                f"{self.path}: the reward of sample {sample.index} cannot be used: {outcome.message}"
                 + ("" if self.reward_key or not isinstance(sample.reward, dict) else " (or give --reward-key)")
             )
-        return RewardAssigned(sample=name, group=request.group, value=float(reward), grader=GRADER, grader_digest="")
+        return RewardAssigned(
+            sample=name,
+            group=request.group,
+            value=outcome.value,
+            grader=GRADER,
+            grader_digest="",
+            teacher_log_probs=outcome.teacher_log_probs,
+        )
 
 
 def _ours(sample: Sample) -> dict[str, Any]:

@@ -25,6 +25,7 @@ class ExportedSample(msgspec.Struct, frozen=True, kw_only=True):
     them the prompt's, then response_length of the response; log_probs, loss_mask: of the response. spans: (start, end,
     weight version) over the response. reward: as graded, None where there is none; advantage_input: normalised over its
     group. rollout: the requested sample, where this is a further one of its rollout. reason: why it was rejected.
+    teacher_log_probs: of the response, where its grader asked a teacher.
     """
 
     run: str
@@ -55,6 +56,7 @@ class ExportedSample(msgspec.Struct, frozen=True, kw_only=True):
     advantage_input: float | None
     reason: str | None
     group_prompt: str | list[dict[str, Any]] | None = None
+    teacher_log_probs: list[float] | None = None
 
 
 class ExportedPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +112,7 @@ def as_slime(rows: Sequence[ExportedSample]) -> list[Sample]:
             loss_mask=row.loss_mask,
             weight_versions=[str(version) for _, _, version in row.spans],
             rollout_log_probs=row.log_probs,
+            teacher_log_probs=row.teacher_log_probs,
             status=FINISH.get(row.stop or "", Status.PENDING),
             metadata={
                 **(row.metadata if isinstance(row.metadata, dict) else {}),

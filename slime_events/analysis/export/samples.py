@@ -125,6 +125,7 @@ class Samples:
             reward_detail=reward.detail if reward else None,
             advantage_input=normalised,
             reason=reason,
+            teacher_log_probs=self._fetch(taught).tolist() if reward and (taught := reward.teacher_log_probs) else None,
         )
 
 

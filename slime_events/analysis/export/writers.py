@@ -180,6 +180,7 @@ def _column_type(name: str, values: Sequence[Any]) -> Any:
         **dict.fromkeys(("reward", "advantage_input"), pa.float64()),
         "tokens": pa.list_(pa.int32()),
         "log_probs": pa.list_(pa.float32()),
+        "teacher_log_probs": pa.list_(pa.float32()),
         "loss_mask": pa.list_(pa.int8()),
         "spans": pa.list_(span),
         "rewards": pa.list_(pa.float64()),

@@ -20,7 +20,7 @@ from schemas.subjects import of_type
 from schemas.trainers import Fidelity, TrainerRestored
 from slime_events.analysis import model
 from slime_events.analysis.lineage.lineage import Advantage, Asked, Group, Kind, Lineage, Sample, Step, Version, mask_of
-from slime_events.analysis.model.advantages import has_kl_penalty, sample_advantages
+from slime_events.analysis.model.advantages import has_critic, has_kl_penalty, sample_advantages
 from slime_events.analysis.model.ancestry import Ancestor, Ancestry, Branches, find_branches, open_ancestry
 from slime_events.analysis.model.lookup import wanted
 from slime_events.core.batch_columns import BatchMasks
@@ -286,8 +286,8 @@ def make_advantages(
     samples: Sequence[tuple[str, float, npt.NDArray[np.int8]]], settings: AlgorithmSettings
 ) -> dict[str, Advantage]:
     """By sample, of those with a trained token. samples: name, reward as sealed, loss mask."""
-    if settings.advantages_by or not settings.compute_advantages_and_returns:
-        return {}  # made by the user's function in the trainer, or not at all
+    if settings.advantages_by or not settings.compute_advantages_and_returns or has_critic(settings):
+        return {}  # made by the user's function or of a critic's values in the trainer, or not at all
     left_out: tuple[str, ...] = ()
     if has_kl_penalty(settings):
         left_out = ("kl", *(("whitening",) if settings.normalize_advantages else ()))

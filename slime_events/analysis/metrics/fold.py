@@ -25,7 +25,7 @@ from slime_events.analysis.metrics.rollouts import (
     sample_metrics,
 )
 from slime_events.analysis.metrics.sample import SampleFigures
-from slime_events.analysis.metrics.steps import train_metrics, trainer_metrics
+from slime_events.analysis.metrics.steps import critic_metrics, train_metrics, trainer_metrics
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.trajectory import Fetch, Trajectories
 from storage.log import Recorded
@@ -164,6 +164,7 @@ class MetricsFold:
         busy = sum(event.seconds.values())
         waited = None if before is None else max(0.0, (at - before) * NANO - busy)
         values = prefixed("train/", train_metrics(event)) | prefixed("perf/", trainer_metrics(event, waited))
+        values |= prefixed("rollout/", critic_metrics(event))
         first = event.step * (self._settings.trainer.num_steps_per_rollout or 1)
         return values | {TRAIN: first, ROLLOUT: self._rollout_step(event.step)}
 

@@ -8,13 +8,11 @@ from itertools import accumulate, pairwise
 from schemas.batches import BatchSealed
 from slime_events.algorithms.pass_rate import pass_rate
 from slime_events.analysis.metrics.sample import SampleFigures
-from slime_events.analysis.model.advantages import has_kl_penalty, sample_advantages
+from slime_events.analysis.model.advantages import has_critic, has_kl_penalty, sample_advantages
 from slime_events.core.config.settings import TrainSettings
 
 Values = dict[str, float]
 QUARTERS = 4
-PPO = "ppo"
-"""Its advantages are a critic's, and it needs no several samples of a prompt."""
 
 
 def statistics_of(prefix: str, values: Sequence[float]) -> Values:
@@ -39,7 +37,7 @@ def sample_metrics(samples: Sequence[SampleFigures], rewards: Sequence[float], s
     values = statistics_of("response_len", [sample.trained for sample in samples])
     values["truncated_ratio"] = sum(sample.is_truncated for sample in samples) / count
     values["repetition_frac"] = sum(sample.repeats for sample in samples) / count
-    if settings.algorithm.advantage_estimator != PPO:
+    if not has_critic(settings.algorithm):  # which needs no several samples of a prompt
         groups = _by_group([sample.group for sample in samples], rewards)
         equal = Counter(round(group[0], 1) for group in groups if len(set(group)) == 1)
         values |= {f"zero_std/count_{reward}": float(groups) for reward, groups in equal.items()}
@@ -67,7 +65,7 @@ def batch_metrics(batch: BatchSealed, samples: Sequence[SampleFigures], settings
         values["rollout_log_probs"] = statistics.fmean(log_probs)
     if oldest := [batch.step - sample.oldest for sample in samples if sample.oldest is not None]:
         values |= statistics_of("staleness", oldest)
-    made_elsewhere = settings.algorithm.advantages_by or settings.algorithm.advantage_estimator == PPO
+    made_elsewhere = settings.algorithm.advantages_by or has_critic(settings.algorithm)
     if not made_elsewhere and not has_kl_penalty(settings.algorithm):
         masks = [sample.mask for sample in samples]
         values["advantages"] = float(sample_advantages(batch.rewards, masks, settings.algorithm).mean.mean())

@@ -4,18 +4,34 @@ from schemas.steps import StepCommitted
 from slime_events.analysis.metrics.rollouts import Values
 
 _SECONDS = "seconds_"
-_RENAMED = {"entropy": "entropy_loss", "lr": "lr-pg_0"}
+_RENAMED = {
+    "entropy": "entropy_loss",
+    "lr": "lr-pg_0",
+    "value_loss": "critic-value_loss",
+    "value_clipfrac": "critic-value_clipfrac",
+    "critic_grad_norm": "critic-grad_norm",
+    "critic_lr": "critic-lr-pg_0",
+    "explained_variance": "critic-explained_variance",
+}
 """The trainer's names that are slime's by another name."""
+_OF_ROLLOUTS = ("values", "returns", "advantages")
+"""What a critic makes of the rollouts of a step: slime's under rollout/."""
 _UPDATE = ("forward_backward", "gradients", "optimizer")
 
 
 def train_metrics(event: StepCommitted) -> Values:
     """train/ without its prefix: means over the step's optimizer steps."""
     metrics = event.metrics
-    values = {_RENAMED.get(name, name): value for name, value in metrics.items() if not name.startswith(_SECONDS)}
+    left_out = (_SECONDS, *_OF_ROLLOUTS)
+    values = {_RENAMED.get(name, name): value for name, value in metrics.items() if not name.startswith(left_out)}
     if (steps := metrics.get("optimizer_steps")) and "samples" in metrics:
         values["global_batch_size"] = metrics["samples"] / steps
     return values
+
+
+def critic_metrics(event: StepCommitted) -> Values:
+    """rollout/ without its prefix, of a run with a critic: means over the trained tokens of the step."""
+    return {name: event.metrics[name] for name in _OF_ROLLOUTS if name in event.metrics}
 
 
 def trainer_metrics(event: StepCommitted, waited: float | None) -> Values:
@@ -23,12 +39,15 @@ def trainer_metrics(event: StepCommitted, waited: float | None) -> Values:
     parts = event.seconds
     seconds = {name.removeprefix(_SECONDS): value for name, value in event.metrics.items() if name.startswith(_SECONDS)}
     trained = parts.get("batch", 0.0) + parts.get("train", 0.0)
-    update = sum(seconds.get(part, 0.0) for part in _UPDATE) or parts.get("train", 0.0)
+    update = sum(seconds.get(part, 0.0) for part in _UPDATE)
+    if not update and "critic" not in seconds:  # which may be all that was trained
+        update = parts.get("train", 0.0)
     values = {"train_time": trained, "actor_train_time": update}
     named = {
         "data_preprocess": parts.get("batch"),
         "log_probs": seconds.get("scoring"),
         "update_weights": parts.get("weights"),
+        "critic_train": seconds.get("critic"),
     }
     values |= {f"{name}_time": value for name, value in named.items() if value is not None}
     if update > 0:

@@ -42,6 +42,11 @@ def has_kl_penalty(settings: AlgorithmSettings) -> bool:
     return settings.use_opd or (estimator_of(settings).takes_kl and settings.kl_coef != 0)
 
 
+def has_critic(settings: AlgorithmSettings) -> bool:
+    """Whether the trainer takes a critic's values from the advantages, which are not in the log."""
+    return estimator_of(settings).needs_values
+
+
 def sample_advantages(rewards: Sequence[float], masks: Sequence[Mask], settings: AlgorithmSettings) -> Advantages:
     """rewards: [samples], of a whole step, as its batch has them (normalised over their groups)."""
     values = np.asarray(rewards, dtype=np.float64)

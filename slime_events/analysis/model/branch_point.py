@@ -39,7 +39,7 @@ async def read_point(log: Readable, version: int, where: str, *, fresh_optimizer
             f"version {version} was made by run {before.run}, which {log.run} branched off from at version "
             f"{before.version}: branch off from {before.where}"
         )
-    position, weights, optimizer = await _made(log, version, before)
+    position, weights, optimizer, critic = await _made(log, version, before)
     if not (optimizer or fresh_optimizer or version == (before.version if before else 0)):
         raise InvalidValue(
             f"run {log.run} has no optimizer digest of version {version} (--optimizer-digest), so a branch could not "
@@ -58,6 +58,7 @@ async def read_point(log: Readable, version: int, where: str, *, fresh_optimizer
         version=version,
         weights_digest=weights,
         optimizer_digest="" if fresh_optimizer else optimizer,
+        critic_digest="" if fresh_optimizer else critic,
         cursors=cursors,
         passed=passed,
     )
@@ -83,17 +84,19 @@ async def _draws(log: Readable, point: Branched, pass_reward: float) -> DrawStat
     return draws
 
 
-async def _made(log: Readable, version: int, before: Branched | None) -> tuple[int, str, str]:
-    """Where it was recorded first, and the trainer's digests of weights and optimizer ("" before the first step)."""
+async def _made(log: Readable, version: int, before: Branched | None) -> tuple[int, str, str, str]:
+    """Where it was recorded first, and the digests of weights, optimizer and critic ("" before the first step)."""
     part, first = LogPart(log), before.version if before else 0
     if version == first:
         async for recorded in part.of_type(WeightsPublished):
             event = cast(WeightsPublished, recorded.envelope.event)
-            return recorded.position, event.digest, before.optimizer_digest if before else ""
+            states = (before.optimizer_digest, before.critic_digest) if before else ("", "")
+            return recorded.position, event.digest, *states
         raise RunNotFound(f"run {log.run} has no weight version yet")
     committed = (await part.records(versions=[version])).version(version).committed
     if committed is not None:
-        return committed.position, committed.event.weights_digest, committed.event.optimizer_digest
+        made = committed.event
+        return committed.position, made.weights_digest, made.optimizer_digest, made.critic_digest
     newest = await part.newest(StepCommitted)
     last = newest.version if newest else first
     raise RunNotFound(f"run {log.run} has no weight version {version}: there are {first} to {last}")

@@ -110,7 +110,7 @@ class Evaluation(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """graders: name, source digest and count of samples. mismatched: batches whose normalised rewards do not follow
     from the run's settings (0 in every run that audit finds clean). without_kl: advantages are compared without the KL
-    in the reward, which the log does not hold.
+    in the reward, without_critic: without its values; the log holds neither.
     """
 
     run: str
@@ -130,6 +130,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     evaluations: list[Evaluation]
     mismatched: int
     without_kl: bool
+    without_critic: bool = False
 
     @property
     def first_difference(self) -> int | None:
@@ -263,6 +264,8 @@ def _steps(report: Report) -> Iterable[str]:
     yield f"effective samples  {each} (Kish: (sum w)^2 / sum w^2, w = |advantage|)"
     if report.without_kl:
         yield "  advantages without the KL: the log-probs of the other model are not in the log"
+    if report.without_critic:
+        yield "  advantages without what the critic expected: its values are not in the log"
     if report.mismatched:
         yield f"  {report.mismatched} batches hold other rewards than the run's settings give: see slime-events audit"
 

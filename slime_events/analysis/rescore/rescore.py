@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import IO
 
 from schemas.batches import BatchSealed
-from slime_events.analysis.model.advantages import has_kl_penalty
+from slime_events.analysis.model.advantages import has_critic, has_kl_penalty
 from slime_events.analysis.model.records import Group
 from slime_events.analysis.rescore.bulk_grading import Grade
 from slime_events.analysis.rescore.change import Change
@@ -84,6 +84,7 @@ async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = Non
         evaluations=comparison.evaluations,
         mismatched=comparison.mismatched,
         without_kl=has_kl_penalty(change.before.algorithm) or has_kl_penalty(settings.algorithm),
+        without_critic=has_critic(change.before.algorithm) or has_critic(settings.algorithm),
     )
 
 

@@ -27,6 +27,7 @@ class Compared(enum.StrEnum):
     MODEL = "weights of another model"
     WEIGHTS = "weights digest"
     OPTIMIZER = "optimizer digest"
+    CRITIC = "critic digest"
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -47,6 +48,7 @@ def training_differences(committed: StepCommitted, trained: Digests) -> tuple[Di
     pairs = (
         (Compared.WEIGHTS, committed.weights_digest, trained.weights),
         (Compared.OPTIMIZER, committed.optimizer_digest, trained.optimizer),
+        (Compared.CRITIC, committed.critic_digest, trained.critic),
     )
     return tuple(Difference(what, recorded, now) for what, recorded, now in pairs if recorded and recorded != now)
 

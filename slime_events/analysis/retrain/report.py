@@ -43,7 +43,7 @@ def likely_causes(
     if Compared.MODEL in compared:
         causes.append("the reference or the teacher is another model now: see above which")
     causes += [f"other versions of the parts ({'; '.join(others)})"] if others else []
-    if compared == {Compared.OPTIMIZER}:
+    if compared <= {Compared.OPTIMIZER, Compared.CRITIC}:
         causes.append("the run's ranks were laid out in another way than its settings say: the weights are equal")
     causes.append("other hardware than the run's: the same instructions on another processor may round differently")
     causes.append(f"an event of step {wrong.step} was changed after the run together with every digest that names it")

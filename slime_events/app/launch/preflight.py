@@ -25,7 +25,7 @@ from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.gpus import this_machine
-from slime_events.core.run.process_environment import rank_variables
+from slime_events.core.run.process_environment import rank_secrets, rank_variables
 from slime_events.core.run.run_settings import flag_of
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import check_call, load_function
@@ -48,6 +48,7 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
     if new:
         _check_folders(settings)
     _try("--hf-checkpoint", _check_model, settings)
+    _check_parallelism(settings)
     _check_environment(settings.trainer)
     _try("--opd-teacher-load", _check_teacher, settings.trainer)
     _check_plug_points(settings)
@@ -77,6 +78,7 @@ def check_learner(settings: TrainSettings) -> None:
     _check_environment(settings.trainer)
     if Path(settings.trainer.hf_checkpoint, "config.json").is_file():
         _try("--hf-checkpoint", _check_model, settings)
+        _check_parallelism(settings)
         _try("--opd-teacher-load", _check_teacher, settings.trainer)
     _check_filter(settings)
     for point, path in points_in_use(settings):
@@ -101,7 +103,8 @@ def _one_line(flag: str, error: Exception) -> str:
 
 
 def _check_environment(trainer: TrainerSettings) -> None:
-    _try("--train-env-vars" if trainer.train_env_vars else "--deterministic-mode", rank_variables, trainer)
+    _try("--deterministic-mode", rank_variables, trainer)
+    _try("--train-env-vars", rank_secrets, trainer)
 
 
 def _check_model(settings: TrainSettings) -> None:
@@ -113,6 +116,13 @@ def _check_model(settings: TrainSettings) -> None:
         files = _check_weights(folder)
         if not any("token" in name or "vocab" in name for name in files):
             raise InvalidValue(f"{folder} holds no tokenizer (tokenizer.json): give the folder of a whole checkpoint")
+
+
+def _check_parallelism(settings: TrainSettings) -> None:
+    from actors.megatron.architecture import Architecture
+
+    if not settings.debug.debug_rollout_only:
+        Architecture.read(settings.trainer.hf_checkpoint).check_parallelism(settings.trainer)
 
 
 def _check_weights(folder: str) -> list[str]:
@@ -210,6 +220,8 @@ def _check_source(path: str) -> None:
         if not callable(samples):
             raise PlugPointError(f"{path} has no get_samples(num_samples): a source of prompts is asked for them by it")
         check_call(samples, "(self, num_samples)", 2)
+        if callable(load := getattr(make, "load", None)):
+            check_call(load, "(self, rollout_id)", 2)
 
 
 def _check_generate(path: str) -> None:

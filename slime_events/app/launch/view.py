@@ -45,10 +45,11 @@ class View:
 
 
 def step_text(line: StepLine, progress: Progress, steps: int) -> str:
-    """One step in one line."""
-    eta = progress.eta_s(steps)
+    """One step in one line. The loss of a policy step says nothing; that of any other is what is followed."""
+    eta, loss = progress.eta_s(steps), 0.0 if "ppo_kl" in line.metrics else line.metrics.get("loss", 0.0)
+    said = f"loss {loss:.3f}  " if loss else ""
     return (
-        f"step {line.step + 1}/{steps}  reward {line.reward:.3f}  accepted {line.accepted_share:.0%}  "
+        f"step {line.step + 1}/{steps}  {said}reward {line.reward:.3f}  accepted {line.accepted_share:.0%}  "
         f"length {line.mean_length:.1f}  {line.tokens_per_s:.0f} tok/s  staleness {line.staleness}  "
         f"{line.seconds:.2f} s  trainer idle {line.idle:.0%}" + (f"  ETA {eta:.0f} s" if eta is not None else "")
     )

@@ -47,7 +47,11 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
     use_unbiased_kl: Annotated[bool, doc("multiply the KL term by the importance ratio")] = False
     entropy_coef: Annotated[float, doc("weight of the entropy bonus")] = 0.0
     gamma: Annotated[float, doc("discount of token rewards")] = 1.0
-    lambd: Annotated[float, doc("GAE lambda")] = 1.0
+    lambd: Annotated[float, doc("GAE lambda of ppo")] = 1.0
+    value_clip: Annotated[float, doc("of ppo: how far a value may move from before the step", least=0)] = 0.2
+    num_critic_only_steps: Annotated[
+        int, doc("of ppo: the first N steps train the critic alone and leave the weights as they are", least=0)
+    ] = 0
     use_opd: Annotated[
         bool, doc("on-policy distillation: take from the advantage what a token is likelier than to the teacher")
     ] = False

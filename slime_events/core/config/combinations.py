@@ -78,7 +78,7 @@ def _rollout(settings: TrainSettings) -> Iterator[str]:
         yield "Neither num_rollout nor num_epoch is set: the run would not know when to end."
     if steps is not None and epochs is not None:
         yield f"num_rollout {steps} and num_epoch {epochs} both say when the run ends; give one."
-    if epochs is not None and settings.data.prompt_data is None:
+    if epochs is not None and settings.data.prompt_data is None and settings.data.data_source_path is None:
         yield f"num_epoch {epochs} needs prompt_data: prompts that are published to the run have no epochs."
 
 
@@ -214,7 +214,7 @@ def _distillation(settings: TrainSettings) -> Iterator[str]:
         return
     if teacher:
         yield "opd_type sglang excludes opd_teacher_load: the teacher is behind rm_url, and the trainer holds none."
-    rollout, own = settings.rollout, settings.reward.custom_rm_path
+    rollout, own = settings.rollout, settings.reward.custom_rm_path or settings.debug.debug_train_only
     if not (own or rollout.custom_generate_function_path or rollout.rollout_sample_hook_path):
         yield (
             "opd_type sglang needs a function that sets sample.teacher_log_probs: custom_rm_path "

@@ -24,6 +24,10 @@ def missing_paths(settings: TrainSettings) -> list[str]:
             problems.append(f"{name} {path} is not there: {cure}.")
         elif path and "://" not in path and not Path(path, "config.json").exists():
             problems.append(f"{name} {path} has no config.json: give the folder of a Hugging Face checkpoint.")
+    critic = trainer.critic_load or ""
+    if critic and "://" not in critic and not any(Path(critic, name).exists() for name in ("config.json", "critic")):
+        cure = "give the folder of a Hugging Face checkpoint, or a trainer checkpoint of a run that had one"
+        problems.append(f"critic_load {critic} holds no critic: {cure}.")
     files = [("prompt_data", data.prompt_data or "")]
     evaluation = settings.evaluation
     files += [(f"{evaluation.where(name)}: path", one.path) for name, one in evaluation.sets().items()]

@@ -38,6 +38,7 @@ _INERT = {
     "the architecture comes from the checkpoint's config.json": "--model-name",
     "the trainer pads micro batches as its kernels need": "--data-pad-size-multiplier",
     "trainer checkpoints have one format": "--ckpt-format",
+    "the critic is in the trainer's checkpoints (--save), so that both are restored at the same step": "--critic-save",
     "a checkpoint is on disk before the next step begins, since the log says of it that it is there": "--async-save!",
     "a run goes on bit for bit from its checkpoints, so they have the optimizer (--keep-checkpoints N keeps fewer)": (
         "--no-save-optim!"
@@ -103,14 +104,7 @@ USUAL_VALUES: dict[str, tuple[str, ...]] = {
 }
 """slime's own defaults of honoured flags: the same as leaving the flag out."""
 
-_CRITIC = "it needs a critic model and its value loss in the trainer"
-
 _NOT_YET = {
-    _CRITIC: (
-        "--critic-num-nodes --critic-num-gpus-per-node --critic-load --critic-save --critic-lr "
-        "--critic-lr-warmup-iters --num-critic-only-steps --value-clip"
-    ),
-    "the model is built from the checkpoint's config.json": "--custom-model-provider-path",
     "linear attention models are not built in the trainer": "--qwen-gdn-backend",
     "sparse attention models are not built in the trainer": "--freeze-indexer --allgather-cp",
     "it needs a trainer that is stopped and made anew around each step": "--release-train",
@@ -157,7 +151,6 @@ _NOT_YET = {
 NOT_YET: dict[str, str] = {flag: reason for reason, flags in _NOT_YET.items() for flag in flags.split()}
 
 NOT_YET_VALUES: dict[tuple[str, str], str] = {
-    ("--advantage-estimator", "ppo"): _CRITIC,
     ("--rollout-function-path", "slime.rollout.sleep_rollout"): (
         "it holds idle engines for ever, and a run fails when nothing moves (--rollout-deadline): write a function "
         "that sleeps as long as you need, or look at the engines of a --debug-rollout-only run"

@@ -34,8 +34,8 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     actor_num_nodes: Annotated[int, doc("trainer nodes", above=0)] = 1
     actor_num_gpus_per_node: Annotated[int, doc("trainer ranks per node (GPUs, or CPU processes)", above=0)] = 1
     tensor_model_parallel_size: Annotated[int, doc("tensor parallel ranks", above=0)] = 1
-    pipeline_model_parallel_size: Annotated[int, doc("pipeline parallel ranks", above=0)] = 1
-    context_parallel_size: Annotated[int, doc("context parallel ranks (GPU only)", above=0)] = 1
+    pipeline_model_parallel_size: Annotated[int, doc("pipeline parallel ranks; the trainer has 1", above=0)] = 1
+    context_parallel_size: Annotated[int, doc("context parallel ranks; the trainer has 1", above=0)] = 1
     sequence_parallel: Annotated[bool, doc("sequence parallelism beside tensor parallelism")] = False
     distributed_timeout_minutes: Annotated[int, doc("process group time-out", above=0)] = 10
     global_batch_size: Annotated[int | None, doc("rollouts per optimizer step", above=0)] = None
@@ -71,6 +71,16 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     ] = True
     optimizer: Annotated[Literal["adam", "sgd"], doc("optimizer")] = "adam"
     lr: Annotated[float, doc("learning rate", least=0)] = 1e-6
+    critic_load: Annotated[
+        str | None,
+        doc("what the critic of ppo begins with: HF folder, or trainer checkpoint that has one; default: as the actor"),
+    ] = None
+    critic_lr: Annotated[float | None, doc("the critic's learning rate; default: lr", least=0)] = None
+    critic_lr_warmup_iters: Annotated[int, doc("the critic's linear warm-up, optimizer steps", least=0)] = 0
+    critic_num_nodes: Annotated[int | None, doc("the critic shares the actor's ranks: actor-num-nodes", above=0)] = None
+    critic_num_gpus_per_node: Annotated[
+        int | None, doc("the critic shares the actor's ranks: actor-num-gpus-per-node", above=0)
+    ] = None
     min_lr: Annotated[float, doc("floor of the learning rate", least=0)] = 0.0
     lr_decay_style: Annotated[
         Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"], doc("schedule")
@@ -110,6 +120,10 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     ] = None
     custom_megatron_init_path: Annotated[
         str | None, doc("called in each rank once Megatron's groups exist, before the model is built: (args)")
+    ] = None
+    custom_model_provider_path: Annotated[
+        str | None,
+        doc("builds each rank's model, with the checkpoint's parameters: (pre_process, post_process, vp_stage=None)"),
     ] = None
     custom_megatron_before_log_prob_hook_path: Annotated[
         str | None, doc("called in each rank before log-probs are scored: (args, model, store_prefix)")

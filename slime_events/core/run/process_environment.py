@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from schemas.errors import InvalidValue
-from schemas.references import expand
+from schemas.references import expand, references_in
 from slime_events.core.config.trainer import TrainerSettings
 
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2), "MALLOC_TRIM_THRESHOLD_": str(1024**3)}
@@ -56,12 +56,19 @@ def rank_environment(trainer: TrainerSettings, given: Mapping[str, str] = os.env
 
 
 def rank_variables(trainer: TrainerSettings, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """All that such a process gets beside the rest: the user's own (`--train-env-vars`), and `rank_environment`.
-
-    Raises as that does, and InvalidValue where a secret among them is not set here.
+    """All that such a process gets beside the rest: the user's own (`--train-env-vars`) but secrets, and
+    `rank_environment`. Raises as that does.
     """
-    own = {name: expand(value) for name, value in trainer.train_env_vars.items()}
+    own = {name: value for name, value in trainer.train_env_vars.items() if not references_in(value)}
     return own | rank_environment(trainer, {**given, **own})
+
+
+def rank_secrets(trainer: TrainerSettings) -> dict[str, str]:
+    """The secrets among `--train-env-vars`, which a process sets for itself: Ray writes what it is given into its logs.
+
+    Raises InvalidValue where one is not set here.
+    """
+    return {name: expand(value) for name, value in trainer.train_env_vars.items() if references_in(value)}
 
 
 GENERATES, TRAINS, IN_NO_HURRY = 10, 15, 19

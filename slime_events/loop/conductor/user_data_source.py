@@ -26,6 +26,8 @@ class UserDataSource:
         self._tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
         make = load_function(data.data_source_path)
         self._source = self._call("made", lambda: make(view))
+        if hasattr(self._source, "load"):
+            self._call("asked to load", lambda: self._source.load(-1))
         self._given = 0
         self._kept: dict[int, Sample] = {}
         self.position = 0
@@ -41,12 +43,15 @@ class UserDataSource:
         self._kept = {place: sample for place, sample in self._kept.items() if place >= offset}
         taken: list[Prompted] = []
         while count > 0 and self._fill(offset, count):
-            sample = self._kept[offset]
+            sample, data = self._kept[offset], self._data
+            if kwargs := sample.apply_chat_template_kwargs:
+                data = replace(data, apply_chat_template_kwargs={**data.apply_chat_template_kwargs, **kwargs})
             source = Source(path=self.path, row=offset, offset=offset, seen=max(1, self.position))
             fields = {"input": sample.prompt, "label": sample.label, "metadata": sample.metadata}
-            prompted = draw_prompt(fields, self._data, self._tokenizer, self._max_prompt_len, source)
-            if sample.generate_function_path and isinstance(prompted, PromptSubmitted):
-                prompted = replace(prompted, generate_function_path=sample.generate_function_path)
+            prompted = draw_prompt(fields, data, self._tokenizer, self._max_prompt_len, source)
+            if isinstance(prompted, PromptSubmitted):
+                own = {name: getattr(sample, name) or "" for name in ("generate_function_path", "custom_rm_path")}
+                prompted = replace(prompted, **own)
             taken.append(prompted)
             count -= isinstance(prompted, PromptSubmitted)
             offset += 1
@@ -61,6 +66,11 @@ class UserDataSource:
             for group in groups:
                 if not isinstance(group, list) or not group or not isinstance(group[0], Sample):
                     raise PlugPointError(f"{self.path}: get_samples has to return a list of groups, lists of samples")
+                if differing := [name for name in _OF_A_GROUP if any(_differ(name, one, group[0]) for one in group)]:
+                    raise PlugPointError(
+                        f"{self.path}: the samples of group {self._given} differ in `{differing[0]}`, and a group has "
+                        "one prompt: give each its own, or let the generate function tell them apart by sample.index"
+                    )
                 if self._given >= offset:
                     self._kept[self._given] = group[0]
                 self._given += 1
@@ -70,6 +80,26 @@ class UserDataSource:
         try:
             return call()
         except Exception as error:
-            raise PlugPointError(
-                f"{self.path} raised {type(error).__name__} when {doing}: {error}{place_of(error)}"
-            ) from error
+            where = place_of(error)
+            raise PlugPointError(f"{self.path} raised {type(error).__name__} when {doing}: {error}{where}") from error
+
+
+_OF_A_GROUP = ("prompt", "label", "metadata", "generate_function_path", "custom_rm_path", "apply_chat_template_kwargs")
+"""What a run takes from a data source's samples."""
+
+
+def _differ(name: str, one: Sample, other: Sample) -> bool:
+    return bool(getattr(one, name) != getattr(other, name))
+
+
+def source_length(data: DataSettings, view: ArgsView) -> int:
+    """Prompts of one pass, as the source says. Raises what making it raises, PlugPointError where it does not know."""
+    path = data.data_source_path or ""
+    make = load_function(path)
+    try:
+        length = len(make(view))
+    except Exception as error:
+        raise PlugPointError(f"{path} raised {type(error).__name__} when asked for its length: {error}") from error
+    if length < 1:
+        raise PlugPointError(f"{path} has no length: give --num-rollout in the place of --num-epoch")
+    return length

@@ -9,6 +9,11 @@ from slime_events.loop.prompts.source import PromptSource, epoch_order
 from slime_events.plugins.sample import Sample
 
 
+def sample_of(row: PromptRow) -> Sample:
+    """A row of a prompt file, as a data source gives it."""
+    return Sample(prompt=row.as_given, label=row.label, metadata=row.metadata)
+
+
 class Dataset:
     """`path` is JSONL or Parquet, with an optional slice `@[a:b]`. Prompts longer than `max_length` tokens are left out
     before anything is shuffled, as in slime. Of images there is nothing here.
@@ -43,10 +48,18 @@ class Dataset:
             apply_chat_template=apply_chat_template,
             apply_chat_template_kwargs=apply_chat_template_kwargs or {},
         )
-        source = PromptSource(settings, seed, tokenizer, max_length)
-        rows = [row for row in source.read(0, range(len(source))) if isinstance(row, PromptRow)]
-        self.origin_samples = [Sample(prompt=row.as_given, label=row.label, metadata=row.metadata) for row in rows]
-        self.samples, self.seed, self.epoch_id = self.origin_samples, seed, -1
+        self._hold(PromptSource(settings, seed, tokenizer, max_length))
+
+    @classmethod
+    def of(cls, source: PromptSource) -> "Dataset":
+        """That of an open file."""
+        made = cls.__new__(cls)
+        made._hold(source)
+        return made
+
+    def _hold(self, source: PromptSource) -> None:
+        self.origin_samples = [sample_of(row) for row in source.in_file_order() if isinstance(row, PromptRow)]
+        self.samples, self.seed, self.epoch_id = self.origin_samples, source.seed, -1
 
     def shuffle(self, new_epoch_id: int) -> None:
         """Put the samples into the order of an epoch: by `seed + epoch`."""

@@ -133,13 +133,11 @@ def _text(
     prompt = _required(fields, key, "--input-key")
     if prompt is None or prompt in ("", []):
         raise _BadFieldError(BadReason.EMPTY_PROMPT, f"the prompt in {key!r} is empty")
-    if isinstance(prompt, int | float) and not isinstance(prompt, bool):
-        prompt = str(prompt)  # the number of a task, which a generate function looks up
-    if not settings.apply_chat_template and isinstance(prompt, str):
-        return prompt, None
+    if not settings.apply_chat_template and isinstance(prompt, str | int | float) and not isinstance(prompt, bool):
+        return str(prompt), None  # a number is that of a task, which a generate function looks up
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     if not _is_list_of_objects(messages):
-        raise _wrong_type(key, prompt, "a text, a number or a list of chat messages")
+        raise _wrong_type(key, prompt, "a text or a list of chat messages")
     if tokenizer is None:
         raise ValueError("a chat template needs a tokenizer")
     template = {**({"tools": tools} if tools else {}), **settings.apply_chat_template_kwargs}

@@ -59,7 +59,7 @@ class PromptSource:
             raise InvalidValue("--prompt-data is missing: a .jsonl or .parquet file")
         if settings.apply_chat_template and tokenizer is None and not settings.supervised:
             raise ImpossibleCombination("--apply-chat-template needs a tokenizer: give --hf-checkpoint")
-        self._settings, self._seed = settings, seed
+        self._settings, self.seed = settings, seed
         self._tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
         self.url, asked = parse_path(settings.prompt_data)
         bounds = asked or slice(None)
@@ -99,12 +99,17 @@ class PromptSource:
 
     def row_at(self, epoch: int, place: int) -> int:
         """The row at an index of an epoch's order."""
-        return int(epoch_order(len(self), self._seed, epoch)[place]) if self._settings.rollout_shuffle else place
+        return int(epoch_order(len(self), self.seed, epoch)[place]) if self._settings.rollout_shuffle else place
 
     def read_row(self, row: int, *, epoch: int, position: int) -> PromptRow | BadRow:
         """One row, for a sampler. epoch, position: as the sampler counts."""
         (content,) = self._reader.read([self._rows[row]])
         return self._made(row, content, epoch, position)
+
+    def in_file_order(self) -> list[PromptRow | BadRow]:
+        """All rows."""
+        fields = self._reader.read(list(self._rows))
+        return [self._made(row, content, 0, row) for row, content in enumerate(fields)]
 
     def read(self, epoch: int, places: range) -> list[PromptRow | BadRow]:
         """The rows at these indices of an epoch's order. Raises TooManyBadLines."""

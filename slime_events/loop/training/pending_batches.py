@@ -29,6 +29,7 @@ def build_batch(
     masks, columns = BatchMasks(sealed, fetch), {one.name: entries_of(one, fetch) for one in sealed.columns}
     columns.pop(LOSS_MASKS, None)
     truncated = dict(zip(sealed.samples, columns.pop(TRUNCATED, ()), strict=False))
+    taught = dict(zip(sealed.samples, columns.get("teacher_log_probs", ()), strict=False))
     samples = []
     for sample, reward, raw in zip(sealed.samples, sealed.rewards, sealed.raw_rewards, strict=True):
         trajectory = trajectories.get(sample)
@@ -51,8 +52,11 @@ def build_batch(
                 newest_version=trajectory.newest,
                 truncated=bool(truncated.get(sample, trajectory.stop is StopReason.LENGTH)),
                 reused=trajectory.reused,
+                kept=tuple(trajectory.kept),
                 spans=trajectory.spans,
-                teacher_log_probs=None if (taught := trajectory.teacher_log_probs) is None else fetch(taught),
+                teacher_log_probs=taught.get(
+                    sample, None if (own := trajectory.teacher_log_probs) is None else fetch(own)
+                ),
             )
         )
     lines = [(s.sample, trajectories[s.sample].digest, s.reward) for s in samples]
@@ -62,7 +66,14 @@ def build_batch(
 
 
 def engine_log_probs(trajectory: Trajectory) -> npt.NDArray[np.float32]:
-    """float32 [response]; NaN on trained tokens that no weights made, as no span says so: nobody knows theirs."""
+    """float32 [response]; NaN on trained tokens that no weights made, as no span says so: nobody knows theirs. Of the
+    kept tokens alone, where the log has these.
+    """
+    if trajectory.kept:
+        log_probs = trajectory.log_probs.copy()
+        for part in trajectory.kept:
+            log_probs[part.start : part.start + len(part.log_probs)] = part.log_probs
+        return log_probs
     if sum(span.end - span.start for span in trajectory.spans) == trajectory.length:
         return trajectory.log_probs
     unknown = np.ones(trajectory.length, np.bool_) if trajectory.loss_mask is None else trajectory.loss_mask != 0

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from schemas.checkpoints import CheckpointSaved
 from schemas.event import Event
-from schemas.runs import RunStarted
+from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
 from schemas.subjects import about, of_type
 from schemas.trainers import TrainerRestored
@@ -17,11 +17,17 @@ TRAINING = ("step.committed", "weights.published", "checkpoint.saved", "trainer.
 
 
 class Digests(NamedTuple):
-    """sha256 (hex) of a trainer's weights and of its optimizer's state at one weight version. optimizer: empty where
-    none was computed (`--optimizer-digest`)."""
+    """sha256 (hex) of a trainer's weights, of its optimizer's state, and of a critic's weights and state, at one weight
+    version. optimizer, critic: empty where none was computed (`--optimizer-digest`) or there is no critic."""
 
     weights: str
     optimizer: str
+    critic: str = ""
+
+
+def digests_of(said: StepCommitted | CheckpointSaved | Branched) -> Digests:
+    """Those that an event holds."""
+    return Digests(said.weights_digest, said.optimizer_digest, said.critic_digest)
 
 
 @dataclass(slots=True)
@@ -41,7 +47,7 @@ class TrainingState:
     def apply(self, event: Event) -> None:
         """Fold one event in."""
         if isinstance(event, StepCommitted):
-            self.committed[event.version] = Digests(event.weights_digest, event.optimizer_digest)
+            self.committed[event.version] = digests_of(event)
         elif isinstance(event, WeightsPublished):
             self.published[event.version] = event
         elif isinstance(event, CheckpointSaved):
@@ -50,7 +56,7 @@ class TrainingState:
             self.restored.append(event)
         elif isinstance(event, RunStarted) and event.branched is not None:
             self.first = event.branched.version
-            self.committed[self.first] = Digests(event.branched.weights_digest, event.branched.optimizer_digest)
+            self.committed[self.first] = digests_of(event.branched)
 
     @property
     def is_branch(self) -> bool:
@@ -68,13 +74,13 @@ class TrainingState:
         return max(self.published, default=-1)
 
     def matches(self, saved: CheckpointSaved) -> bool:
-        """Whether the checkpoint has the weights that were committed for its version, and the optimizer state that was
-        committed for it or that a trainer went on with from there."""
+        """Whether the checkpoint has the weights that were committed for its version, and the states of optimizer and
+        critic that were committed for it or that a trainer went on with from there."""
         committed = self.committed.get(saved.version)
         if committed is None or committed.weights != saved.weights_digest:
             return False
-        later = (one.optimizer_digest for one in self.restored if one.version == saved.version)
-        return saved.optimizer_digest in (committed.optimizer, *later)
+        later = ((one.optimizer_digest, one.critic_digest) for one in self.restored if one.version == saved.version)
+        return (saved.optimizer_digest, saved.critic_digest) in (committed[1:], *later)
 
 
 async def read_training_state(worker: Participant) -> TrainingState:

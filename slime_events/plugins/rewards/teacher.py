@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from schemas.arrays import pack_log_probs
 from schemas.rewards import RewardFailureKind
@@ -44,7 +45,17 @@ async def reward_func(args: Any, sample: Sample, **kwargs: Any) -> dict[str, Any
 
 
 def post_process_rewards(args: Any, samples: Sequence[Sample], **kwargs: Any) -> tuple[list[float], list[float]]:
-    """Rewards of pure distillation, all 0: what is learned is the teacher's. The log-probs are recorded already."""
+    """Rewards of pure distillation, all 0: what is learned is the teacher's.
+
+    A run has its log-probs already (`graded`). Where a sample's reward is an engine's answer, as in slime, they are put
+    on the sample from there, as a tensor.
+    """
+    for sample in samples:
+        scored = _scored(sample.reward)
+        if scored is not None and sample.teacher_log_probs is None:
+            import torch  # no run comes here, and its conductor needs none
+
+            sample.teacher_log_probs = torch.from_numpy(_numbers(_of_response(scored, sample)))  # type: ignore[assignment]
     zeros = [0.0] * len(samples)
     return zeros, zeros
 
@@ -57,17 +68,13 @@ def graded(returned: Any, sample: Sample, key: str | None) -> Outcome:
     """
     given, scored = sample.teacher_log_probs, _scored(returned)
     if scored is not None:
-        if given is None:
-            given = [one[0] for one in scored[-sample.response_length :]] if sample.response_length else []
+        given = _of_response(scored, sample) if given is None else given
         # The answer is as long as the tokens: what is used of it is recorded as an array.
         returned = {name: value for name, value in returned.items() if name != ANSWER} if key else 0.0
     outcome = value_of(returned, key)
     if given is None or isinstance(outcome, RewardFailure):
         return outcome
-    try:
-        values = np.asarray(given, np.float32)
-    except (TypeError, ValueError):
-        values = np.full(1, np.nan, np.float32)
+    values = _numbers(given)
     if values.shape != (sample.response_length,) or not np.isfinite(values).all():
         return failure(
             RewardFailureKind.WRONG_TYPE,
@@ -75,6 +82,19 @@ def graded(returned: Any, sample: Sample, key: str | None) -> Outcome:
             "for each token of the response",
         )
     return msgspec.structs.replace(outcome, teacher_log_probs=pack_log_probs(values))
+
+
+def _of_response(scored: list[Any], sample: Sample) -> list[Any]:
+    return scored[max(0, len(scored) - sample.response_length) :]
+
+
+def _numbers(given: Any) -> npt.NDArray[np.float32]:
+    """Log-probs as they are, or as an engine gives them, each first in a list; one NaN for anything else."""
+    try:
+        first = [one[0] if isinstance(one, list | tuple) else one for one in given]
+        return np.asarray(first, np.float32)
+    except (TypeError, ValueError, IndexError, OverflowError):
+        return np.full(1, np.nan, np.float32)
 
 
 def _scored(answer: Any) -> list[Any] | None:

@@ -137,6 +137,7 @@ WEIGHTS = (
     row("an engine with other weights", change(ACTIVATED, digest=OTHER)),
     row("a checkpoint of other weights", change(CHECKPOINT, weights_digest=OTHER), names=(1,)),
     row("a checkpoint of another optimizer", change(CHECKPOINT, optimizer_digest=OTHER), names=(1,)),
+    row("a checkpoint of another critic", change(CHECKPOINT, critic_digest=OTHER), names=(1,)),
     row(
         "a checkpoint of the optimizer that a trainer went on with",
         both(restored(2, published(2)), change(CHECKPOINT, optimizer_digest=OTHER)),

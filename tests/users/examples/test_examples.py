@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from schemas.arrays import pack_log_probs, unpack
 from schemas.evals import EvalCompleted
+from schemas.groups import GroupRejected
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutFailed, StopReason
 from schemas.steps import StepCommitted
@@ -45,6 +46,24 @@ def rewards(played: Played) -> dict[str, float]:
 
 def roles(played: Played, sample: str) -> list[TurnRole]:
     return [turn.role for turn in played.of(TurnRecorded, sample=sample)]
+
+
+async def test_the_functions_of_the_guide(stage: Stage, fate: Fate) -> None:
+    flags = (
+        "--custom-generate-function-path mine:my_generate --custom-rm-path mine:my_reward_func "
+        "--dynamic-sampling-filter-path mine:my_filter"
+    )
+    rows = [{"prompt": f"{number}+1", "label": number + 1} for number in range(6)]
+
+    def says(text: str) -> str:
+        number = int(text[0])
+        return f"it is {number + 1 + number % 2}" + END
+
+    played = await stage.play("guide", flags, says, rows, fate=fate)
+    done = all_went_well(played)
+    assert all(one.attributes == {"truncated": False} and one.loss_mask is None for one in done)
+    assert {(one.group[-1], rewards(played)[one.sample]) for one in done} >= {("0", 1.0), ("1", 0.0), ("2", 1.0)}
+    assert [one.group[-1] for one in played.of(GroupRejected)] == ["1"]
 
 
 def searcher(text: str) -> str:

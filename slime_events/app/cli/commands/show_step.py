@@ -89,6 +89,7 @@ def step_text(facts: dict[str, Any]) -> str:
         ("batch", facts["batch_digest"]),
         ("weights", done.get("weights_digest")),
         ("optimizer", done.get("optimizer_digest")),
+        ("critic", done.get("critic_digest")),
     ])  # fmt: skip
     groups = [
         (g["group"], g["dataset"], shorten(as_text(g["label"]), LABEL_WIDTH), " ".join(f"{r:g}" for r in g["rewards"]))

@@ -26,7 +26,9 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 from slime_events.loop.conductor.decide import waits_for
 from slime_events.loop.conductor.plan import make_plan
+from slime_events.loop.conductor.user_data_source import source_length
 from slime_events.loop.prompts.source import PromptSource
+from slime_events.plugins.args_view import ArgsView
 
 INTERRUPTED = 130
 
@@ -69,14 +71,16 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
 def resolve_epochs(settings: TrainSettings) -> tuple[TrainSettings, str | None]:
     """`num_rollout = num_epoch * rows // rollout_batch_size`, slime's rule, and a sentence about it.
 
-    Counts the rows of the prompt data. Settings without num_epoch are returned as they are. Raises DataError,
-    TooManyBadLines, InvalidValue (less than one step).
+    Counts the rows of the prompt data, or asks the user's data source. Settings without num_epoch are returned as they
+    are. Raises DataError, TooManyBadLines, PlugPointError, InvalidValue (less than one step).
     """
     epochs, batch = settings.rollout.num_epoch, settings.rollout.rollout_batch_size
     if epochs is None or settings.rollout.num_rollout is not None:
         return settings, None
-    # A template needs the tokenizer, and counting needs no template.
-    rows = len(PromptSource(replace(settings.data, apply_chat_template=False), settings.rollout.rollout_seed))
+    if settings.data.data_source_path:
+        rows = source_length(settings.data, ArgsView.of_run(settings))
+    else:  # a template needs the tokenizer, and counting needs no template
+        rows = len(PromptSource(replace(settings.data, apply_chat_template=False), settings.rollout.rollout_seed))
     steps = epochs * rows // batch
     if steps < 1:
         raise InvalidValue(

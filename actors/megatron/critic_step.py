@@ -1,0 +1,80 @@
+"""`CriticStep`: the critic's part of a rollout step: values before the update, then optimizer steps of its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from actors.megatron.critic import response_values
+from actors.megatron.step_metrics import StepMetrics
+from actors.megatron.trainee import Critic, Trainee
+from actors.megatron.update import update
+from slime_events.algorithms.value_model import value_figures, value_objective
+from slime_events.core.train_batch import TrainSample
+
+
+class Targets(NamedTuple):
+    """Of all samples of a step, by index into the batch, float32 [response] each. values: before the update; returns:
+    what they should have been; advantages: as they are trained. masks, denominators: as `RolloutStep` has them.
+    """
+
+    values: Mapping[int, Tensor]
+    returns: Mapping[int, Tensor]
+    advantages: Mapping[int, Tensor]
+    masks: Sequence[Tensor]
+    denominators: Sequence[float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class CriticStep:
+    """batches: of each optimizer step this rank's micro batches, all of its samples: each has something to say about
+    the critic.
+    """
+
+    trainee: Trainee
+    critic: Critic
+    samples: Sequence[TrainSample]
+    batches: Sequence[list[list[int]]]
+
+    @torch.no_grad()
+    def values(self) -> dict[int, Tensor]:
+        """Index -> value of each response token, float32 [response], of this rank's samples, without gradient."""
+        found: dict[int, Tensor] = {}
+        for members in chain.from_iterable(self.batches):
+            packed = self.trainee.pack(self.samples, members)
+            found.update(zip(members, response_values(self.critic.model, packed), strict=True))
+        return found
+
+    def train(self, targets: Targets, divisors: Sequence[float], metrics: StepMetrics) -> dict[str, float]:
+        """All optimizer steps; mean gradient norm, last learning rate, and how good the critic was before. divisors:
+        what the loss of each optimizer step is divided by.
+        """
+        norms, rate = [], 0.0
+        for number, (batches, divisor) in enumerate(zip(self.batches, divisors, strict=True), 1):
+            rate = self.critic.optimizer.param_groups[0]["lr"]
+
+            def loss_of(members: list[int], divisor: float = divisor) -> Tensor:
+                return self._loss(members, targets, metrics) / divisor
+
+            what = f"the critic's optimizer step {number} of {len(divisors)}"
+            norms.append(update(self.critic, batches, loss_of, what=what))
+        by_name = (targets.values, targets.returns, targets.advantages, targets.masks)
+        figures = value_figures(*([part[index] for index in targets.values] for part in by_name))
+        return figures | {"critic_grad_norm": sum(norms) / len(norms), "critic_lr": rate}
+
+    def _loss(self, members: list[int], targets: Targets, metrics: StepMetrics) -> Tensor:
+        denominators = targets.denominators
+        loss, figures = value_objective(
+            values=response_values(self.critic.model, self.trainee.pack(self.samples, members)),
+            old_values=[targets.values[index] for index in members],
+            returns=[targets.returns[index] for index in members],
+            loss_masks=[targets.masks[index] for index in members],
+            rollout_denoms=None if denominators is None else [denominators[index] for index in members],
+            settings=self.trainee.algorithm,
+        )
+        for name, value in figures.items():
+            metrics.add_over_the_step(name, value)
+        return loss

@@ -1,0 +1,49 @@
+"""PPO with a critic (Schulman et al., 2017): how much better each token was than the critic had expected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from slime_events.algorithms.estimators.estimator import Estimator
+from slime_events.core.config.algorithm import AlgorithmSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from slime_events.algorithms.segments import Segments
+
+
+@dataclass(frozen=True, slots=True)
+class Ppo(Estimator):
+    """Rewards as they were graded: it needs no several samples of a prompt."""
+
+    takes_kl: ClassVar[bool] = True
+    needs_values: ClassVar[bool] = True
+
+    def reward_normalisation(self, rewards: Sequence[float], settings: AlgorithmSettings) -> list[float]:
+        """As they are."""
+        return [float(reward) for reward in rewards]
+
+    def advantage(
+        self,
+        rewards: Tensor,
+        kl: Tensor,
+        segments: Segments,
+        settings: AlgorithmSettings,
+        values: Tensor | None = None,
+    ) -> Tensor:
+        """GAE with -kl_coef * kl as the reward of a token, and the sample's reward on its last one, trained on or
+        not. values: the critic's before the update, [tokens]. Raises TrainerError without them.
+        """
+        import torch
+
+        from schemas.errors import TrainerError
+        from slime_events.algorithms.segments import gae
+
+        if values is None:
+            raise TrainerError("advantage_estimator ppo needs the values of a critic, and there are none")
+        ends = torch.tensor(segments.lengths, device=kl.device).clamp_min(1) - 1
+        token_rewards = segments.pad(-settings.kl_coef * kl).scatter_add(1, ends.unsqueeze(1), rewards.unsqueeze(1))
+        return segments.unpad(gae(token_rewards, segments.pad(values), settings.gamma, settings.lambd))
