@@ -20,10 +20,10 @@ from schemas.errors import StorageError
 from schemas.evals import EvalCompleted
 from schemas.event import Event
 from schemas.groups import GroupRejected, RejectionCause
-from schemas.ids import group_of, requested_sample
+from schemas.ids import group_of, requested_sample, returned_id
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
-from schemas.rollouts import RolloutCompleted
+from schemas.rollouts import RolloutCompleted, RolloutReturned
 from schemas.subjects import about, of_type
 from slime_events.core.state.run import RunState
 from slime_events.core.trajectory import Fetch, read_trajectory
@@ -78,7 +78,8 @@ class StepSamples:
         await asyncio.to_thread(functions.look, kept, [*kept, *others])
         named = zip(sealed.samples, flat(kept), strict=True)
         seconds = max(0.0, (time.time_ns() - begun) / 1e9)
-        logs = await asyncio.to_thread(functions.logs, sealed.step, kept, gatherer.collect(), seconds)
+        metrics = gatherer.collect() | await self._returned_metrics(sealed.step)
+        logs = await asyncio.to_thread(functions.logs, sealed.step, kept, metrics, seconds)
         sealed = replace(
             sealed,
             removed=tuple(name for name, sample in named if functions.code(FILTER) and sample.remove_sample),
@@ -105,6 +106,12 @@ class StepSamples:
         logs = await asyncio.to_thread(self._functions.logs_evaluation, event.version, event.dataset, groups)
         name = self._functions.by_setting[EVAL_LOG].name if logs else ""
         return replace(event, log_function=name, functions=self._functions.code(EVAL_LOG))
+
+    async def _returned_metrics(self, step: int) -> dict[str, float]:
+        """Those of a rollout function, if there is one."""
+        returned = await self._log.last(about(self._log.run, "rollout", returned_id(step, evaluation=False)))
+        event = None if returned is None else returned.envelope.event
+        return event.metrics if isinstance(event, RolloutReturned) else {}
 
     async def _since_last(self, decided: Sequence[GroupRejected]) -> tuple[int, list[GroupRejected]]:
         """(when the last batch was sealed, or the run began; the groups that were rejected since, `decided` last)."""

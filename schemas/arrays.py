@@ -41,6 +41,7 @@ class Array(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 EMPTY_TOKENS = Array(dtype="int32", n=0)
 EMPTY_LOG_PROBS = Array(dtype="float32", n=0)
+EMPTY_BYTES = Array(dtype="int8", n=0)
 
 
 def pack(values: Sequence[int] | Sequence[float] | npt.NDArray[Any], dtype: DType) -> Array:

@@ -17,6 +17,10 @@ class EvalCompleted(Event, frozen=True, kw_only=True, tag="eval.completed"):
     oldest_version, newest_version: the weights that made the tokens: `version` alone, but with --eval-on latest and in
     runs of before there was a choice.
     log_function, functions: as in `batch.sealed`.
+
+    function: the user's evaluation function that made it, whose process appends it then; its source's digest is in
+    functions. rewards, truncated: as it gave them, in order. There are no rollouts of such an evaluation in the log but
+    the generations that the function asked the engines for.
     """
 
     dataset: str
@@ -30,6 +34,9 @@ class EvalCompleted(Event, frozen=True, kw_only=True, tag="eval.completed"):
     pass_rates: dict[str, float] = {}
     log_function: str = ""
     functions: dict[str, str] = {}
+    function: str = ""
+    rewards: tuple[float, ...] = ()
+    truncated: tuple[bool, ...] = ()
 
     @property
     def other_versions(self) -> str:

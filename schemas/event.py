@@ -7,10 +7,11 @@ import msgspec
 
 
 class Purpose(enum.StrEnum):
-    """What a prompt and its rollouts are for."""
+    """What a prompt and its rollouts are for. call: a generation that a rollout function asked for."""
 
     TRAIN = "train"
     EVAL = "eval"
+    CALL = "call"
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True, gc=False):

@@ -13,6 +13,7 @@ class RejectionCause(enum.StrEnum):
     ROLLOUT_FAILED = "rollout_failed"
     FILTER_RAISED = "filter_raised"
     STALE = "stale"
+    NOT_RETURNED = "not_returned"
 
 
 class GroupAccepted(Event, frozen=True, kw_only=True, tag="group.accepted"):
@@ -32,7 +33,8 @@ class GroupAccepted(Event, frozen=True, kw_only=True, tag="group.accepted"):
 
 
 class GroupRejected(Event, frozen=True, kw_only=True, tag="group.rejected"):
-    """The conductor, when a group is not trained on: by the filter, because a part of it failed, or as too old.
+    """The conductor, when a group is not trained on: by the filter, because a part of it failed, as too old, or because
+    the rollout function did not return it.
 
     reason: one sentence. samples, rewards: as far as there are any. filter and figures: as in `group.accepted`; of
     cause stale: the group's oldest_version, the first step that could train it, how far behind that is, and the bound.

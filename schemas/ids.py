@@ -3,13 +3,17 @@
 train-0-000007         group: data set, epoch, row of the file          inbox-<16 hex digits>   by the sender's key
 eval-held-v7-000003    of an evaluation: data set, version, row         draw-000007             by the log; `again-`
 loaded-2-000001        of a dump: step, place                                                   of an archive
+own-000007             brought by a rollout function           call-3-<16 hex digits>   generations that it asked
+step-3, evaluated-3    what a rollout function returned                                 for in step 3, `eval3` of v3
 <group>-s3             sample: the group's third, from 0                <group>-s3-1            the rollout's second
 """
 
 import hashlib
 
-TRAIN, INBOX, LOADED = "train", "inbox", "loaded"
-"""Data sets of prompts that a run names itself: its file, prompts from outside, those with recorded answers."""
+TRAIN, INBOX, LOADED, OWN = "train", "inbox", "loaded", "own"
+"""Data sets of prompts that a run names itself: its file, prompts from outside, those with recorded answers, those that
+a rollout function brought.
+"""
 
 
 def group_id(dataset: str, epoch: int, row: int) -> str:
@@ -30,6 +34,21 @@ def inbox_group_id(key: str, sender: str = "") -> str:
 def draw_id(offset: int, *, again: bool) -> str:
     """Of a prompt that a sampler draws by the statistics of the log; again: out of an archive."""
     return f"{'again' if again else 'draw'}-{offset:06d}"
+
+
+def own_group_id(offset: int) -> str:
+    """Of a group that a rollout function brought."""
+    return f"{OWN}-{offset:06d}"
+
+
+def call_group_id(step: int, digest: str, *, evaluation: bool) -> str:
+    """Of equal generations that a rollout function asks for in one call. digest: of the question, hex."""
+    return f"call-{'eval' if evaluation else ''}{step}-{digest[:16]}"
+
+
+def returned_id(step: int, *, evaluation: bool) -> str:
+    """What a rollout function returned, of a step or of the evaluation of a version."""
+    return f"{'evaluated' if evaluation else 'step'}-{step}"
 
 
 def evaluation_id(dataset: str, version: int) -> str:

@@ -75,6 +75,18 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     custom_rm_path: str = ""
 
 
+class PromptWanted(Event, frozen=True, kw_only=True, tag="prompt.wanted"):
+    """The process of a rollout function, where the function asks its data source for more groups than are there.
+
+    total: groups that are to be drawn, since the beginning of the run; the conductor draws them.
+    """
+
+    total: int
+
+    def entity(self) -> str:
+        return f"wanted-{self.total}"
+
+
 class PromptRejected(Event, frozen=True, kw_only=True, tag="prompt.rejected"):
     """The prompt source, for a line that cannot be used; the others go on. reason: one sentence."""
 

@@ -6,9 +6,16 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.evals import EvalCompleted
 from schemas.event import Event, type_of
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.prompts import PromptRejected, PromptSubmitted
+from schemas.prompts import PromptRejected, PromptSubmitted, PromptWanted
 from schemas.rewards import RewardAssigned, RewardFailed
-from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, RolloutSuspended
+from schemas.rollouts import (
+    RolloutCompleted,
+    RolloutFailed,
+    RolloutProgressed,
+    RolloutRequested,
+    RolloutReturned,
+    RolloutSuspended,
+)
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.trainers import TrainerRestored
@@ -18,8 +25,8 @@ from schemas.workers import WorkerJoined, WorkerLost
 
 EVENT_CLASSES: tuple[type[Event], ...] = (
     *(RunStarted, RunResumed, RunFinished, RunFailed),
-    *(PromptSubmitted, PromptRejected),
-    *(RolloutRequested, RolloutProgressed, RolloutCompleted, RolloutSuspended, RolloutFailed),
+    *(PromptSubmitted, PromptRejected, PromptWanted),
+    *(RolloutRequested, RolloutProgressed, RolloutCompleted, RolloutSuspended, RolloutFailed, RolloutReturned),
     *(TurnBegun, TurnRecorded),
     *(RewardAssigned, RewardFailed),
     *(GroupAccepted, GroupRejected),

@@ -5,8 +5,9 @@ from typing import Any
 
 import msgspec
 
-from schemas.arrays import EMPTY_LOG_PROBS, EMPTY_TOKENS, Array
+from schemas.arrays import EMPTY_BYTES, EMPTY_LOG_PROBS, EMPTY_TOKENS, Array
 from schemas.event import Event, Purpose
+from schemas.ids import returned_id
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -62,11 +63,12 @@ class StopReason(enum.StrEnum):
 
 
 class FailureKind(enum.StrEnum):
-    """Why a rollout could not be made."""
+    """Why a rollout could not be made. aborted: a rollout function wanted no more of a generation."""
 
     TOO_LONG = "too_long"
     ENGINE = "engine"
     INVALID = "invalid"
+    ABORTED = "aborted"
 
 
 class SuspendReason(enum.StrEnum):
@@ -96,6 +98,10 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     mask_older: tokens of older versions than the one that the rollout ends on get loss mask 0.
     recalls: the recorded sample that answers it, of the run in the prompt's `recalled`; no engine takes such a
     request, and min_version is the version that its group's oldest weights count as.
+    function: the rollout function that has answered it, `module:name`; no engine takes such a request either.
+
+    Of purpose `call`: by the process of a rollout function, for one generation; `sample` is `<call group>-s<n>` and has
+    no prompt event. payload: what else the engine is asked for, by the names of SGLang's /generate.
     """
 
     sample: str
@@ -111,6 +117,8 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     recalls: str = ""
     max_version: int | None = None
     place: Place | None = None
+    function: str = ""
+    payload: dict[str, Any] = {}
 
     IDENTITY = ("sample", "attempt")
 
@@ -162,6 +170,8 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     weights count as in this run (`CommonVersion`), engine is the worker that read it.
 
     place: as requested. kept, kept_log_probs: of `tokens`, as in a chunk.
+    calls: of a sample that a rollout function returned, the generations that its tokens are of.
+    meta: of a call, what the engine said beside the rest.
     """
 
     sample: str
@@ -189,6 +199,8 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     place: Place | None = None
     kept: Array | None = None
     kept_log_probs: Array | None = None
+    calls: tuple[str, ...] = ()
+    meta: dict[str, Any] = {}
 
     def identity(self) -> tuple[str | int, ...]:
         return (self.sample, "completed")
@@ -222,3 +234,33 @@ class RolloutFailed(Event, frozen=True, kw_only=True, tag="rollout.failed"):
 
     def identity(self) -> tuple[str | int, ...]:
         return (self.sample, self.attempt, "failed")
+
+
+class RolloutReturned(Event, frozen=True, kw_only=True, tag="rollout.returned"):
+    """The process of a user's rollout function, once per step and once per evaluation: the function's outcome.
+
+    step: that it was called for, or the version that was evaluated. groups: returned, in order; the step's batch is
+    made of them. outcome: the events that say what they are (int8, a zstd frame of MessagePack); they follow in the
+    log, and are appended again from here where the process was lost meanwhile. kept: the samples of groups that were
+    given back (`data_source.add_samples`), by group, packed as `outcome`. dropped: groups that were drawn, and neither
+    returned nor given back. metrics: as the function gave them, those that are numbers. function, digest: `module:name`
+    and the sha256 (hex) of its source. seconds: that it took.
+    """
+
+    step: int
+    function: str
+    digest: str
+    evaluation: bool = False
+    groups: tuple[str, ...] = ()
+    outcome: Array = EMPTY_BYTES
+    kept: Array = EMPTY_BYTES
+    dropped: tuple[str, ...] = ()
+    metrics: dict[str, float] = {}
+    seconds: float = 0.0
+
+    def entity(self) -> str:
+        return returned_id(self.step, evaluation=self.evaluation)
+
+    def identity(self) -> tuple[str | int, ...]:
+        # With its content: of two processes that came to different outcomes, the fence lets only one.
+        return (self.entity(), self.outcome.digest(), self.kept.digest())

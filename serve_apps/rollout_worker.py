@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from msgspec.structs import replace
+
 from schemas.batches import BatchSealed
 from schemas.errors import (
     Conflict,
@@ -83,7 +85,7 @@ class InlineRewards:
 
     async def of(self, request: RolloutRequested, completed: RolloutCompleted) -> list[Event]:
         """The reward of a completed rollout; empty where it is left to the grader."""
-        if self._has_custom_grader:
+        if self._has_custom_grader or request.purpose is Purpose.CALL:
             return []
         sample = completed_sample(completed, await self._prompts.of(request.group))
         if not self._grader.accepts([sample]):
@@ -233,7 +235,7 @@ class RolloutWorker:
     async def _work(self, delivery: Delivery, *, after: asyncio.Task[None] | None) -> None:
         """One request, to its end in the log. What this raises ends the worker."""
         request = _request_of(delivery.recorded)
-        if request.recalls:  # answered by a recorded rollout
+        if request.recalls or request.function:  # answered by a recorded rollout, or by a rollout function
             await delivery.done()
             return
         rollout: Rollout | None = None
@@ -280,7 +282,8 @@ class RolloutWorker:
         append, is_suspended = partial(self._append, rollout, delivery), partial(self._is_suspended, delivery.recorded)
         generate = partial(self._weights.generate, claim)
         context = RolloutContext(generate, self._context.rule, rid_of(delivery), append, is_suspended)
-        if self._custom is not None and await self._custom.makes(rollout.request):
+        is_call = rollout.request.purpose is Purpose.CALL  # one generation, whatever the run's generate function is
+        if self._custom is not None and not is_call and await self._custom.makes(rollout.request):
             await self._custom.make(rollout, context)
             return
         last = None
@@ -288,12 +291,13 @@ class RolloutWorker:
             asked, prompt = rollout.request, self._context.fetch(rollout.request.prompt)
             keeps = asked.purpose is Purpose.TRAIN and narrows(asked.sampling)
             known = rollout.known.tokens
-            request = GenerateRequest(context.rid, prompt, asked.sampling, asked.seed, known, keeps=keeps)
+            request = GenerateRequest(context.rid, prompt, asked.sampling, asked.seed, known, asked.payload, keeps)
             last = await stream(context, request, rollout, lambda chunk: context.append([chunk]))
         if last is None:
             await context.append([rollout.suspended()])
         else:
-            await self._complete(rollout, rollout.end(last.finish or StopReason.STOP, last.text or ""), delivery)
+            end = rollout.end(last.finish or StopReason.STOP, last.text or "")
+            await self._complete(rollout, replace(end, meta=last.meta) if is_call else end, delivery)
 
     async def _complete(self, rollout: Rollout, end: RolloutCompleted, delivery: Delivery) -> None:
         """Append the end, and with it the reward where this engine computes it."""

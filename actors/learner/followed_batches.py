@@ -35,7 +35,7 @@ class FollowedBatches(PendingBatches):
 
     def read(self, event: Event, position: int) -> None:
         """Fold the next event of the parent's log in."""
-        if not (isinstance(event, RolloutRequested) and event.purpose is Purpose.EVAL):
+        if not (isinstance(event, RolloutRequested) and event.purpose is not Purpose.TRAIN):
             self._trajectories.apply(event, position)
 
     def take(self, taken: DerivedBatch) -> None:

@@ -71,11 +71,12 @@ def completions(returned: Any, made: Made) -> list[RolloutCompleted]:
     sample = made.request.sample
     if not samples or not all(isinstance(one, Sample) for one in samples):
         raise PlugPointError(f"the generate function of {sample} returned {returned!r:.120}, not a Sample or a list")
-    events = [_completion(one, sibling_id(sample, number), made) for number, one in enumerate(samples)]
+    events = [completion(one, sibling_id(sample, number), made) for number, one in enumerate(samples)]
     return [*events[1:], events[0]]
 
 
-def _completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
+def completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
+    """The event of one sample. Raises as `completions`."""
     stop = _stop(sample, name, made)
     tokens = np.array(sample.tokens, np.int32)
     cut = len(tokens) - sample.response_length

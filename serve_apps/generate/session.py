@@ -16,12 +16,13 @@ it has to be deterministic: everything that reads the outside world goes through
 """
 
 import asyncio
+import contextlib
 import inspect
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -30,8 +31,8 @@ from schemas.errors import PlugPointError
 from schemas.redaction import shown
 from schemas.rollouts import Sampling, StopReason
 from schemas.turns import ToolCall
-from serve_apps.engine.engine import FIXED_SAMPLING
-from serve_apps.generate.journal import InFlight, Journal
+from serve_apps.engine.engine import FIXED_SAMPLING, Tokens
+from serve_apps.generate.journal import Ended, InFlight
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import name_of
 from slime_events.plugins.rewards.outcome import plain
@@ -78,11 +79,33 @@ class Turn:
         )
 
 
+class Turns(Protocol):
+    """Who makes a session's turns: a rollout's journal, or the calls of a rollout function. failure: why it makes none
+    any more.
+    """
+
+    failure: BaseException | None
+
+    async def generate(
+        self, prompt: Tokens, sampling: Sampling, seed: int | None, payload: dict[str, Any]
+    ) -> Ended: ...
+
+    async def begin_call(self, call: ToolCall) -> Ended | InFlight: ...
+
+    async def end_call(self, turn: InFlight, result: Any, error: str, seconds: float) -> Ended: ...
+
+
 class Session:
-    """The session of one rollout, made on the worker's event loop. Several tasks of the function may use it at once."""
+    """The session of one rollout, made on the worker's event loop. Several tasks of the function may use it at once.
+
+    of_function: it is a rollout function's, which makes all rollouts of a step with it, and may `abort` them. aborted:
+    it has done so, and not `reset` it.
+    """
+
+    of_function = aborted = False
 
     def __init__(
-        self, journal: Journal, tokenizer: Any, sampling: Sampling, args: ArgsView, tools: Tools | None = None
+        self, journal: Turns, tokenizer: Any, sampling: Sampling, args: ArgsView, tools: Tools | None = None
     ) -> None:
         self._journal, self._loop, self._tools = journal, asyncio.get_running_loop(), tools
         self.tokenizer, self.sampling, self.args = tokenizer, sampling, args
@@ -157,6 +180,17 @@ class Session:
             answer = await self._on_worker_loop(self._journal.end_call(answer, result, error, seconds))
         return answer.result()
 
+    async def abort(self) -> None:
+        """End the generations that are under way, with the tokens that they have. Raises PlugPointError."""
+        raise PlugPointError(
+            "abort: a run ends or suspends its own rollouts; --partial-rollout keeps what they have so far, "
+            "--over-sampling-batch-size asks for more than a step needs"
+        )
+
+    def reset(self) -> None:
+        """Generate again after `abort`."""
+        self.aborted = False
+
     async def _on_worker_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run on the worker's loop; the function has a loop of its own, so that it cannot block the engine."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
@@ -165,9 +199,22 @@ class Session:
 CURRENT: ContextVar[Session] = ContextVar("session")
 
 
+_OF_PROCESS: list[Session] = []
+
+
+@contextlib.contextmanager
+def session_of_process(session: Session) -> Iterator[None]:
+    """Meanwhile it is the session of threads that have none: a rollout function may start some."""
+    _OF_PROCESS.append(session)
+    try:
+        yield
+    finally:
+        _OF_PROCESS.remove(session)
+
+
 def current_session() -> Session:
     """The session of the calling rollout, for functions with slime's signature. Raises PlugPointError elsewhere."""
-    session = CURRENT.get(None)
+    session = CURRENT.get(_OF_PROCESS[0] if _OF_PROCESS else None)
     if session is None:
         raise PlugPointError("there is no session here: only a generate function that is making a rollout has one")
     return session

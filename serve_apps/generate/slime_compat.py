@@ -31,14 +31,23 @@ class GenerateState:
     """The part of slime's global generation state that a generate function may know."""
 
     processor = None
-    aborted = False
     semaphore = nullcontext()
     """Open: the engine bounds its own concurrency."""
 
     def __init__(self, args: Any) -> None:
         session = current_session()
+        self._session = session
         self.args, self.tokenizer = args, session.tokenizer
         self.sampling_params = sampling_params(session.sampling)
+
+    @property
+    def aborted(self) -> bool:
+        """Whether a rollout function has aborted its generations."""
+        return self._session.aborted
+
+    def reset(self) -> None:
+        """Generate again after that."""
+        self._session.reset()
 
     def dp_rank_context(self) -> AbstractContextManager[int]:
         """Nothing to balance: a rollout has one engine."""

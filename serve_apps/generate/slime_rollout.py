@@ -1,15 +1,16 @@
 """slime's `sglang_rollout` for code that makes a rollout: `generate`, `generate_and_rm` and `generate_and_rm_group`.
 
-Each works in a generate function, on its session. What belongs to slime's rollout loop raises a sentence that says what
-does it here.
+Each works on the session of the generate function or rollout function that calls it. A rollout function's rollouts are
+made as the run's settings say: by --custom-generate-function-path and --rollout-sample-hook-path where they are set.
 """
 
 import asyncio
 import importlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from schemas.errors import PlugPointError
+from serve_apps.generate.hooks import SampleHook
 from serve_apps.generate.session import current_session
 from slime_events.plugins.loader import accepted, load_function
 from slime_events.plugins.sample import Sample, Status
@@ -39,11 +40,16 @@ async def generate_and_rm(
     """
     if sample.status in DONE:
         return sample
-    function = load_function(sample.generate_function_path) if sample.generate_function_path else generate
-    offered = {"evaluation": evaluation, "session": current_session()}
+    session = current_session()
+    path = sample.generate_function_path or (session.of_function and args.custom_generate_function_path)
+    function = load_function(path, default_names=("generate",)) if path else generate
+    offered = {"evaluation": evaluation, "session": session}
     names = {name: offered[name] for name in accepted(function, offered)}
     made: Sample | list[Sample] = await function(args, sample, sampling_params, **names)
-    ungraded = [one for one in (made if isinstance(made, list) else [made]) if one.reward is None]
+    for hook in args.rollout_sample_hook_path if session.of_function else ():
+        made = await SampleHook(hook, Path.cwd())(args, made, rollout_id=0, evaluation=evaluation)
+    ended = [one for one in (made if isinstance(made, list) else [made]) if one.status is not Status.ABORTED]
+    ungraded = [one for one in ended if one.reward is None]
     if not getattr(args, "group_rm", False):
         await _grade(args, ungraded, "async_rm" if isinstance(made, Sample) else "batched_async_rm")
     return made
@@ -55,7 +61,9 @@ async def generate_and_rm_group(
     """`generate_and_rm` of several samples side by side; under `args.group_rm` they are graded together."""
     made = await asyncio.gather(*(generate_and_rm(args, one, dict(sampling_params), evaluation) for one in group))
     if getattr(args, "group_rm", False):
-        await _grade(args, [one for part in made for one in (part if isinstance(part, list) else [part])], "")
+        samples = [one for part in made for one in (part if isinstance(part, list) else [part])]
+        if all(one.status is not Status.ABORTED for one in samples):
+            await _grade(args, samples, "")
     return list(made)
 
 
@@ -72,17 +80,6 @@ async def _grade(args: Any, samples: list[Sample], by: str) -> None:
 
 
 async def abort(args: Any, rollout_id: int) -> list[list[Sample]]:
-    """slime ends what its loop still generates."""
-    raise PlugPointError(
-        "abort: a run ends or suspends its own rollouts; --partial-rollout keeps what they have so far, "
-        "--over-sampling-batch-size asks for more than a step needs"
-    )
-
-
-def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
-    """slime's rollout loops: the default of --rollout-function-path, and the fully asynchronous one."""
-    raise PlugPointError(
-        "generate_rollout: the run's own loop does this, asynchronously with --max-staleness N, and takes its parts "
-        "from you: --data-source-path, --custom-generate-function-path, --rollout-sample-hook-path, --custom-rm-path, "
-        "--dynamic-sampling-filter-path, --rollout-sample-filter-path"
-    )
+    """End what a rollout function still generates: its tasks get aborted samples. Raises PlugPointError elsewhere."""
+    await current_session().abort()
+    return []

@@ -80,11 +80,12 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
     ),
     "slime.rollout.sglang_rollout": {
         **_of(f"{_GENERATE}.slime_compat", "GenerateState get_model_url"),
-        **_of(f"{_GENERATE}.slime_rollout", "abort generate generate_and_rm generate_and_rm_group generate_rollout"),
+        **_of(f"{_GENERATE}.slime_rollout", "abort generate generate_and_rm generate_and_rm_group"),
+        **_of("serve_apps.rollout_function.slime_loop", "eval_rollout generate_rollout generate_rollout_async"),
     },
     "slime.rollout.sglang_streaming_rollout": _of(f"{_GENERATE}.slime_rollout", generate_streaming="generate"),
     "slime.rollout.fully_async_rollout": _of(
-        f"{_GENERATE}.slime_rollout", generate_rollout_fully_async="generate_rollout"
+        "serve_apps.rollout_function.slime_loop", generate_rollout_fully_async="generate_rollout"
     ),
     "slime.rollout.on_policy_distillation": _of(f"{_GRADERS}.teacher", "post_process_rewards reward_func"),
     "slime.rollout.data_source": {

@@ -83,7 +83,7 @@ def test_what_is_drawn_is_asked_for_as_far_as_there_is_room() -> None:
 EVAL_SAMPLING = Sampling(max_new_tokens=3, temperature=0.0)
 
 
-@pytest.mark.parametrize("purpose", Purpose)
+@pytest.mark.parametrize("purpose", [Purpose.TRAIN, Purpose.EVAL])
 @pytest.mark.parametrize("rested", [False, True])
 def test_what_is_asked_for_again_is_the_same_rollout(purpose: Purpose, rested: bool) -> None:
     evals = {"eval_names": ("held",), "eval_sampling": EVAL_SAMPLING}

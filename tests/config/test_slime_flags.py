@@ -85,6 +85,7 @@ READ_INSIDE = {
     "custom_config_path": "its contents are custom_config",
     "dump_details": "`derive` makes two paths of it",
     "eval_config": "its contents are eval_sets",
+    "eval_function_path": "`EvalSettings.own_function` says it",
     "max_turns": "user's generate functions find it on args",
     **dict.fromkeys(
         (

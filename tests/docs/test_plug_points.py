@@ -14,13 +14,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from schemas.batches import BatchSealed
 from schemas.prompts import PromptSubmitted
-from schemas.rollouts import RolloutCompleted
+from schemas.rollouts import RolloutCompleted, RolloutReturned
 from schemas.turns import TurnRecorded
 from slime_events.analysis.rescore.change import make_change
 from slime_events.analysis.rescore.rescore import rescore
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.user_data_source import UserDataSource
 from slime_events.loop.prompts.archived_prompts import read_rows
 from slime_events.loop.prompts.buffer_filter import BufferFilter
@@ -32,13 +34,15 @@ from slime_events.plugins.trainer_points import ADVANTAGE, DATA, LOSS, MODEL, PO
 from tests.docs.pages import DOCS, PAGES, ROOT
 from tests.docs.recorded_run import MIXED, SAMPLES, STEPS, recorded_run
 from tests.generate.scene import a_run, events, setup
+from tests.rollout_function.scene import a_run as function_run
+from tests.rollout_function.scene import check_log, runner
 from tests.simulation.parts import Letters
 
 _FILE = re.compile(r"^```python\n# ([\w.]+\.py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _TRY = re.compile(r"^```python\n((?:from [^\n]+\n)+\nassert .*?)^```", re.DOTALL | re.MULTILINE)
 SHOWN = {name: code for page in PAGES for name, code in _FILE.findall(page.read_text(encoding="utf-8"))}
 CHECKED = {"rewards.py", "mixed.py", "filters.py", "spread.py", "mine.py", "my_source.py", "own_loss.py"}
-CHECKED |= {"own_client.py", "convert.py", "step_data.py", "own_model.py"}
+CHECKED |= {"own_client.py", "convert.py", "step_data.py", "own_model.py", "own_rollout.py"}
 CALCULATOR = ROOT / "examples" / "calculator.py"
 
 
@@ -188,3 +192,15 @@ async def test_a_client_of_ones_own_makes_a_recorded_turn(folder: Path) -> None:
     await run.run()
     (turn,), (done,) = events(run, TurnRecorded), events(run, RolloutCompleted)
     assert (turn.length, done.length, done.spans) == (24, 24, turn.spans)
+
+
+async def test_the_rollout_function_leaves_out_the_best_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_rollout.py").write_text(SHOWN["own_rollout.py"])
+    async with function_run(tmp_path) as run:
+        run.start_engine()
+        run.start_role("function", runner(run, f"{tmp_path}/own_rollout.py:rollout").run())
+        assert await run.finish() is RunPhase.FINISHED
+    assert [len(one.groups) for one in run.events(BatchSealed)] == [2, 2, 2]
+    assert all(reward < 0 for one in run.events(BatchSealed) for reward in one.raw_rewards)
+    assert [one.metrics for one in run.events(RolloutReturned)] == [{"rollout/left_out": 2.0}] * 3
+    check_log(run)

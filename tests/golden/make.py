@@ -19,7 +19,7 @@ from schemas.envelope import Envelope, enclose
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
-from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from schemas.prompts import PromptRejected, PromptSubmitted, PromptWanted, Source
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 from schemas.rollouts import (
     FailureKind,
@@ -27,6 +27,7 @@ from schemas.rollouts import (
     RolloutFailed,
     RolloutProgressed,
     RolloutRequested,
+    RolloutReturned,
     RolloutSuspended,
     Sampling,
     StopReason,
@@ -60,6 +61,17 @@ def a_run() -> Iterator[Event]:
     yield from _rejected_group()
     yield from _rollout_in_turns()
     yield from _step()
+    yield PromptWanted(total=2)
+    yield RolloutReturned(
+        step=1,
+        function="mine:rollout",
+        digest=DIGEST,
+        groups=("own-000000",),
+        outcome=pack([40, -75], "int8"),
+        dropped=("train-0-3",),
+        metrics={"rollout/agents": 7.0},
+        seconds=2.5,
+    )
     yield WorkerLost(worker="engine-1", role="engine", reason="its process ended")
     yield RunFailed(role="conductor", reason="no engine is left", waited_for="an engine", at_events=30)
     yield RunResumed(incarnation=1, code_version="0.1.1", environment={"python": "3.11"})

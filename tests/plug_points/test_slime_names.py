@@ -21,6 +21,9 @@ import msgspec
 import pytest
 
 from schemas.errors import InvalidValue, PlugPointError, PlugPointMissing
+from schemas.rollouts import Sampling
+from serve_apps.generate.session import Session, session_of_process
+from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.rewards import messages
 from slime_events.plugins.sample import Sample
@@ -262,7 +265,9 @@ def test_images_for_the_engine() -> None:
 
 
 async def test_what_belongs_to_slimes_loop_says_what_does_it_here() -> None:
-    with pytest.raises(PlugPointError, match="--partial-rollout"):
-        await abort(None, 0)
-    with pytest.raises(PlugPointError, match="--data-source-path"):
-        generate_rollout(None, 0, None)
+    turns: Any = None
+    with session_of_process(Session(turns, None, Sampling(max_new_tokens=1), ArgsView({}))):
+        with pytest.raises(PlugPointError, match="--partial-rollout"):
+            await abort(None, 0)
+        with pytest.raises(PlugPointError, match="--rollout-function-path"):
+            generate_rollout(None, 0, None)

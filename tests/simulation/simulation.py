@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -147,6 +147,21 @@ class Simulation:
         serving = run_engine(worker, engine, room=room, rule=rule, **deadlines, **more)
         self.engines[name] = asyncio.create_task(serving, name=name)
         return line
+
+    def start_role(self, name: str, role: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """One more role, to the end of the run."""
+        self._roles.append(asyncio.create_task(role, name=name))
+        return self._roles[-1]
+
+    def forget_role(self, task: asyncio.Task[Any]) -> None:
+        """Nobody waits for it any more."""
+        self._roles.remove(task)
+
+    async def kill_role(self, task: asyncio.Task[Any]) -> None:
+        """As kill -9: what it had not appended is lost."""
+        self.forget_role(task)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
     async def kill(self, line: Line) -> None:
         """As kill -9: nothing more of it reaches the log, no lease is given back."""

@@ -28,9 +28,14 @@ POINTS = {
     "--custom-convert-samples-to-train-data-path": "",
     "--custom-update-weight-post-write-path": "",
     "--data-source-path": "",
+    "--rollout-function-path": "",
+    "--eval-function-path": "--eval-interval 1",
 }
 """Flags that name a function, or a class, of a user's, and the flags without which nobody would call it."""
-AWAITED = ("--custom-rm-path", "--custom-generate-function-path", "--rollout-sample-hook-path", "--data-source-path")
+AWAITED = (
+    *("--custom-rm-path", "--custom-generate-function-path", "--rollout-sample-hook-path", "--data-source-path"),
+    *("--rollout-function-path", "--eval-function-path"),
+)
 """Those where a coroutine is no mistake, or where a class is wanted."""
 FILES = {
     "mistaken.py": "number = 7\n\n\ndef takes_none(): ...\n\n\nclass Made: ...\n\n\nasync def waits(*_, **__): ...\n",

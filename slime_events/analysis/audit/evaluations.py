@@ -37,6 +37,12 @@ class Evaluations(Check):
 
     def _on_eval_completed(self, event: EvalCompleted) -> None:
         self.seen["evaluations"] += 1
+        if event.function:  # its samples are not in the log
+            value = math.fsum(event.rewards) / max(1, len(event.rewards))
+            if not math.isclose(event.mean, value, rel_tol=1e-9, abs_tol=1e-12):
+                wrong = f"its mean is {event.mean!r}, and its rewards give {value!r}"
+                self.find(wrong, "the evaluation's curve is wrong")
+            return
         names = self._groups.pop((event.dataset, event.version), None)
         if names is None:
             self.find(f"no evaluation of {event.dataset} with v{event.version} was under way", "its mean is of nothing")

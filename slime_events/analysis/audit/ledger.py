@@ -158,7 +158,7 @@ class Ledger:
                 sample.widen(event.spans)
             case RolloutCompleted():
                 self._completed(event)
-            case RolloutRequested() if group := self.groups.get(event.group):
+            case RolloutRequested() if group := self._group(event):
                 self._requested(event, group)
             case RewardAssigned() | RewardFailed() if (sample := self.samples.get(event.sample)) and not sample.graded:
                 sample.graded = self.position
@@ -233,6 +233,12 @@ class Ledger:
             group.recalled, group.recorded = event.recalled, (event.source.path, event.source.key)
             self.recalls = True
         self.groups.setdefault(event.group, group)
+
+    def _group(self, event: RolloutRequested) -> GroupEntry | None:
+        """Generations of a rollout function have no prompt event."""
+        if event.purpose is Purpose.CALL:
+            self.groups.setdefault(event.group, GroupEntry(event.group, event.purpose, event.min_version))
+        return self.groups.get(event.group)
 
     def _requested(self, event: RolloutRequested, group: GroupEntry) -> None:
         if not group.samples and group.purpose is Purpose.TRAIN:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from schemas.event import Purpose
 from schemas.groups import GroupRejected
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, RolloutSuspended
 from slime_events.analysis.audit.check import Check, Counts
@@ -24,9 +25,9 @@ class Rollouts(Check):
     def _on_rollout_requested(self, event: RolloutRequested) -> None:
         self.seen["requests"] += 1
         group, known = self.ledger.groups.get(event.group), self.ledger.samples.get(event.sample)
-        if group is None:
+        if group is None and event.purpose is not Purpose.CALL:
             self.find(f"no prompt of group {event.group} was submitted", "nobody knows what was asked")
-        elif group.decided:
+        elif group is not None and group.decided:
             self.find(f"group {event.group} was decided at position {group.decided}", "an engine works for nothing")
         if known is None:
             return

@@ -34,8 +34,12 @@ class Samples:
 
     def apply(self, event: Event, position: int) -> list[ExportedSample]:
         """Take in the next event; the samples whose fate it decides, in training order or in that of the group."""
+        if isinstance(event, RolloutRequested) and event.purpose is Purpose.CALL:
+            return []  # what a rollout function made of it is exported
         self._trajectories.apply(event, position)
         match event:
+            case RolloutCompleted() if event.sample not in self._trajectories.by_sample:
+                return []
             case GroupRejected():
                 group = self._run.groups.get(event.group)
                 samples = [sample.sample for sample in group.members] if group else []

@@ -10,7 +10,7 @@ from schemas.event import Event, Purpose
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.ids import group_of, is_of_evaluation
 from schemas.rewards import RewardAssigned
-from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested
+from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested, RolloutReturned
 from schemas.runs import RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded, TurnRole
@@ -41,6 +41,11 @@ def axis_of(name: str) -> str:
     return AXES[name.partition("/")[0]]
 
 
+def _named(metrics: Values, prefix: str) -> Values:
+    """A user's metrics: those of none of slime's parts get one."""
+    return {name if name.partition("/")[0] in AXES else prefix + name: value for name, value in metrics.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class MetricsRow:
     """What one event gave. position, at (UTC nanoseconds): the event's. values: by name, their axes among them."""
@@ -64,6 +69,7 @@ class MetricsFold:
         self._asked = defaultdict[str, list[str]](list)
         self._completed = defaultdict[str, dict[str, SampleFigures]](dict)
         self._dropped: list[str] = []
+        self._returned: dict[int, Values] = {}
         self._begun_at = 0
         self._requested_at: int | None = None
         self._committed_at: int | None = None
@@ -81,6 +87,8 @@ class MetricsFold:
                 values = {"perf/save_model_time": event.seconds, ROLLOUT: self._rollout_step(step)}
             case EvalCompleted(log_function=""):
                 values = self._evaluated(event)
+            case RolloutReturned(evaluation=True) if event.metrics:
+                values = _named(event.metrics, "eval/") | {EVAL: self._rollout_step(event.step)}
             case _:
                 self._take(event, at, recorded.position)
                 return None
@@ -88,7 +96,9 @@ class MetricsFold:
 
     def _take(self, event: Event, at: int, position: int) -> None:
         match event:
-            case RolloutRequested():
+            case RolloutReturned(evaluation=False):
+                self._returned[event.step] = event.metrics
+            case RolloutRequested() if event.purpose is not Purpose.CALL:
                 if event.attempt == 0:
                     self._asked[event.group].append(event.sample)
                 self._running.apply(event, position)
@@ -132,6 +142,7 @@ class MetricsFold:
         samples = [figures for figures in found if figures is not None]
         samples = samples if len(samples) == len(event.samples) else []
         values = prefixed("rollout/", batch_metrics(event, samples, settings))
+        values |= _named(self._returned.pop(event.step, {}), "rollout/")
         if not event.log_function:
             values |= {name: float(groups) for name, groups in drop_metrics(self._dropped).items()}
         if shown.log_passrate:

@@ -10,9 +10,9 @@ from msgspec import structs
 from schemas.arrays import Array
 from schemas.batches import BatchSealed
 from schemas.evals import EvalCompleted
-from schemas.event import Event
+from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.ids import INBOX, LOADED, TRAIN
+from schemas.ids import INBOX, LOADED, OWN, TRAIN
 from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.rollouts import RolloutRequested
 
@@ -31,11 +31,17 @@ ROUNDED = frozenset({"figures"})
 
 
 def is_decision(event: Event) -> bool:
-    """Whether the conductor decided it: not prompts from outside or from a dump, nor lines that are no row."""
+    """Whether the conductor decided it: not prompts from outside or from a dump, nor lines that are no row, nor what a
+    user's rollout function came to.
+    """
+    if isinstance(event, RolloutRequested) and (event.function or event.purpose is Purpose.CALL):
+        return False
+    if isinstance(event, EvalCompleted) and event.function:
+        return False
     if type(event) in ALWAYS:
         return True
     if isinstance(event, PromptSubmitted):
-        return event.source.path != INBOX and event.dataset != LOADED
+        return event.source.path != INBOX and event.dataset not in (LOADED, OWN)
     if isinstance(event, PromptRejected):
         return event.dataset == TRAIN and event.source.offset >= 0
     return False

@@ -57,6 +57,11 @@ async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
                 f"sample {sample} of run {part.run} is rollout {request.recalls} of another run: its seed and weights "
                 f"are there, so use `slime-events replay-rollout {source} {request.recalls}`"
             )
+        if request.function:
+            done = run.samples[requested].completed
+            calls = done.event.calls if done is not None else ()
+            theirs = f": replay its generations, {', '.join(calls)}" if calls else ", and not by engines"
+            raise RunNotFound(f"sample {sample} of run {part.run} was made by {request.function}{theirs}")
         made = await read_trajectory(part.opened.log, sample, part.opened.fetch)
         if not made.spans:
             raise RunNotFound(f"sample {sample} of run {part.run} has no tokens that an engine made")

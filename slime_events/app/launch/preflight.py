@@ -155,6 +155,11 @@ def _check_plug_points(settings: TrainSettings) -> None:
     _check_filter(settings)
     for point, path in points_in_use(settings):
         _try(point.flag, point.check, path)
+    called = {"--rollout-function-path": rollout.rollout_function_path}
+    called["--eval-function-path"] = settings.evaluation.own_function
+    for flag, path in called.items():
+        if path:
+            _try(flag, _check_rollout_function, flag, path)
     if settings.debug.debug_train_only:
         return
     for setting in POINTS:
@@ -225,6 +230,12 @@ def _check_generate(path: str) -> None:
     GenerateFunction(path, Path.cwd())
 
 
+def _check_rollout_function(flag: str, path: str) -> None:
+    from serve_apps.rollout_function.function import RolloutFunction
+
+    RolloutFunction(flag, path)
+
+
 def _check_hook(path: str) -> None:
     from serve_apps.generate.hooks import SampleHook
 
@@ -251,7 +262,8 @@ def _check_row_graders(data: DataSettings, settings: TrainSettings) -> None:
     from slime_events.loop.prompts.source import first_rows
     from slime_events.plugins.rewards.dispatch import check_metadata
 
-    if settings.debug.debug_train_only or settings.rollout.custom_generate_function_path:
+    rollout = settings.rollout
+    if settings.debug.debug_train_only or rollout.custom_generate_function_path or rollout.rollout_function_path:
         return
     for row in first_rows(data, FIRST_ROWS):
         try:

@@ -9,6 +9,7 @@ from actors.ray_actors import ArchivistActor, ConductorActor, GraderActor, RankA
 from schemas.errors import RankLost, SlimeEventsError
 from schemas.redaction import shown
 from serve_apps.generate.function import generate_setup
+from serve_apps.rollout_function.actor import RolloutFunctionActor
 from slime_events.app.launch.abandonable import in_thread
 from slime_events.app.launch.cluster import Cluster
 from slime_events.core.config.settings import TrainSettings
@@ -16,7 +17,7 @@ from slime_events.core.run.process_environment import IN_NO_HURRY, TRAINS, rank_
 from slime_events.core.run.run_address import RunAddress
 
 ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conductor", "grader", "archivist"
-LOADER, DUMPER = "loader", "dumper"
+LOADER, DUMPER, FUNCTION = "loader", "dumper", "rollout-function"
 NICE = {TRAINER: TRAINS, ARCHIVIST: IN_NO_HURRY, DUMPER: IN_NO_HURRY}
 RANK_SHARE, ENGINE_SHARE = 0.6, 0.4
 """Of a GPU that both share, as Ray places them: two ranks never fit on one GPU, which NCCL refuses."""
@@ -30,10 +31,14 @@ class Roles:
         self._cluster, self._settings, self._address = cluster, settings, address
         debug = settings.debug
         loader = SupervisedActor if settings.data.supervised else LoaderActor
+        calls = settings.rollout.rollout_function_path or settings.evaluation.own_function
+        loads = settings.data.supervised or debug.load_debug_rollout_data
         self._classes: dict[str, type] = {
             CONDUCTOR: ConductorActor,  # first, as Ray starts few processes at a time and the others' imports take long
             TRAINER: UntrainedActor if debug.debug_rollout_only else TrainerActor,
-            **({LOADER: loader} if debug.debug_train_only else {GRADER: GraderActor}),
+            **({LOADER: loader} if loads else {}),
+            **({FUNCTION: RolloutFunctionActor} if calls else {}),
+            **({} if debug.debug_train_only else {GRADER: GraderActor}),
             ARCHIVIST: ArchivistActor,
             **({DUMPER: DumperActor} if debug.save_debug_rollout_data else {}),
         }

@@ -17,8 +17,9 @@ def impossible(settings: TrainSettings) -> list[str]:
 
     It reads the settings alone, never the machine: see `missing_paths` for that.
     """
-    rules = (_ranges, _run, _rollout, _data, _algorithm, _distillation, _trainer, _evaluation, _grading, _engines)
-    return [problem for rule in (*rules, _debug) for problem in rule(settings)]
+    drawn = (_ranges, _run, _rollout, _rollout_function, _data)
+    rules = (*drawn, _algorithm, _distillation, _trainer, _evaluation, _grading, _engines, _debug)
+    return [problem for rule in rules for problem in rule(settings)]
 
 
 def _ranges(settings: TrainSettings) -> Iterator[str]:
@@ -79,6 +80,18 @@ def _rollout(settings: TrainSettings) -> Iterator[str]:
         yield f"num_rollout {steps} and num_epoch {epochs} both say when the run ends; give one."
     if epochs is not None and settings.data.prompt_data is None and settings.data.data_source_path is None:
         yield f"num_epoch {epochs} needs prompt_data: prompts that are published to the run have no epochs."
+
+
+def _rollout_function(settings: TrainSettings) -> Iterator[str]:
+    if settings.rollout.rollout_function_path is None:
+        return
+    excluded = {
+        "supervised": settings.data.supervised,
+        "load_debug_rollout_data": settings.debug.load_debug_rollout_data,
+        "archive_reuse rollouts": settings.data.archive_reuse == "rollouts",
+    }
+    for name in [name for name, given in excluded.items() if given]:
+        yield f"rollout_function_path excludes {name}: both say what a step is trained on."
 
 
 def _data(settings: TrainSettings) -> Iterator[str]:
@@ -226,7 +239,8 @@ def _trainer(settings: TrainSettings) -> Iterator[str]:
             yield f"{name} is {getattr(trainer, name)}: it lies from 0 up to, and not including, 1."
     groups, each = settings.rollout.rollout_batch_size, settings.rollout.n_samples_per_prompt
     size, steps = trainer.global_batch_size, trainer.num_steps_per_rollout
-    if size is None or steps is None or size * steps != groups * each:
+    counted = size is None and settings.rollout.rollout_function_path is not None  # a step is what it returns
+    if steps is None or (not counted and (size is None or size * steps != groups * each)):
         yield (
             "rollout_batch_size x n_samples_per_prompt = global_batch_size x num_steps_per_rollout does not hold: "
             f"{groups} x {each} = {groups * each}, and {size or '?'} x {steps or '?'} cannot make that."
@@ -274,7 +288,9 @@ def _no_template(path: str) -> str:
 def _evaluation(settings: TrainSettings) -> Iterator[str]:
     evaluation = settings.evaluation
     pairs = evaluation.eval_prompt_data
-    if evaluation.eval_interval is not None and not (pairs or evaluation.eval_sets):
+    if evaluation.own_function and evaluation.eval_interval is None:
+        yield "eval_function_path needs eval_interval: it would never be called."
+    if evaluation.eval_interval is not None and not (pairs or evaluation.eval_sets or evaluation.own_function):
         yield (
             f"eval_interval {evaluation.eval_interval} needs eval_prompt_data or eval_config: there is nothing to "
             "evaluate on."
@@ -301,7 +317,10 @@ def _evaluation(settings: TrainSettings) -> Iterator[str]:
 
 def _grading(settings: TrainSettings) -> Iterator[str]:
     reward = settings.reward
-    may_grade = settings.rollout.custom_generate_function_path or settings.rollout.rollout_sample_hook_path
+    rollout = settings.rollout
+    may_grade = (
+        rollout.custom_generate_function_path or rollout.rollout_sample_hook_path or rollout.rollout_function_path
+    )
     if not (reward.rm_type or reward.custom_rm_path or may_grade or settings.debug.debug_train_only):
         yield (
             "Nobody grades: set rm_type (a prompt's own metadata.rm_type goes before it), custom_rm_path, or a "
@@ -339,10 +358,11 @@ def _debug(settings: TrainSettings) -> Iterator[str]:
     debug = settings.debug
     if debug.debug_rollout_only and debug.debug_train_only:
         yield "debug_rollout_only and debug_train_only exclude each other: nothing would be left to run."
-    if debug.debug_train_only and not debug.load_debug_rollout_data and not settings.data.supervised:
+    without = debug.load_debug_rollout_data or settings.data.supervised or settings.rollout.rollout_function_path
+    if debug.debug_train_only and not without:
         yield (
-            "debug_train_only needs load_debug_rollout_data or supervised: without engines rollouts come from dumps or "
-            "are the rows of prompt_data."
+            "debug_train_only needs load_debug_rollout_data, supervised or rollout_function_path: without engines "
+            "rollouts come from dumps, are the rows of prompt_data, or are what your function returns."
         )
     for name in ("save_debug_rollout_data", "save_debug_train_data"):
         if (template := getattr(debug, name)) and "{rollout_id}" not in template:

@@ -16,8 +16,8 @@ LOADED = "rollouts are loaded (load_debug_rollout_data)"
 _GENERATION = {
     "data": "prompt_data prompt_sampler data_source_path archive_prompts archive_where archive_reuse "
     "buffer_filter_path",
-    "evaluation": "eval_interval eval_prompt_data eval_config eval_sets",
-    "rollout": "over_sampling_batch_size dynamic_sampling_filter_path partial_rollout "
+    "evaluation": "eval_interval eval_function_path eval_prompt_data eval_config eval_sets",
+    "rollout": "rollout_function_path over_sampling_batch_size dynamic_sampling_filter_path partial_rollout "
     "mask_offpolicy_in_partial_rollout custom_generate_function_path rollout_sample_hook_path "
     "rollout_sample_filter_path rollout_all_samples_process_path custom_rollout_log_function_path "
     "custom_eval_rollout_log_function_path",
@@ -171,6 +171,7 @@ def _wider_bound(settings: TrainSettings, rollout: RolloutSettings) -> str | Non
     if settings.debug.debug_rollout_only or rollout.rollout_batch_size < 1:
         return None
     draw, interval = rollout.over_sampling_batch_size, settings.trainer.update_weights_interval
+    draw = None if rollout.rollout_function_path else draw  # no surplus is kept: it is given back, or dropped
     bound = staleness_bound(
         max_staleness=rollout.max_staleness, publish_every=interval, draw=draw, groups=rollout.rollout_batch_size
     )
@@ -190,6 +191,8 @@ def _batches(trainer: TrainerSettings, rollout: RolloutSettings) -> TrainerSetti
     """
     samples = rollout.rollout_batch_size * rollout.n_samples_per_prompt
     size, steps = trainer.global_batch_size, trainer.num_steps_per_rollout
+    if rollout.rollout_function_path and size is None:  # it decides how many samples a step has
+        return replace(trainer, num_steps_per_rollout=steps or 1)
     if size is None and steps is None:
         return replace(trainer, global_batch_size=samples, num_steps_per_rollout=1)
     if size is None and steps and samples % steps == 0:
@@ -224,5 +227,7 @@ def _evaluation(evaluation: EvalSettings, settings: TrainSettings) -> EvalSettin
     }
     if (context := evaluation.eval_max_context_len) is not None:
         fallback["eval_max_prompt_len"] = context - 1
+    if evaluation.eval_interval is not None:
+        fallback["eval_function_path"] = rollout.rollout_function_path
     missing = {name: value for name, value in fallback.items() if getattr(evaluation, name) is None}
     return replace(evaluation, **missing)

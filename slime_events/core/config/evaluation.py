@@ -8,8 +8,11 @@ from typing import Annotated, Any, Literal
 from msgspec import field
 from msgspec.structs import asdict, replace
 
-from schemas.ids import INBOX, LOADED, TRAIN
+from schemas.ids import INBOX, LOADED, OWN, TRAIN
 from slime_events.core.config.base import Settings, doc
+
+ROLLOUT_LOOP = "slime.rollout.sglang_rollout.generate_rollout"
+"""slime's own rollout function, for training and evaluation: what a run does without one."""
 
 
 class EvalSet(Settings, frozen=True, kw_only=True, omit_defaults=True):
@@ -48,7 +51,7 @@ def name_problem(name: str) -> str:
     """Why a data set cannot have this name; empty where it can."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
         return "a name is part of NATS subjects, so it has 1 to 64 letters, digits, - and _ only."
-    if name in (TRAIN, INBOX, LOADED):
+    if name in (TRAIN, INBOX, LOADED, OWN):
         return "the run's own prompts go by this name; choose another."
     return ""
 
@@ -99,6 +102,13 @@ class EvalSettings(Settings, frozen=True, kw_only=True):
         Literal["version", "latest"] | None,
         doc("weights that make an evaluation's answers: those that it is of, or what engines run by then"),
     ] = None
+    eval_function_path: Annotated[
+        str | None,
+        doc(
+            "own evaluation function: (args, rollout_id, data_source, evaluation=True) -> RolloutFnEvalOutput; "
+            "default: the rollout function"
+        ),
+    ] = None
     skip_eval_before_train: Annotated[bool, doc("no evaluation of the first version")] = False
     eval_input_key: Annotated[str | None, doc("prompt field; default: input-key")] = None
     eval_label_key: Annotated[str | None, doc("label field; default: label-key")] = None
@@ -125,6 +135,11 @@ class EvalSettings(Settings, frozen=True, kw_only=True):
     def has_functions(self) -> bool:
         """Whether a data set names a grader or a generate function of its own."""
         return any(one.custom_rm_path or one.custom_generate_function_path for one in self.eval_sets.values())
+
+    @property
+    def own_function(self) -> str | None:
+        """The user's evaluation function; None where the run evaluates its data sets itself."""
+        return None if self.eval_function_path == ROLLOUT_LOOP else self.eval_function_path
 
     def sets(self) -> dict[str, EvalSet]:
         """Every data set by name, with the flags' values for what it does not say itself."""

@@ -206,14 +206,14 @@ def _apply(draft: _Draft, one: _Occurrence) -> None:
     flag, meaning = OLDER_FLAGS.get(one.flag, (one.flag, ""))
     if meaning:
         draft.notes.append(f"{one.flag} is {flag}: {meaning}.")
-    if flag in honoured():
+    if len(one.words) == 1 and (flag, one.words[0]) in tables.SETTING_VALUES:
+        _apply_as_setting(draft, flag, one.words[0])
+    elif flag in honoured():
         _apply_honoured(draft, one, flag)
     elif flag in tables.INERT:
         arity, reason = tables.INERT[flag]
         one.take(arity)
         draft.inert.setdefault(reason, []).append(flag)
-    elif len(one.words) == 1 and (flag, one.words[0]) in tables.SETTING_VALUES:
-        draft.put(*tables.SETTING_VALUES[flag, one.words[0]])
     elif flag in tables.ONLY_VALUE:
         (word,) = one.take("one")
         only, reason = tables.ONLY_VALUE[flag]
@@ -229,6 +229,14 @@ def _apply(draft: _Draft, one: _Occurrence) -> None:
         _apply_megatron(draft, one)
 
 
+def _apply_as_setting(draft: _Draft, flag: str, word: str) -> None:
+    component, name, value = tables.SETTING_VALUES[flag, word]
+    if (component, name) not in draft.given:
+        draft.put(component, name, value)
+        shown = "" if value is True else f" {value}"
+        draft.notes.append(f"{flag} {word} is --{name.replace('_', '-')}{shown}, unless that is given.")
+
+
 def _apply_honoured(draft: _Draft, one: _Occurrence, flag: str) -> None:
     """flag: its name today."""
     for known in honoured()[flag]:
@@ -236,6 +244,10 @@ def _apply_honoured(draft: _Draft, one: _Occurrence, flag: str) -> None:
             one.take("none")
             draft.put(known.component, known.name, flag == known.flag)
             continue
+        for word in (one.inline, *one.words):
+            module = (word or "").replace(":", ".").rpartition(".")[0]
+            if needs := tables.NOT_YET_VALUES.get((flag, word or ""), tables.NOT_YET_VALUES.get((flag, module))):
+                raise ConfigError(f"{flag} {word} is not supported yet: {needs}.")
         if set(one.take("many")) <= set(tables.USUAL_VALUES.get(flag, ())):
             continue
         draft.put(known.component, known.name, one.value(draft.registered.type_of(known)))

@@ -21,6 +21,13 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
     dynamic_sampling_filter_path: Annotated[
         str | None, doc("keep or drop a group: module:func, a.b.func or file.py:func")
     ] = None
+    rollout_function_path: Annotated[
+        str | None,
+        doc(
+            "own rollout function, in the place of the run's loop: (args, rollout_id, data_source, evaluation=False) "
+            "-> RolloutFnTrainOutput"
+        ),
+    ] = None
     custom_generate_function_path: Annotated[
         str | None, doc("own generate function, for several turns and tools: module:func or file.py:func")
     ] = None

@@ -73,18 +73,6 @@ ONLY_VALUE: dict[str, tuple[str, str]] = {
     ),
     "--update-weight-mode": ("full", "delta weight versions need a delta writer in the weight store"),
     "--rollout-data-transport": ("object-store", "rollouts reach the trainer through the log"),
-    "--rollout-function-path": (
-        "slime.rollout.sglang_rollout.generate_rollout",
-        "the loop that asks for rollouts is the run's own, a fold of its log, asynchronous as far as --max-staleness "
-        "says. Its parts are yours: --data-source-path, --custom-generate-function-path, --rollout-sample-hook-path, "
-        "--custom-rm-path, --dynamic-sampling-filter-path, --rollout-sample-filter-path",
-    ),
-    "--eval-function-path": (
-        "slime.rollout.sglang_rollout.generate_rollout",
-        "evaluations are made by the run's own loop. Its parts are yours: --custom-generate-function-path (with "
-        "`evaluation` in its signature), --rollout-sample-hook-path, --custom-rm-path, "
-        "--custom-eval-rollout-log-function-path",
-    ),
     "--start-rollout-id": (
         "0",
         "a run begins at step 0, and one that was stopped goes on where its log ends: `slime-events resume`, or "
@@ -96,10 +84,15 @@ ONLY_VALUE: dict[str, tuple[str, str]] = {
 
 SETTING_VALUES: dict[tuple[str, str], tuple[str, str, object]] = {
     ("--rollout-function-path", "slime.rollout.sft_rollout.generate_rollout"): ("data", "supervised", True),
+    (
+        "--rollout-function-path",
+        "slime.rollout.fully_async_rollout.generate_rollout_fully_async",
+    ): ("rollout", "max_staleness", 1),
 }
-"""Values of slime's flags that are a setting here: component, field and value."""
+"""Values of slime's flags that are a setting here: component, field and value. A flag that sets it itself counts."""
 
 USUAL_VALUES: dict[str, tuple[str, ...]] = {
+    "--rollout-function-path": ("slime.rollout.sglang_rollout.generate_rollout",),
     "--data-source-path": (
         "slime.rollout.data_source.RolloutDataSourceWithBuffer",
         "slime.rollout.data_source.RolloutDataSource",
@@ -137,7 +130,8 @@ _NOT_YET = {
     "it needs a profiler hook in the trainer": (
         "--memory-snapshot-dir --memory-snapshot-num-steps --profile-target --memory-recorder --record-memory-history"
     ),
-    "prompts and trajectories of another service are published to the run: `slime-events produce`": (
+    "a rollout function of yours asks a service for its trajectories (--rollout-function-path), and prompts of others "
+    "are published to the run: `slime-events produce`": (
         "--rollout-buffer-url --fetch-trajectory-retry-times --min-batch-collection-ratio --rollout-task-type"
     ),
     "it needs a block-FP8 forward in the trainer": (
@@ -155,6 +149,18 @@ _NOT_YET = {
 }
 """Reason to flags."""
 NOT_YET: dict[str, str] = {flag: reason for reason, flags in _NOT_YET.items() for flag in flags.split()}
+
+NOT_YET_VALUES: dict[tuple[str, str], str] = {
+    ("--rollout-function-path", "slime.rollout.sleep_rollout"): (
+        "it holds idle engines for ever, and a run fails when nothing moves (--rollout-deadline): write a function "
+        "that sleeps as long as you need, or look at the engines of a --debug-rollout-only run"
+    ),
+    ("--rollout-function-path", "slime.rollout.forge_load"): (
+        "it plays dumps beside engines that make no rollouts, to measure their memory, and engines here make whatever "
+        "is asked for: --load-debug-rollout-data plays the same files without engines"
+    ),
+}
+"""Values of honoured flags that slime supports and this does not; of a path its module is enough."""
 
 MEGATRON_IDLE: dict[str, str] = {
     "seq_length": "a sample is as long as --rollout-max-context-len lets it be",

@@ -12,11 +12,18 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
-from schemas.ids import TRAIN, evaluation_id, group_of, order_in_group
-from schemas.prompts import PromptRejected, PromptSubmitted
+from schemas.ids import INBOX, OWN, TRAIN, evaluation_id, group_of, order_in_group
+from schemas.prompts import PromptRejected, PromptSubmitted, PromptWanted
 from schemas.registry import EVENT_CLASSES
 from schemas.rewards import RewardAssigned, RewardFailed
-from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, RolloutSuspended
+from schemas.rollouts import (
+    RolloutCompleted,
+    RolloutFailed,
+    RolloutProgressed,
+    RolloutRequested,
+    RolloutReturned,
+    RolloutSuspended,
+)
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
@@ -103,6 +110,8 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, position: int) ->
         state.waiting.append(event.group)
         state.counts.prompts_submitted += 1
         _advance(state, event.source.path, event.source.offset)
+        if state.function is not UNSET and event.dataset not in (INBOX, OWN):
+            state.function.drawn += 1
         return
     version = event.version if event.version is not None else state.published
     group.version = version
@@ -116,6 +125,23 @@ def _prompt_rejected(state: RunState, event: PromptRejected, position: int) -> N
     state.counts.prompts_rejected += 1
     if event.dataset == TRAIN:  # an evaluation may read the same file and has no cursor
         _advance(state, event.source.path, event.source.offset)
+
+
+@_rule(PromptWanted)
+def _prompts_wanted(state: RunState, event: PromptWanted, position: int) -> None:
+    state.function = state.by_function
+    state.function.wanted = max(state.function.wanted, event.total)
+
+
+@_rule(RolloutReturned, moves=True)
+def _rollout_returned(state: RunState, event: RolloutReturned, position: int) -> None:
+    function = state.function = state.by_function
+    if event.evaluation:
+        function.evaluated = max(function.evaluated, event.step)
+        return
+    function.next = event.step + 1
+    function.returned[event.step] = list(event.groups)
+    function.dropped += [group for group in event.dropped if group in state.groups]
 
 
 def _advance(state: RunState, path: str, offset: int) -> None:
@@ -175,10 +201,26 @@ def _group_accepted(state: RunState, event: GroupAccepted, position: int) -> Non
 
 @_rule(GroupRejected, moves=True)
 def _group_rejected(state: RunState, event: GroupRejected, position: int) -> None:
+    requested = _leaves_function(state, event.group)
     if state.groups.pop(event.group, None) is not None:
-        state.counts.groups_rejected += 1
-        state.broken_in_a_row = 0 if event.cause is RejectionCause.FILTER else state.broken_in_a_row + 1
+        if requested:
+            state.counts.groups_rejected += 1
+            state.broken_in_a_row = 0 if event.cause is RejectionCause.FILTER else state.broken_in_a_row + 1
         state.rejections[event.cause] = state.rejections.get(event.cause, 0) + 1
+
+
+def _leaves_function(state: RunState, name: str) -> bool:
+    """Take a group from what a rollout function returned or dropped; whether it was requested."""
+    group = state.groups.get(name)
+    if group is None or state.function is UNSET:
+        return True
+    state.function.dropped = [one for one in state.function.dropped if one != name]
+    if (step := state.function.step_of(name)) is not None:
+        state.function.returned[step].remove(name)
+    if group.phase is not _SUBMITTED:
+        return True
+    state.waiting.remove(name)
+    return False
 
 
 @_rule(BatchSealed, moves=True)
@@ -187,6 +229,8 @@ def _batch_sealed(state: RunState, event: BatchSealed, position: int) -> None:
     if state.follows:  # the groups belong to the followed run
         state.sealed[event.step] = SealedState(groups=(), digest=event.digest)
         return
+    if state.function is not UNSET:
+        state.function.returned.pop(event.step, None)
     taken = set(event.groups)
     state.accepted = [group for group in state.accepted if group not in taken]
     for group in event.groups:

@@ -60,6 +60,25 @@ class SealedState(msgspec.Struct, kw_only=True):
     digest: str
 
 
+class FunctionState(msgspec.Struct, kw_only=True):
+    """What a rollout function has asked for and returned. wanted: groups to be drawn since the beginning; drawn: those
+    that were. next: the first step that it has not returned. returned: groups of steps without a batch, in order; those
+    that are rejected leave it. dropped: groups to be rejected, since it did not return them. evaluated: the newest
+    version that it evaluated.
+    """
+
+    wanted: int = 0
+    drawn: int = 0
+    next: int = 0
+    returned: dict[int, list[str]] = {}
+    dropped: list[str] = []
+    evaluated: int = -1
+
+    def step_of(self, group: str) -> int | None:
+        """The step whose batch is to have it."""
+        return next((step for step, groups in self.returned.items() if group in groups), None)
+
+
 class RunState(msgspec.Struct, kw_only=True):
     """The run after so many events. Positions in it count events too: the n-th is at n, wherever it lies in the log. So
     a log folds to the same state with foreign records in it and without.
@@ -70,7 +89,8 @@ class RunState(msgspec.Struct, kw_only=True):
     trainer that starts from the checkpoint reads from there. next_step: the first step that is not sealed. activated:
     version by engine. moved: position of the newest event that counts as progress. broken_in_a_row: groups rejected in
     a row for a failed rollout, reward or filter. branched: only of a run that continues a version of another run; UNSET
-    elsewhere, so that the digests of other states do not change. foreign: records before its last event that are none;
+    elsewhere, so that the digests of other states do not change; and so is function, of a run that a rollout function
+    makes the rollouts of. foreign: records before its last event that are none;
     no digest has them.
     """
 
@@ -100,6 +120,12 @@ class RunState(msgspec.Struct, kw_only=True):
     rejections: dict[str, int] = {}
     counts: Counts = msgspec.field(default_factory=Counts)
     branched: Branched | msgspec.UnsetType = msgspec.UNSET
+    function: FunctionState | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def by_function(self) -> FunctionState:
+        """What a rollout function has done so far; in a run that has none, nothing."""
+        return FunctionState() if self.function is msgspec.UNSET else self.function
 
     @property
     def position(self) -> int:

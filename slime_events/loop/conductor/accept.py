@@ -61,6 +61,7 @@ def verdicts(state: RunState, plan: Plan, group_filter: GroupFilter) -> list[Ver
             accepted.append(group)
         if verdict is not None:
             found.append(verdict)
+    found += [_dropped(name) for name in state.by_function.dropped]
     rejected: list[Verdict] = [verdict for verdict in found if isinstance(verdict, GroupRejected)]
     return found if plan.verdicts_at_once or len(accepted) >= plan.groups else rejected
 
@@ -88,6 +89,11 @@ def _broken(group: GroupState) -> GroupRejected | None:
                 samples=tuple(group.samples),
             )
     return None
+
+
+def _dropped(group: str) -> GroupRejected:
+    reason = "the rollout function was given it, and neither returned it nor gave it back (data_source.add_samples)"
+    return GroupRejected(group=group, cause=RejectionCause.NOT_RETURNED, reason=reason)
 
 
 def _filtered(group: GroupState, group_filter: GroupFilter, *, insufficient: bool) -> Verdict:

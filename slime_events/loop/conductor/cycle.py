@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from schemas.errors import DataError
 from schemas.event import Event
@@ -44,13 +45,15 @@ class Policy(NamedTuple):
     @classmethod
     def of(cls, settings: TrainSettings, texts: Texts | None = None) -> Policy:
         """The policy of these settings. texts: new ones by default. Raises PlugPointError, ValueError."""
-        processes = settings.reward.custom_reward_post_process_path is not None
-        looks = settings.rollout.dynamic_sampling_filter_path is not None or processes
+        rollout, processes = settings.rollout, settings.reward.custom_reward_post_process_path is not None
+        if rollout.rollout_function_path is not None:  # it has chosen its groups
+            rollout = replace(rollout, dynamic_sampling_filter_path=None)
+        looks = rollout.dynamic_sampling_filter_path is not None or processes
         texts = (texts or Texts(until_trained=processes)) if looks else None
         args = ArgsView.of_run(settings)
         return cls(
             make_plan(settings.rollout, settings.evaluation, settings.trainer),
-            make_group_filter(settings.rollout, args, texts),
+            make_group_filter(rollout, args, texts),
             functools.partial(normalize_rewards, settings=settings.algorithm),
             texts,
             PostProcess.of(settings.reward, args, texts),

@@ -26,16 +26,32 @@ def evals_due(state: RunState, plan: Plan) -> list[tuple[str, int]]:
     An N-th version that is not published (--update-weights-interval) has no weights to evaluate: the next published one
     takes its place.
     """
-    if plan.eval_every is None or state.published < 0:
-        return []
-    due = version = state.published
+    due, version = _due(state.published, state, plan)
+    return [(name, version) for name in plan.evals if state.evals_begun.get(name, -1) < due]
+
+
+def function_eval_due(state: RunState, plan: Plan) -> int | None:
+    """The version that the user's evaluation function is called for next, one after the other."""
+    evaluated, every = state.by_function.evaluated, plan.publish_every
+    for published in range(max(evaluated + 1, state.first), state.published + 1 if plan.evals_by_function else 0):
+        due, version = _due(published, state, plan)
+        if due > evaluated and (published % every == 0 or published in (state.first, plan.steps)):
+            return version
+    return None
+
+
+def _due(published: int, state: RunState, plan: Plan) -> tuple[int, int]:
+    """(the newest version to evaluate once `published` is, the version to take for it); -1 for none."""
+    if plan.eval_every is None or published < 0:
+        return -1, -1
+    due = version = published
     if version < plan.steps:
         due = max(version - version % plan.eval_every, state.first)
     if due == state.first and not plan.eval_first:
-        return []
+        return -1, -1
     if not plan.eval_exact or due == state.first or due % plan.publish_every == 0:
         version = due
-    return [(name, version) for name in plan.evals if state.evals_begun.get(name, -1) < due]
+    return due, version
 
 
 def evals_completed(state: RunState, plan: Plan) -> list[EvalCompleted]:
@@ -89,6 +105,8 @@ def prompts_to_draw(state: RunState, plan: Plan) -> int:
     """
     if not may_decide(state, plan):
         return 0
+    if plan.by_function:
+        return state.by_function.wanted - state.by_function.drawn
     wanted = groups_to_request(state, plan)
     if state.sealed and plan.draw is None:
         wanted = max(wanted, min(plan.groups, groups_needed(state, plan)))
@@ -121,12 +139,15 @@ def is_complete(state: RunState, plan: Plan) -> bool:
         and state.version >= plan.steps
         and not state.evals
         and not evals_due(state, plan)
+        and function_eval_due(state, plan) is None
         and state.counts.checkpoints >= due
     )
 
 
 def is_broken(state: RunState, plan: Plan) -> str | None:
     """Why the run cannot continue: too many groups in a row failed for other reasons than the filter."""
+    if [] in state.by_function.returned.values():
+        return "nothing that the rollout function returned for a step can be trained on"
     if state.broken_in_a_row < plan.broken_limit:
         return None
     causes = ", ".join(f"{cause} {count}" for cause, count in sorted(state.rejections.items()))
@@ -140,7 +161,7 @@ def waits_for(state: RunState, plan: Plan) -> str:
     """What the run waits for, as text for deadlines and the terminal."""
     if state.published < 0:
         return f"the trainer to publish version {state.first}"
-    if not state.activated:
+    if not state.activated and not plan.by_function:
         return f"an engine to activate version {state.published}"
     if state.sealed:
         return f"the trainer to commit step {min(state.sealed)}"
@@ -155,6 +176,8 @@ def waits_for(state: RunState, plan: Plan) -> str:
         return f"the evaluation {min(state.evals)}"
     if state.version >= plan.steps:
         return "a checkpoint to be saved"
+    if plan.by_function:
+        return f"the rollout function to return step {state.by_function.next}"
     return f"prompts for step {state.next_step}"
 
 

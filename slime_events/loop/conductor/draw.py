@@ -49,10 +49,12 @@ RETRYABLE = (FailureKind.ENGINE,)
 def groups_to_request(state: RunState, plan: Plan) -> int:
     """Groups to request now.
 
-    None while `open = requested - (trained + rejected)` fills `plan.room`, or while rollouts are suspended. Otherwise
-    the missing ones, at most as many as the run still needs; with a draw size, slime's rule: whole draws until there
-    are enough.
+    None where a rollout function answers them, while `open = requested - (trained + rejected)` fills `plan.room`, or
+    while rollouts are suspended. Otherwise the missing ones, at most as many as the run still needs; with a draw size,
+    slime's rule: whole draws until there are enough.
     """
+    if plan.by_function:
+        return 0
     missing = plan.room - state.open_groups
     needed = groups_needed(state, plan)
     if missing <= 0 or needed <= 0 or is_suspended(state.next_step, state, plan):
@@ -124,6 +126,8 @@ def requests_of(group: GroupState, state: RunState, plan: Plan, order: int) -> l
 
 def requests_missing(state: RunState, plan: Plan) -> list[RolloutRequested]:
     """The missing requests of groups that a lost conductor had requested in part, for the same weights."""
+    if plan.by_function:
+        return []
     return [
         replace(request, min_version=group.version)
         for group in state.in_phase(GroupPhase.REQUESTED)
@@ -138,7 +142,7 @@ def requests_again(state: RunState, plan: Plan, *, training: bool) -> list[Rollo
     found = []
     suspended, failed, requested = SamplePhase.SUSPENDED, SamplePhase.FAILED, GroupPhase.REQUESTED
     for group in state.groups.values():
-        if group.phase is not requested or (group.purpose is Purpose.TRAIN and not training):
+        if group.phase is not requested or (group.purpose is Purpose.TRAIN and (plan.by_function or not training)):
             continue
         for sample in group.samples.values():
             if sample.phase is suspended:

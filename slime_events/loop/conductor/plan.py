@@ -37,6 +37,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     verdict is appended as soon as possible; else, without a filter, with its batch. partial_rollout: unfinished
     rollouts are suspended at step boundaries. mask_offpolicy: suspended ones are trained on the tokens of their newest
     version only. eval_exact: only the evaluated version makes an evaluation's answers. evals: data sets by name.
+    by_function, evals_by_function: a user's rollout function makes the rollouts, and the evaluations.
     """
 
     steps: int
@@ -57,6 +58,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     eval_first: bool = True
     eval_exact: bool = False
     evals: dict[str, EvalPlan] = {}
+    by_function: bool = False
+    evals_by_function: bool = False
 
     def eval_of(self, name: str) -> EvalPlan:
         """How a data set is evaluated; as training samples where it is one no more, and still under way."""
@@ -98,18 +101,19 @@ def make_plan(rollout: RolloutSettings, evaluation: EvalSettings, trainer: Train
         stop_token_ids=tuple(rollout.rollout_stop_token_ids),
         skip_special_tokens=rollout.rollout_skip_special_tokens,
     )
-    order = rollout.accept_order
+    order, by_function = rollout.accept_order, rollout.rollout_function_path is not None
+    sets = {} if evaluation.own_function else evaluation.sets()
     return Plan(
         steps=rollout.num_rollout,
         groups=rollout.rollout_batch_size,
         samples=rollout.n_samples_per_prompt,
         sampling=sampling,
         seed=rollout.rollout_seed,
-        draw=rollout.over_sampling_batch_size,
+        draw=None if by_function else rollout.over_sampling_batch_size,
         max_staleness=rollout.max_staleness,
-        verdicts_at_once=rollout.dynamic_sampling_filter_path is not None,
+        verdicts_at_once=rollout.dynamic_sampling_filter_path is not None or by_function,
         in_prompt_order=order == "prompt" or (order == "auto" and rollout.max_staleness == 0),
-        partial_rollout=rollout.partial_rollout,
+        partial_rollout=rollout.partial_rollout and not by_function,
         mask_offpolicy=rollout.mask_offpolicy_in_partial_rollout,
         max_attempts=rollout.max_attempts,
         publish_every=trainer.update_weights_interval,
@@ -117,7 +121,9 @@ def make_plan(rollout: RolloutSettings, evaluation: EvalSettings, trainer: Train
         eval_every=evaluation.eval_interval,
         eval_first=not evaluation.skip_eval_before_train,
         eval_exact=evaluation.eval_on == "version",
-        evals={name: _eval_plan(one, evaluation, sampling) for name, one in evaluation.sets().items()},
+        evals={name: _eval_plan(one, evaluation, sampling) for name, one in sets.items()},
+        by_function=by_function,
+        evals_by_function=evaluation.own_function is not None,
     )
 
 
@@ -185,7 +191,9 @@ def stale(group: GroupState, accepted: Sequence[GroupState], state: RunState, pl
     Sealing waits for groups that are still being generated, so this happens only where an engine used older weights
     than requested, or where recorded rollouts waited too long. An accepted group stays in time.
     """
-    step = state.next_step + len(accepted) // plan.groups
+    step = state.by_function.step_of(group.group)  # a batch has what a rollout function returned for it
+    if step is None:
+        step = state.next_step + len(accepted) // plan.groups
     behind, bound = step - group.oldest, bound_of(group, plan)
     if behind <= bound or (not plan.in_prompt_order and in_time([*accepted, group], state.next_step, plan)):
         return None

@@ -8,8 +8,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 from schemas.batches import BatchSealed
-from schemas.groups import GroupAccepted
-from slime_events.core.state.group import GroupPhase, SamplePhase, SampleState
+from schemas.groups import GroupAccepted, GroupRejected
+from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.accept import Verdict
 from slime_events.loop.conductor.plan import Plan, at_boundary, in_time, is_suspended, last_step
@@ -33,6 +33,8 @@ def seal(
     step = state.next_step
     if step >= plan.steps or at_boundary(step, state, plan):
         return []
+    if plan.by_function:
+        return _seal_returned(state, decided, normalise, post_process)
     fresh = {verdict.group: verdict for verdict in decided}
     candidates = [state.groups[g] for g in state.accepted]
     candidates += [state.groups[v.group] for v in decided if isinstance(v, GroupAccepted)]
@@ -45,11 +47,33 @@ def seal(
         return []
     under_way = (sample.phase in _UNDER_WAY for group in undecided for sample in group.samples.values())
     suspends = is_suspended(step + 1, state, plan) and any(under_way)
-    groups = candidates[: plan.groups]
+    return [_of_groups(step, candidates[: plan.groups], normalise, post_process, suspends=suspends)]
+
+
+def _seal_returned(
+    state: RunState, decided: Sequence[Verdict], normalise: Normalise, post_process: PostProcess | None
+) -> list[BatchSealed]:
+    """The batch of all that a rollout function returned for the next step, but for what was rejected."""
+    step, rejected = state.next_step, {one.group for one in decided if isinstance(one, GroupRejected)}
+    accepted = {*state.accepted, *(one.group for one in decided if isinstance(one, GroupAccepted))}
+    names = [name for name in state.by_function.returned.get(step, ()) if name not in rejected]
+    if not names or not accepted.issuperset(names):
+        return []
+    return [_of_groups(step, [state.groups[name] for name in names], normalise, post_process)]
+
+
+def _of_groups(
+    step: int,
+    groups: Sequence[GroupState],
+    normalise: Normalise,
+    post_process: PostProcess | None,
+    *,
+    suspends: bool = False,
+) -> BatchSealed:
     members = [(group.group, tuple(group.samples.values())) for group in groups]
     oldest = min(group.oldest for group in groups)
     processed = post_process(groups) if post_process is not None else None
-    return [make_sealed(step, members, normalise, oldest=oldest, suspends=suspends, processed=processed)]
+    return make_sealed(step, members, normalise, oldest=oldest, suspends=suspends, processed=processed)
 
 
 def make_sealed(

@@ -95,10 +95,10 @@ class PendingBatches:
         self.sealed: dict[int, BatchSealed] = {}
 
     def apply(self, event: Event, position: int) -> None:
-        """Fold one event in; those of evaluations are ignored."""
+        """Fold one event in; those of evaluations, and the generations of a rollout function, are ignored."""
         if not isinstance(event, self.folded):
             return
-        if isinstance(event, RolloutRequested) and event.purpose is Purpose.EVAL:
+        if isinstance(event, RolloutRequested) and event.purpose is not Purpose.TRAIN:
             return
         if isinstance(event, BatchSealed):
             self.sealed[event.step] = event

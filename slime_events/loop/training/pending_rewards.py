@@ -47,7 +47,7 @@ class PendingRewards:
             return
         if isinstance(event, PromptSubmitted):
             self._prompts[event.group] = event
-        elif isinstance(event, RolloutRequested):
+        elif isinstance(event, RolloutRequested) and event.group in self._prompts:
             self._requested.setdefault(event.group, set()).add(event.sample)
         elif isinstance(event, RolloutCompleted):
             if event.group in self._prompts:  # else its group was already rejected

@@ -165,6 +165,10 @@ EVALUATIONS = (
     row("newer weights", change(MEAN, newest_version=7), names=("v7", "v0")),
     row("other pass rates", change(MEAN, pass_rates={"pass@1": 0.5, "pass@2": 1.0}), names=("pass@2",)),
     row("without pass rates", change(MEAN, pass_rates={}), ()),
+    row("by a function", again(MEAN, version=9, function="m:f", rewards=[0.5, 1.0], mean=0.75), ()),
+    row(
+        "another mean of a function", again(MEAN, version=9, function="m:f", rewards=[0.5], mean=0.7), names=(0.7, 0.5)
+    ),
     row("another length", change(MEAN, mean_length=23.0), names=("mean_length", 23.0, 24.0)),
 )
 

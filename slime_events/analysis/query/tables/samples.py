@@ -180,7 +180,9 @@ SAMPLES = Table(
         Column("group_id", TEXT, 't."group"', "its group"),
         Column("index", INT, 't."index"', "in its group; null for further samples of one rollout"),
         Column("rollout", TEXT, "t.rollout", "the sample that was asked for, where one rollout gave several"),
-        Column("purpose", TEXT, "t.purpose", "`train` or `eval`"),
+        Column(
+            "purpose", TEXT, "t.purpose", "`train`, `eval`, or `call` (a generation that a rollout function asked for)"
+        ),
         *_source_columns("p"),
         Column("status", TEXT, _STATUS, "`completed`, `failed`, `suspended`, `requested` (waits, or is being made)"),
         Column("failure", TEXT, "f.kind", "why it could not be made"),

@@ -56,13 +56,20 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
     "prompt.submitted": lambda e: (
         f"{e.dataset}{f' key {e.source.key}' if e.source.key else ''} {e.tokens.n} tokens {_quoted(e.text)}"
     ),
+    "prompt.wanted": lambda e: f"{e.total} prompts in all",
     "prompt.rejected": lambda e: f"{e.source.path}:{e.source.line} {e.reason}",
     "rollout.requested": lambda e: (
-        f"attempt {e.attempt} from v{e.min_version} at most {e.sampling.max_new_tokens} tokens"
+        f"answered by {e.function}"
+        if e.function
+        else f"attempt {e.attempt} from v{e.min_version} at most {e.sampling.max_new_tokens} tokens"
     ),
     "rollout.progressed": lambda e: f"tokens {e.start} to {e.start + e.tokens.n} {spans_text(e.spans)} on {e.engine}",
     "rollout.completed": lambda e: (
         f"{e.length} tokens {e.stop} {spans_text(e.spans)} {e.timings.generating:.2f} s {_quoted(e.text)}"
+    ),
+    "rollout.returned": lambda e: (
+        f"{'evaluation' if e.evaluation else f'{len(e.groups)} groups'} by {e.function} in {e.seconds:.1f} s"
+        + (f", {len(e.dropped)} not returned" if e.dropped else "")
     ),
     "rollout.suspended": lambda e: f"{e.reason} with {e.length} tokens",
     "turn.begun": lambda e: f"turn {e.index} {_turn(e)} on {e.engine}",

@@ -1,0 +1,75 @@
+"""`RolloutFunction`: a user's `--rollout-function-path` or `--eval-function-path`, and the thread it is called in."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from schemas.errors import PlugPointError
+from serve_apps.generate.session import CURRENT, Session
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.loader import check_call, digest_of, load_function, name_of, place_of
+from slime_events.plugins.rollout_types import call_rollout_fn
+from slime_events.plugins.slime_utils import run
+
+ROLLOUT, EVALUATION = "--rollout-function-path", "--eval-function-path"
+
+
+class RolloutFunction:
+    """slime's signature `(args, rollout_id, data_source, evaluation=False)`, sync or async. name, digest: of it."""
+
+    def __init__(self, flag: str, path: str) -> None:
+        """Raises PlugPointMissing, NameTaken, PlugPointError where it cannot be called as it is."""
+        self.flag, self._function = flag, load_function(path, default_names=("generate_rollout",))
+        self.name, self.digest = name_of(self._function), digest_of(self._function)
+        check_call(self._function, "(args, rollout_id, data_source, evaluation=...)", 3, {"evaluation"}, awaits=True)
+
+    async def __call__(
+        self, args: ArgsView, rollout_id: int, data_source: Any, session: Session, *, evaluation: bool
+    ) -> Any:
+        """A RolloutFnTrainOutput or RolloutFnEvalOutput. Raises PlugPointError with its line where it raises."""
+
+        def called() -> Any:
+            CURRENT.set(session)
+            try:
+                return call_rollout_fn(self._awaited, args, rollout_id, data_source, evaluation=evaluation)
+            except (Exception, SystemExit) as error:
+                what = f"raised {type(error).__name__}: {error}{place_of(error)}"
+                raise self.error(rollout_id, what, evaluation=evaluation) from error
+
+        return await in_daemon(called, f"rollout-function-{rollout_id}")
+
+    def error(self, rollout_id: int, what: str, *, evaluation: bool) -> PlugPointError:
+        """What it did, as an error that names it and the call."""
+        call = f"the evaluation of v{rollout_id}" if evaluation else f"step {rollout_id}"
+        return PlugPointError(f"{self.flag}: {self.name} {what}, called for {call}")
+
+    def _awaited(self, *arguments: Any, evaluation: bool) -> Any:
+        made = self._function(*arguments, evaluation=evaluation)
+        return run(_value_of(made)) if inspect.isawaitable(made) else made
+
+
+async def _value_of(awaitable: Any) -> Any:
+    return await awaitable
+
+
+async def in_daemon(call: Callable[[], Any], name: str) -> Any:
+    """What it returns, from a thread that no process waits for at its end."""
+    loop, result = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+    def settle(set_it: Callable[[Any], None], value: Any) -> None:
+        if not result.done():
+            set_it(value)
+
+    def work() -> None:
+        try:
+            settled, value = result.set_result, call()
+        except BaseException as error:
+            settled, value = result.set_exception, error
+        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+            loop.call_soon_threadsafe(settle, settled, value)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return await result

@@ -1,0 +1,56 @@
+"""`MadeTurns`: the generations of a rollout function, found again by the tokens of the samples that it returns."""
+
+from collections import defaultdict
+from typing import NamedTuple
+
+import numpy as np
+
+from serve_apps.engine.engine import Tokens
+from serve_apps.generate.journal import Ended
+
+
+class MadeTurn(NamedTuple):
+    """A generation, its prompt (int32) and the call that made it."""
+
+    prompt: Tokens
+    ended: Ended
+    call: str
+
+
+class MadeTurns:
+    """kept_steps: turns of older steps are forgotten, since no sample may be so old."""
+
+    def __init__(self, kept_steps: int) -> None:
+        self._kept_steps = kept_steps
+        self._by_prompt: dict[bytes, list[tuple[int, MadeTurn]]] = defaultdict(list)
+
+    def add(self, turn: MadeTurn, step: int) -> None:
+        """Note a generation of a step."""
+        self._by_prompt[turn.prompt.tobytes()].append((step, turn))
+
+    def forget_before(self, step: int) -> None:
+        """Let go of what is too old for a step."""
+        kept = {
+            prompt: [one for one in turns if one[0] >= step - self._kept_steps]
+            for prompt, turns in self._by_prompt.items()
+        }
+        self._by_prompt = defaultdict(list, {prompt: turns for prompt, turns in kept.items() if turns})
+
+    def of(self, tokens: Tokens) -> list[MadeTurn]:
+        """The turns that these tokens are of, in order: of those with one prompt, the one that they share most with."""
+        found, lengths = list[MadeTurn](), sorted({len(prompt) // tokens.itemsize for prompt in self._by_prompt})
+        for length in lengths:
+            if length < len(tokens):
+                turns = self._by_prompt.get(tokens[:length].tobytes(), ())
+                shares = [(_shared(turn, tokens), turn) for _, turn in turns]
+                best, turn = max(shares, key=lambda one: one[0], default=(0, None))
+                if turn is not None and best:
+                    found.append(turn)
+        return found
+
+
+def _shared(turn: MadeTurn, tokens: Tokens) -> int:
+    """How many of its tokens stand after its prompt."""
+    there = tokens[len(turn.prompt) : len(turn.prompt) + len(turn.ended.tokens)]
+    differ = np.nonzero(there != turn.ended.tokens[: len(there)])[0]
+    return int(differ[0]) if len(differ) else len(there)

@@ -1,0 +1,207 @@
+"""`Outcome`: what a rollout function returned, as the events that say it. Pure.
+
+    a group of a prompt that was drawn: rollout.requested, rollout.completed and reward.assigned for each of its samples
+    a group that the function brought:  prompt.submitted before them
+
+A sample that cannot be trained on is a rollout.failed with the reason, by which the conductor rejects its group.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from schemas.arrays import EMPTY_TOKENS, pack_tokens
+from schemas.errors import SlimeEventsError
+from schemas.event import Event
+from schemas.ids import OWN, group_of, own_group_id, sample_id, sibling_id
+from schemas.prompts import PromptSubmitted, Source
+from schemas.rewards import RewardAssigned
+from schemas.rollouts import FailureKind, Place, RolloutCompleted, RolloutFailed, RolloutRequested, Timings
+from serve_apps.generate.custom import Made, completion
+from serve_apps.rollout_function.function import RolloutFunction
+from serve_apps.rollout_function.made_turns import MadeTurns
+from slime_events.loop.conductor.draw import sample_seed
+from slime_events.loop.conductor.plan import Plan
+from slime_events.plugins.rewards.outcome import outcome_event, signed, value_of
+from slime_events.plugins.sample import Sample, carried
+
+Rollout = Sample | list[Sample]
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """What the events of one call need to know. version: published when the function was called. order, offset: of its
+    first group among those requested, and among those that the function brought. ungraded: the reward of samples that
+    have none; None leaves them to the run's grader.
+    """
+
+    function: RolloutFunction
+    plan: Plan
+    turns: MadeTurns
+    tokenizer: Any
+    worker: str
+    version: int
+    order: int
+    offset: int
+    reward_key: str | None = None
+    ungraded: float | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """groups: their names, in order. events: what they are; those of a list are stored together, so that no grader sees
+    a sample without the reward that it has.
+    """
+
+    groups: list[str] = field(default_factory=list)
+    events: list[list[Event]] = field(default_factory=list)
+
+
+def groups_of(samples: Any) -> list[list[Rollout]] | None:
+    """The groups in what a function returned. slime takes a plain list of samples too: a group is then what has one
+    `group_index`. None for anything else.
+    """
+    if not isinstance(samples, list):
+        return None
+    if samples and all(isinstance(one, Sample) for one in samples):
+        keyed = [(f"{place} alone" if one.group_index is None else one.group_index, one)
+                 for place, one in enumerate(samples)]  # fmt: skip
+        return [[one for _, one in group] for _, group in groupby(keyed, key=lambda pair: pair[0])]
+    are_groups = all(isinstance(group, list) and group and all(map(_is_rollout, group)) for group in samples)
+    return samples if are_groups else None
+
+
+def _is_rollout(value: Any) -> bool:
+    return isinstance(value, Sample) or (
+        isinstance(value, list) and bool(value) and all(isinstance(one, Sample) for one in value)
+    )
+
+
+def drawn_group(group: Sequence[Rollout], known: Mapping[str, Any], numbers: Mapping[int, str]) -> str | None:
+    """The drawn group that samples are of, by their `session_id` or else their `group_index`. numbers: drawn groups by
+    index; known: all drawn groups.
+    """
+    for sample in flat(group):
+        for name in (
+            group_of(sample.session_id or ""),
+            numbers.get(-1 if sample.group_index is None else sample.group_index),
+        ):
+            if name in known:
+                return name
+    return None
+
+
+def flat(group: Sequence[Rollout]) -> list[Sample]:
+    """All samples of a group."""
+    return [sample for one in group for sample in (one if isinstance(one, list) else [one])]
+
+
+def outcome_of(
+    groups: Sequence[list[Rollout]], prompts: Mapping[str, PromptSubmitted], numbers: Mapping[int, str], making: Making
+) -> Outcome:
+    """prompts, numbers: of the groups that the function was given, by name and by index."""
+    outcome, left = Outcome(), dict(prompts)
+    brought = 0
+    for order, group in enumerate(groups, making.order):
+        name = drawn_group(group, left, numbers)
+        if name is not None:
+            prompt = left.pop(name)
+        else:
+            prompt = _own_prompt(flat(group)[0], making.offset + brought, making)
+            brought += 1
+            outcome.events.append([prompt])
+        outcome.groups.append(prompt.group)
+        requests = [_request(prompt, index, order, making) for index in range(len(group))]
+        outcome.events += [[one] for one in requests]  # all before the first answer: a group that has ended is decided
+        outcome.events += [
+            list(_rollout(rollout, request, prompt, making)) for request, rollout in zip(requests, group, strict=True)
+        ]
+    return outcome
+
+
+def _own_prompt(sample: Sample, offset: int, making: Making) -> PromptSubmitted:
+    tokens = sample.tokens[: max(0, len(sample.tokens) - sample.response_length)]
+    chat = sample.prompt if isinstance(sample.prompt, list) else None
+    text = sample.prompt if isinstance(sample.prompt, str) and sample.prompt else making.tokenizer.decode(tokens)
+    return PromptSubmitted(
+        group=own_group_id(offset),
+        text=text,
+        tokens=pack_tokens(tokens) if tokens else EMPTY_TOKENS,
+        source=Source(path=making.function.name, row=offset, offset=offset),
+        dataset=OWN,
+        messages=carried(chat, "sample.prompt"),
+        chat=chat is not None,
+        label=carried(sample.label, "sample.label"),
+        metadata=carried(sample.metadata, "sample.metadata"),
+        custom_rm_path=sample.custom_rm_path or "",
+    )
+
+
+def _request(prompt: PromptSubmitted, index: int, order: int, making: Making) -> RolloutRequested:
+    name = sample_id(prompt.group, index)
+    return RolloutRequested(
+        sample=name,
+        group=prompt.group,
+        index=index,
+        place=Place(order * making.plan.samples + index, order),
+        prompt=prompt.tokens,
+        sampling=making.plan.sampling,
+        seed=sample_seed(making.plan.seed, name),
+        min_version=making.version,
+        function=making.function.name,
+    )
+
+
+def _rollout(rollout: Rollout, request: RolloutRequested, prompt: PromptSubmitted, making: Making) -> Iterator[Event]:
+    name = request.sample
+    samples = rollout if isinstance(rollout, list) else [rollout]
+    try:
+        named = [(one, _completed(one, sibling_id(name, number), request, prompt, making))
+                 for number, one in enumerate(samples)]  # fmt: skip
+    except SlimeEventsError as error:
+        yield RolloutFailed(
+            sample=name,
+            group=prompt.group,
+            attempt=0,
+            kind=FailureKind.INVALID,
+            message=str(error),
+            engine=making.worker,
+        )
+        return
+    for sample, event in (*named[1:], named[0]):  # the requested sample comes last, so that its reader has the others
+        yield event
+        yield from _reward(sample, event, making)
+
+
+def _completed(
+    sample: Sample, name: str, request: RolloutRequested, prompt: PromptSubmitted, making: Making
+) -> RolloutCompleted:
+    turns = making.turns.of(np.array(sample.tokens, np.int32))
+    if sample.loss_mask is None:  # as in slime
+        sample.loss_mask = [1] * sample.response_length
+    asked = np.array(sample.tokens[: request.prompt.n], np.int32)
+    made = Made(
+        request,
+        prompt,
+        asked if pack_tokens(asked).digest() == request.prompt.digest() else np.zeros(0, np.int32),
+        [(turn.prompt, turn.ended) for turn in turns],
+        making.worker,
+        making.tokenizer,
+        Timings(),
+        {making.function.name: making.function.digest},
+    )
+    return replace(completion(sample, name, made), calls=tuple(turn.call for turn in turns))
+
+
+def _reward(sample: Sample, event: RolloutCompleted, making: Making) -> Iterator[Event]:
+    name, digest = making.function.name, making.function.digest
+    if sample.reward is not None:
+        yield outcome_event(event.sample, event.group, signed(value_of(sample.reward, making.reward_key), name, digest))
+    elif making.ungraded is not None:
+        yield RewardAssigned(
+            sample=event.sample, group=event.group, value=making.ungraded, grader=name, grader_digest=digest
+        )
