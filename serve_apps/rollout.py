@@ -139,10 +139,15 @@ class Rollout:
         self.appended_at = time.perf_counter()
 
     def _kept(self) -> tuple[Array | None, Array | None]:
-        """Of the new tokens, where the engine says it."""
-        if not self.new or any(len(delta.kept_counts) != len(delta.tokens) for delta in self.new):
+        """Of the new tokens, where the engine says it. Raises EngineError where it does of some alone."""
+        if not any(len(delta.kept_counts) for delta in self.new):
             return None, None
         counts, ids = (np.concatenate([getattr(one, name) for one in self.new]) for name in ("kept_counts", "kept"))
+        if len(counts) != self.new_length:
+            raise EngineError(
+                f"the engine said of {len(counts)} of {self.new_length} tokens of {self.request.sample} what top-p and "
+                "top-k had left of the vocabulary: without it they cannot be trained on"
+            )
         log_probs = np.concatenate([delta.kept_log_probs for delta in self.new])
         return pack(pack_kept(counts, ids), "int8"), pack_log_probs(log_probs)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.arrays import pack_tokens, unpack
 from schemas.envelope import event_id
+from schemas.errors import EngineError
 from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
 from serve_apps.engine.engine import Delta
 from serve_apps.rollout import ChunkRule, Rollout
@@ -80,6 +82,15 @@ def test_what_was_left_of_the_vocabulary_is_in_the_chunks() -> None:
     ]  # fmt: skip
     assert engine_log_probs(trajectory).tolist() == [-0.25, -0.25, -2.0, -0.25, -0.25]
     assert trajectory.log_probs.tolist() == [-2.0] * 5
+
+
+def test_a_chunk_of_which_a_part_is_known_is_an_error() -> None:
+    made = rollout()
+    told = {"kept": np.array([2, 5], np.int32), "kept_counts": np.array([2], np.int32)}
+    span = WeightSpan(0, 2, 0)
+    made.add(Delta(np.array([5, 9], np.int32), np.full(2, -2.0, np.float32), (span,), **told))
+    with pytest.raises(EngineError):
+        made.chunk()
 
 
 def test_a_chunk_is_the_same_only_with_the_same_tokens() -> None:

@@ -120,8 +120,8 @@ def filtered_choice(
     if not options.get("return_filtered_probs"):
         return drawn
     weights = log_probs.exp()
-    ids = torch.arange(weights.shape[1], dtype=torch.int32).expand(weights.shape)
-    return drawn, weights, ids, weights.gather(1, chosen).view(-1)
+    ordered, ids = weights.sort(dim=-1, descending=True, stable=True)  # SGLang takes as many of the first as are left
+    return drawn, ordered, ids.to(torch.int32), weights.gather(1, chosen).view(-1)
 
 
 def _narrowed(log_probs: torch.Tensor, top_ks: torch.Tensor, top_ps: torch.Tensor) -> torch.Tensor:
