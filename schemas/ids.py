@@ -3,14 +3,14 @@
 train-0-000007         group: data set, epoch, row of the file          inbox-<16 hex digits>   by the sender's key
 eval-held-v7-000003    of an evaluation: data set, version, row         draw-000007             by the log; `again-`
 loaded-2-000001        of a dump: step, place                                                   of an archive
-own-000007             brought by a rollout function           call-3-<16 hex digits>   generations that it asked
+brought-000007         by a rollout function                    call-3-<16 hex digits>   generations that it asked
 step-3, evaluated-3    what a rollout function returned                                 for in step 3, `eval3` of v3
 <group>-s3             sample: the group's third, from 0                <group>-s3-1            the rollout's second
 """
 
 import hashlib
 
-TRAIN, INBOX, LOADED, OWN = "train", "inbox", "loaded", "own"
+TRAIN, INBOX, LOADED, BROUGHT = "train", "inbox", "loaded", "brought"
 """Data sets of prompts that a run names itself: its file, prompts from outside, those with recorded answers, those that
 a rollout function brought.
 """
@@ -36,9 +36,9 @@ def draw_id(offset: int, *, again: bool) -> str:
     return f"{'again' if again else 'draw'}-{offset:06d}"
 
 
-def own_group_id(offset: int) -> str:
+def brought_group_id(offset: int) -> str:
     """Of a group that a rollout function brought."""
-    return f"{OWN}-{offset:06d}"
+    return f"{BROUGHT}-{offset:06d}"
 
 
 def call_group_id(step: int, digest: str, *, evaluation: bool) -> str:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from schemas.arrays import EMPTY_TOKENS, pack_tokens
 from schemas.errors import SlimeEventsError
 from schemas.event import Event
-from schemas.ids import OWN, group_of, own_group_id, sample_id, sibling_id
+from schemas.ids import BROUGHT, brought_group_id, group_of, sample_id, sibling_id
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, Place, RolloutCompleted, RolloutFailed, RolloutRequested, Timings
@@ -128,11 +128,11 @@ def _own_prompt(sample: Sample, offset: int, making: Making) -> PromptSubmitted:
     chat = sample.prompt if isinstance(sample.prompt, list) else None
     text = sample.prompt if isinstance(sample.prompt, str) and sample.prompt else making.tokenizer.decode(tokens)
     return PromptSubmitted(
-        group=own_group_id(offset),
+        group=brought_group_id(offset),
         text=text,
         tokens=pack_tokens(tokens) if tokens else EMPTY_TOKENS,
         source=Source(path=making.function.name, row=offset, offset=offset),
-        dataset=OWN,
+        dataset=BROUGHT,
         messages=carried(chat, "sample.prompt"),
         chat=chat is not None,
         label=carried(sample.label, "sample.label"),

@@ -66,7 +66,7 @@ def a_run() -> Iterator[Event]:
         step=1,
         function="mine:rollout",
         digest=DIGEST,
-        groups=("own-000000",),
+        groups=("brought-000000",),
         outcome=pack([40, -75], "int8"),
         dropped=("train-0-3",),
         metrics={"rollout/agents": 7.0},

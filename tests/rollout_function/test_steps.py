@@ -12,7 +12,7 @@ import pytest
 from schemas.batches import BatchSealed
 from schemas.errors import PlugPointError
 from schemas.groups import GroupRejected, RejectionCause
-from schemas.ids import INBOX, OWN
+from schemas.ids import BROUGHT, INBOX
 from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
@@ -108,8 +108,8 @@ async def test_it_may_bring_groups_of_its_own(tmp_path: Path) -> None:
         assert await run.finish() is RunPhase.FINISHED
     assert [len(one.groups) for one in run.events(BatchSealed)] == [3, 1, 1]
     prompts = run.events(PromptSubmitted)
-    assert [one.group for one in prompts] == [f"{OWN}-{number:06d}" for number in range(5)]
-    assert {one.dataset for one in prompts} == {OWN}
+    assert [one.group for one in prompts] == [f"{BROUGHT}-{number:06d}" for number in range(5)]
+    assert {one.dataset for one in prompts} == {BROUGHT}
     assert {one.grader for one in run.events(RewardAssigned)} == {"test"}
     trained = run.ranks.trained[0].samples
     assert np.isnan(trained[0].rollout_log_probs).all()

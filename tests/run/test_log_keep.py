@@ -16,9 +16,10 @@ from schemas.runs import RunResumed
 from slime_events.app.cli.main import main
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.state.keeper import StateKeeper
+from slime_events.core.train_batch import StepResult
 from storage.open_log import open_run_log
 from tests.cli.invoke import command
-from tests.run.cheap import Counted, CountingRanks, Parts, cheap_parts
+from tests.run.cheap import CountingRanks, Parts, cheap_parts
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 
 resume, branch, archive, restore = command("resume"), command("branch"), command("archive"), command("restore")
@@ -47,7 +48,7 @@ class Cut(Exception):
 class Hanging(CountingRanks):
     """In the fifth step, without end."""
 
-    async def train(self, batch: Any) -> Counted:
+    async def train(self, batch: Any) -> StepResult:
         if self.step == 4:
             await asyncio.Event().wait()
         return await super().train(batch)

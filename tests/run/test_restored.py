@@ -16,12 +16,12 @@ from schemas.runs import RunResumed
 from schemas.steps import StepCommitted
 from slime_events.analysis.model.verify import verify
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.train_batch import StepResult, TrainBatch
 from storage.archive.reader import ArchiveReader
 from storage.nats.ports import HOST
 from storage.open_log import open_run_log
 from tests.cli.invoke import command
-from tests.run.cheap import Counted, CountingRanks, Parts, cheap_parts
+from tests.run.cheap import CountingRanks, Parts, cheap_parts
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 from tests.storage.seaweed import Seaweed
 
@@ -54,7 +54,7 @@ def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
 class Hanging(CountingRanks):
     """In the third step, without end."""
 
-    async def train(self, batch: TrainBatch) -> Counted:
+    async def train(self, batch: TrainBatch) -> StepResult:
         if self.step == 2:
             await asyncio.Event().wait()
         return await super().train(batch)

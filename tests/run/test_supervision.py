@@ -15,9 +15,9 @@ from schemas.errors import TrainerError
 from schemas.runs import RunFailed
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.app.launch.supervisor import Restarts
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.train_batch import StepResult, TrainBatch
 from tests.chaos.settings import OWN_REWARD
-from tests.run.cheap import Counted, CountingRanks, LocalCluster, Parts, cheap_parts, lose
+from tests.run.cheap import CountingRanks, LocalCluster, Parts, cheap_parts, lose
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 
 STEPS = 3
@@ -52,7 +52,7 @@ def test_a_lost_role_is_started_again(tmp_path: Path, clusters: list[LocalCluste
 class Crashing(CountingRanks):
     """Takes its process with it."""
 
-    async def train(self, batch: TrainBatch) -> Counted:
+    async def train(self, batch: TrainBatch) -> StepResult:
         raise RayActorError
 
 

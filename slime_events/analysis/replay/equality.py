@@ -12,7 +12,7 @@ from schemas.batches import BatchSealed
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.ids import INBOX, LOADED, OWN, TRAIN
+from schemas.ids import BROUGHT, INBOX, LOADED, TRAIN
 from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.rollouts import RolloutRequested
 
@@ -41,7 +41,7 @@ def is_decision(event: Event) -> bool:
     if type(event) in ALWAYS:
         return True
     if isinstance(event, PromptSubmitted):
-        return event.source.path != INBOX and event.dataset not in (LOADED, OWN)
+        return event.source.path != INBOX and event.dataset not in (LOADED, BROUGHT)
     if isinstance(event, PromptRejected):
         return event.dataset == TRAIN and event.source.offset >= 0
     return False

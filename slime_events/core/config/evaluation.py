@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import field
 from msgspec.structs import asdict, replace
 
-from schemas.ids import INBOX, LOADED, OWN, TRAIN
+from schemas.ids import BROUGHT, INBOX, LOADED, TRAIN
 from slime_events.core.config.base import Settings, doc
 
 ROLLOUT_LOOP = "slime.rollout.sglang_rollout.generate_rollout"
@@ -51,7 +51,7 @@ def name_problem(name: str) -> str:
     """Why a data set cannot have this name; empty where it can."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
         return "a name is part of NATS subjects, so it has 1 to 64 letters, digits, - and _ only."
-    if name in (TRAIN, INBOX, LOADED, OWN):
+    if name in (TRAIN, INBOX, LOADED, BROUGHT):
         return "the run's own prompts go by this name; choose another."
     return ""
 

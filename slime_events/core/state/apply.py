@@ -12,7 +12,7 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
-from schemas.ids import INBOX, OWN, TRAIN, evaluation_id, group_of, order_in_group
+from schemas.ids import BROUGHT, INBOX, TRAIN, evaluation_id, group_of, order_in_group
 from schemas.prompts import PromptRejected, PromptSubmitted, PromptWanted
 from schemas.registry import EVENT_CLASSES
 from schemas.rewards import RewardAssigned, RewardFailed
@@ -110,7 +110,7 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, position: int) ->
         state.waiting.append(event.group)
         state.counts.prompts_submitted += 1
         _advance(state, event.source.path, event.source.offset)
-        if state.function is not UNSET and event.dataset not in (INBOX, OWN):
+        if state.function is not UNSET and event.dataset not in (INBOX, BROUGHT):
             state.function.drawn += 1
         return
     version = event.version if event.version is not None else state.published

@@ -50,8 +50,8 @@ def roles(played: Played, sample: str) -> list[TurnRole]:
 
 async def test_the_functions_of_the_guide(stage: Stage, fate: Fate) -> None:
     flags = (
-        "--custom-generate-function-path mine:my_generate --custom-rm-path mine:my_reward_func "
-        "--dynamic-sampling-filter-path mine:my_filter"
+        "--custom-generate-function-path guided:my_generate --custom-rm-path guided:my_reward_func "
+        "--dynamic-sampling-filter-path guided:my_filter"
     )
     rows = [{"prompt": f"{number}+1", "label": number + 1} for number in range(6)]
 
