@@ -9,10 +9,10 @@ import pytest
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.evals import EvalCompleted
-from schemas.groups import GroupAccepted, GroupRejected
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.prompts import PromptSubmitted, Purpose
 from schemas.rewards import RewardAssigned
-from schemas.rollouts import RolloutCompleted, RolloutFailed
+from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutReturned
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded
 from schemas.weights import WeightsPublished
@@ -224,6 +224,21 @@ def drawn_again(ran: Ran) -> None:
     assert len(drawn) == len(ran.called("hardest"))
 
 
+def chosen_by_itself(ran: Ran) -> None:
+    """Its groups are the batches, what it left out is rejected, and the evaluation is what it said."""
+    returned = [one for one in ran.of(RolloutReturned) if not one.evaluation]
+    assert [one.groups for one in returned] == [tuple(batch.groups) for batch in ran.of(BatchSealed)]
+    assert [one.metrics for one in returned] == [{"rollout/left_out": 1.0}] * 2
+    assert [one.cause for one in ran.of(GroupRejected)] == [RejectionCause.NOT_RETURNED] * 2
+    assert [(one.dataset, one.mean) for one in ran.of(EvalCompleted)] == [("apart", 0.5)] * len(ran.called("apart"))
+
+
+def built(ran: Ran) -> None:
+    """The policy and its reference, of the sizes that the checkpoint says."""
+    assert [(call["layers"], call["hidden"]) for call in ran.called("provider")] == [(2, 128)] * 2
+    assert all("custom_model_provider_path" in step.functions for step in ran.of(StepCommitted))
+
+
 CASES = [
     Case("reward", "--custom-rm-path reward.score --reward-key score --custom-config-path own.yaml",
          ("score",), scored),
@@ -260,6 +275,10 @@ CASES = [
          ("init", "stand_still"), stood_still),
     Case("before log-probs", f"{LEVEL} --custom-megatron-before-log-prob-hook-path before_log_prob.look",
          ("look",), scored_before),
+    Case("rollout function",
+         "--rollout-function-path rollout_function.worst --eval-function-path rollout_function.py:apart",
+         ("worst", "apart"), chosen_by_itself),
+    Case("model provider", "--custom-model-provider-path model_provider.py:provider", ("provider",), built),
     Case("data source", "--data-source-path numbered.Numbered", ("Numbered", "get_samples"), numbered),
     Case("data source that names", f"--data-source-path named_source.TwoKinds {KEEP}", (), named),
     Case("buffer filter", "--buffer-filter-path buffer_filter.hardest", ("hardest",), drawn_again, archive=True),
