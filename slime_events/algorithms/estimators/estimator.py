@@ -47,12 +47,7 @@ class Estimator:
         return normalize_group(rewards, scale=settings.grpo_std_normalization)
 
     def advantage(
-        self,
-        rewards: Tensor,
-        kl: Tensor,
-        segments: Segments,
-        settings: AlgorithmSettings,
-        values: Tensor | None = None,
+        self, rewards: Tensor, kl: Tensor, segments: Segments, settings: AlgorithmSettings, values: Tensor | None = None
     ) -> Tensor:
         """Normalised rewards [samples] and KL to the reference [tokens] -> advantages [tokens], not yet whitened.
 

@@ -30,12 +30,7 @@ class Ppo(Estimator):
         return [float(reward) for reward in rewards]
 
     def advantage(
-        self,
-        rewards: Tensor,
-        kl: Tensor,
-        segments: Segments,
-        settings: AlgorithmSettings,
-        values: Tensor | None = None,
+        self, rewards: Tensor, kl: Tensor, segments: Segments, settings: AlgorithmSettings, values: Tensor | None = None
     ) -> Tensor:
         """GAE with -kl_coef * kl as the reward of a token, and the sample's reward on its last one, trained on or
         not. values: the critic's before the update, [tokens]. Raises TrainerError without them.

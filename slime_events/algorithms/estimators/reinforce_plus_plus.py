@@ -30,12 +30,7 @@ class ReinforcePlusPlus(Estimator):
         return [float(reward) for reward in rewards]
 
     def advantage(
-        self,
-        rewards: Tensor,
-        kl: Tensor,
-        segments: Segments,
-        settings: AlgorithmSettings,
-        values: Tensor | None = None,
+        self, rewards: Tensor, kl: Tensor, segments: Segments, settings: AlgorithmSettings, values: Tensor | None = None
     ) -> Tensor:
         """Returns [tokens]. The reward sits on the last trained token.
 

@@ -27,12 +27,7 @@ class ReinforcePlusPlusBaseline(Estimator):
         return normalize_group(rewards, scale=False)
 
     def advantage(
-        self,
-        rewards: Tensor,
-        kl: Tensor,
-        segments: Segments,
-        settings: AlgorithmSettings,
-        values: Tensor | None = None,
+        self, rewards: Tensor, kl: Tensor, segments: Segments, settings: AlgorithmSettings, values: Tensor | None = None
     ) -> Tensor:
         """Centred reward - kl_coef * kl of each token, [tokens]."""
         return segments.expand(rewards) - settings.kl_coef * kl
