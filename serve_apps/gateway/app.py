@@ -9,15 +9,16 @@ It holds no state that is not in the log: a gateway that was killed and started 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Annotated, Any, Protocol
 
 import msgspec
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
-from schemas.errors import RunNotFound, SlimeEventsError
+from schemas.errors import SlimeEventsError
 from schemas.inbox import Fate, InboxFate, InboxReply
 from serve_apps.gateway.openapi import describe, documented
 from serve_apps.gateway.refusals import Refused, refusals
@@ -90,9 +91,7 @@ def gateway_app(run: GatewayRun, sources: Sources, settings: GatewaySettings) ->
         async with run.log() as log:
             first = await fate_of(log, group, sender)
 
-        def look() -> Any:
-            return _looked(run, group, sender)
-
+        look = partial(_looked, run, group, sender)
         return StreamingResponse(_changes(first, look, settings.poll_s), media_type="text/event-stream")
 
     @app.get("/healthz", include_in_schema=False)
@@ -108,14 +107,12 @@ async def _looked(run: GatewayRun, group: str, sender: str) -> InboxFate | None:
     try:
         async with run.log() as log:
             return await fate_of(log, group, sender)
-    except RunNotFound:
-        raise
     except SlimeEventsError:
         return None
 
 
 async def _changes(
-    last: InboxFate, look: Callable[[], Any], poll_s: float, keep_alive_s: float = KEEP_ALIVE_S
+    last: InboxFate, look: Callable[[], Awaitable[InboxFate | None]], poll_s: float, keep_alive_s: float = KEEP_ALIVE_S
 ) -> AsyncIterator[bytes]:
     """One event for each change, and a comment where there was none for long. It ends with the group's end."""
     yield _event(last)

@@ -8,7 +8,7 @@ The functions that take `args` are for `--custom-tis-function-path`, by slime's 
 
 import enum
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,7 +166,8 @@ def icepop_function(
     **_: Any,
 ) -> tuple[Tensor, Masks, dict[str, Tensor]]:
     """IcePop: tokens whose ratio is outside of [tis_clip_low, tis_clip] get weight 0, all others their ratio."""
-    return _weighted(icepop, args, pg_loss, train_log_probs, rollout_log_probs, loss_masks)
+    given = torch.cat(list(train_log_probs)), torch.cat(list(rollout_log_probs))
+    return _weighted(icepop(*given, args.tis_clip_low, args.tis_clip), pg_loss, loss_masks)
 
 
 def vanilla_tis_function(
@@ -179,16 +180,11 @@ def vanilla_tis_function(
     **_: Any,
 ) -> tuple[Tensor, Masks, dict[str, Tensor]]:
     """What `--use-tis` does alone: the ratio within [tis_clip_low, tis_clip]."""
-    return _weighted(truncated, args, pg_loss, train_log_probs, rollout_log_probs, loss_masks)
+    given = torch.cat(list(train_log_probs)), torch.cat(list(rollout_log_probs))
+    return _weighted(truncated(*given, args.tis_clip_low, args.tis_clip), pg_loss, loss_masks)
 
 
 def _weighted(
-    rule: Callable[[Tensor, Tensor, float, float], Correction],
-    args: Any,
-    pg_loss: Tensor,
-    train: Sequence[Tensor],
-    rollout: Sequence[Tensor],
-    loss_masks: Sequence[Tensor],
+    found: Correction, pg_loss: Tensor, loss_masks: Sequence[Tensor]
 ) -> tuple[Tensor, Masks, dict[str, Tensor]]:
-    found = rule(torch.cat(list(train)), torch.cat(list(rollout)), args.tis_clip_low, args.tis_clip)
     return pg_loss * found.weight, list(loss_masks), found.figures

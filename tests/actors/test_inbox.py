@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,6 +47,22 @@ async def test_outside_prompts_are_trained_on_in_whose_step_is_known(tmp_path: P
     assert len(sim.events(PromptSubmitted, dataset="inbox")) == 2
     sealed = [group for batch in sim.events(BatchSealed) for group in batch.groups]
     assert set(reply.groups) <= set(sealed)
+
+
+async def test_no_more_prompts_are_taken_than_may_wait(tmp_path: Path) -> None:
+    """Until some of them are asked for."""
+    async with Simulation(tmp_path, make_plan(steps=2), prompts=[]) as sim:
+        sim.inbox._room = lambda: 5 - len(sim.conductor.state.waiting)
+        first = await send(sim, [{"key": f"k{n}", "prompt": f"outside {n}"} for n in range(7)])
+        while len(sim.conductor.state.waiting) < 5:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        refused = await send(sim, {"key": "late", "prompt": "outside"})
+        assert first.accepted
+        assert (refused.accepted, refused.full) == (False, True)
+        sim.start_engine(Script(chunk=8))
+        await sim.until(StepCommitted)
+        assert (await send(sim, {"key": "late", "prompt": "outside"})).accepted
+        assert await sim.finish() is RunPhase.FINISHED
 
 
 async def test_a_run_on_outside_prompts_alone(tmp_path: Path) -> None:
