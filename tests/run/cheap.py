@@ -31,10 +31,14 @@ from slime_events.core.run.run_address import RunAddress
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.pending_batches import PendingBatches
 from storage.blobs import BlobStore
+from storage.cancellation import end_all
 from storage.group_commit import GroupCommit
 from storage.payloads import fetch, offload_async
 from storage.weights.store import TensorBytes, WeightStore
 from tests.scripted_engine import Script, ScriptedEngine
+
+END_S = 60.0
+"""For all roles. One whose cancellation was lost is cancelled again after a while."""
 
 
 @dataclass(slots=True)
@@ -155,7 +159,7 @@ class LocalCluster:
     def stop(self) -> None:
         for call in self._calls:
             call.cancel()
-        concurrent.futures.wait(self._calls, timeout=10)
+        concurrent.futures.wait(self._calls, timeout=END_S)
 
     def call(self, coroutine: Any) -> concurrent.futures.Future[Any]:
         call = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -193,7 +197,7 @@ class _Method:
         try:
             await asyncio.wait([task])
         finally:
-            task.cancel()
+            await end_all(task)  # before the NATS server stops, which a role that still writes would wait for
         if task.cancelled():
             raise RayActorError
         return task.result()
