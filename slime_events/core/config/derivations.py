@@ -98,10 +98,11 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     if rollout.rollout_max_prompt_len is None and rollout.rollout_max_context_len is not None:
         rollout = replace(rollout, rollout_max_prompt_len=rollout.rollout_max_context_len - 1)
     evaluation = _evaluation(settings.evaluation, settings)
-    if (rollout.rollout_top_p != 1.0 or rollout.rollout_top_k > 0) and rollout.custom_generate_function_path:
+    narrow = rollout.rollout_top_p != 1.0 or rollout.rollout_top_k > 0
+    if narrow and (rollout.custom_generate_function_path or rollout.agents):
         notes.append(
-            "rollout_top_p, rollout_top_k: of rollouts that custom_generate_function_path makes, engine and trainer "
-            "take log-probs over the whole vocabulary, not over what was left of it."
+            "rollout_top_p, rollout_top_k: of rollouts in turns (custom_generate_function_path, agents), engine and "
+            "trainer take log-probs over the whole vocabulary, not over what was left of it."
         )
     notes += _teacher_notes(algorithm, rollout)
     trainer = replace(settings.trainer, hf_checkpoint=settings.trainer.hf_checkpoint or checkpoint)

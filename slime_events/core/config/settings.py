@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from slime_events.core.config.agents import AgentSettings
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.base import Settings, doc
 from slime_events.core.config.data import DataSettings
@@ -96,3 +97,4 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
     trainer: TrainerSettings = TrainerSettings()
     debug: DebugSettings = DebugSettings()
     metrics: MetricsSettings = MetricsSettings()
+    agents: AgentSettings = AgentSettings()
