@@ -7,6 +7,7 @@ from slime_events.core.config.base import Settings, doc
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.evaluation import EvalSettings
+from slime_events.core.config.gateway import RunGatewaySettings
 from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.rollout import RolloutSettings
@@ -96,3 +97,4 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
     trainer: TrainerSettings = TrainerSettings()
     debug: DebugSettings = DebugSettings()
     metrics: MetricsSettings = MetricsSettings()
+    gateway: RunGatewaySettings = RunGatewaySettings()
