@@ -148,7 +148,7 @@ class Supervisor:
             if warning := disagreement(line):
                 self._view.note(warning)
         archived = self._archive.apply(event, time.monotonic())
-        for news in (self._rejections.apply(event), self._engines.apply(event), archived, _said_of(event)):
+        for news in (self._rejections.apply(event), self._engines.apply(event), archived, _said_of(event, self._settings.run.run)):
             if news:
                 self._view.note(news)
 
@@ -349,10 +349,10 @@ class RejectionWatch:
         return is_news
 
 
-def _said_of(event: Event) -> str | None:
+def _said_of(event: Event, run: str) -> str | None:
     """Where the gateway is; and what is to be known of a trainer that took over and came to other bits."""
     if isinstance(event, WorkerJoined) and event.role == GATEWAY:
-        return f"the gateway is at {event.facts['url']}; `slime-events gateway RUN --issue NAME` makes a source's token"
+        return f"the gateway is at {event.facts['url']}; `slime-events gateway {run} --issue NAME` makes a source's token"
     if not isinstance(event, TrainerRestored) or event.optimizer is Fidelity.EXACT:
         return None
     return (
