@@ -26,11 +26,13 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RootReason(enum.StrEnum):
-    """Why an agent's turn continues none of its session's: it is the first, its messages were shortened or changed,
-    they are another conversation's, or the model's template gave other tokens than are recorded.
+    """Why an agent's turn continues none of its session's: it is the first, it asks again what a root asked, its
+    messages were shortened or changed, they are another conversation's, or the model's template gave other tokens than
+    are recorded.
     """
 
     FIRST = "first"
+    REPEAT = "repeat"
     COMPACTION = "compaction"
     REWRITE = "rewrite"
     SUBAGENT = "subagent"
