@@ -7,42 +7,24 @@
 Turns of a session are a forest: a turn extends another or is a root. Pure.
 """
 
-import enum
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
+from schemas.turns import AgentTurn, RootReason, TurnRecorded
 from serve_apps.engine.engine import Tokens
+from slime_events.core.state.sessions import Session
+from slime_events.core.trajectory import Fetch
 
 Message = Mapping[str, Any]
 
 
-class Place(enum.StrEnum):
-    """What decided where a turn stands. The first two: it extends a turn; the others: why it begins a root.
-
-    first: the session had no turn. repeat: what a root asked, again. compaction: fewer messages than a turn of the same
-    system message and tools was asked with. rewrite: others. subagent: another system message, other tools or another
-    rendering. drift: the messages go on, but the template shows the earlier ones otherwise now.
-    """
-
-    MESSAGES = "messages"
-    TOKENS = "tokens"
-    FIRST = "first"
-    REPEAT = "repeat"
-    COMPACTION = "compaction"
-    REWRITE = "rewrite"
-    SUBAGENT = "subagent"
-    DRIFT = "drift"
-
-
 class Known(Protocol):
-    """A recorded turn. messages: digests of those messages of its request that turn `extends` and its answer do not
-    cover; answered: with its answer. Its prompt: that of `extends` with its tokens, then `observed`.
-    """
+    """A recorded turn, as `turn.recorded` and its `agent` have it, the ids as arrays."""
 
     @property
     def index(self) -> int: ...
@@ -58,6 +40,29 @@ class Known(Protocol):
     def observed(self) -> Tokens: ...
     @property
     def generated(self) -> Tokens: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTurn:
+    """`Known` of an event. Its ids are fetched where they are looked at."""
+
+    event: TurnRecorded
+    agent: AgentTurn
+    fetch: Fetch
+
+    index = property(lambda self: self.event.index)
+    extends = property(lambda self: self.event.extends)
+    frame = property(lambda self: self.agent.frame)
+    messages = property(lambda self: self.agent.messages)
+    answered = property(lambda self: self.agent.answered)
+    observed = property(lambda self: self.fetch(self.event.observed))
+    generated = property(lambda self: self.fetch(self.event.tokens))
+
+
+def known_turns(session: Session, fetch: Fetch) -> list[KnownTurn]:
+    """The recorded turns of a session, oldest first."""
+    turns = (session.turns[index] for index in sorted(session.turns))
+    return [KnownTurn(turn, turn.agent, fetch) for turn in turns if turn.agent is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,44 +139,55 @@ def by_messages(turns: Iterable[Known], chain: Chain) -> tuple[Known, int] | Non
     return None
 
 
-def by_tokens(turns: Iterable[Known], ids: Tokens) -> tuple[Known | None, int, int]:
-    """(the turn with the longest prompt and tokens that the ids begin with, how many these are, how many of the ids any
-    path begins with). Each turn is compared once, with its own tokens alone.
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """How far ids go along recorded turns. turn: the last whose prompt and tokens they begin with, `length` of them;
+    of equal ones the newest. nearest: the turn that has the first token that differs, or the last in common; drift: how
+    many come before it.
     """
+
+    turn: Known | None = None
+    length: int = 0
+    nearest: int | None = None
+    drift: int = 0
+
+
+def walk(turns: Iterable[Known], ids: Tokens) -> Walked:
+    """Each turn is compared once, with its own tokens alone."""
     children: dict[int | None, list[Known]] = {}
     for turn in turns:
         children.setdefault(turn.extends, []).append(turn)
-    found, length, common = None, 0, 0
+    walked = Walked()
     open_ = [(turn, 0) for turn in children.get(None, ())]
     while open_:
         turn, at = open_.pop()
         own = np.concatenate([turn.observed, turn.generated])
-        equal = _common(own, ids[at:])
-        common = max(common, at + equal)
-        if equal < len(own):
+        end = at + _common(own, ids[at:])
+        if walked.nearest is None or (end, turn.index) > (walked.drift, walked.nearest):
+            walked = replace(walked, nearest=turn.index, drift=end)
+        if end < at + len(own):
             continue
-        at += equal
-        if found is None or (at, turn.index) > (length, found.index):
-            found, length = turn, at
-        open_ += [(child, at) for child in children.get(turn.index, ())]
-    return found, length, common
+        if walked.turn is None or (end, turn.index) > (walked.length, walked.turn.index):
+            walked = replace(walked, turn=turn, length=end)
+        open_ += [(child, end) for child in children.get(turn.index, ())]
+    return walked
 
 
-def why_root(turns: Iterable[Known], chain: Chain) -> Place:
+def why_root(turns: Iterable[Known], chain: Chain) -> RootReason:
     """Why a request that goes on from no turn begins a root."""
     known = list(turns)
     same = [turn for turn in known if turn.frame == chain.frame]
     if not known:
-        return Place.FIRST
+        return RootReason.FIRST
     if not same:
-        return Place.SUBAGENT
+        return RootReason.SUBAGENT
     if any(chain.links[-1:] == turn.messages[-1:] for turn in same):
-        return Place.REPEAT
+        return RootReason.REPEAT
     asked, total = 0, dict[int | None, int]()  # messages, with the answer
     for turn in known:
         total[turn.index] = total.get(turn.extends, 0) + len(turn.messages) + 1
         asked = max(asked, total[turn.index] - 1 if turn.frame == chain.frame else 0)
-    return Place.COMPACTION if len(chain.links) < asked else Place.REWRITE
+    return RootReason.COMPACTION if len(chain.links) < asked else RootReason.REWRITE
 
 
 def _common(one: Tokens, other: Tokens) -> int:

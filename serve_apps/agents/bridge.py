@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from schemas.turns import RootReason
 from serve_apps.agents.asked import Asked
-from serve_apps.agents.attach import Chain, Known, Message, Place, by_messages, by_tokens, chain_of, why_root
+from serve_apps.agents.attach import Chain, Known, Message, by_messages, chain_of, walk, why_root
 from serve_apps.agents.known_models import Renderers
 from serve_apps.agents.rendering import Rendering
 from serve_apps.engine.engine import Tokens
@@ -31,28 +32,32 @@ WINDOW = 8
 PROBE = "WHAT THE TEMPLATE PUTS BEHIND THIS"
 
 
-class Bridged(enum.StrEnum):
-    """What told the new ids. whole: all of them are new, or were given as ids."""
+class Rule(enum.StrEnum):
+    """What told a turn's new ids. The first three: its messages begin with those of the turn that it extends and with
+    the answer. tokens: its ids begin with that turn's. whole: it is a root.
+    """
 
     RENDERER = "renderer"
     TEXT = "text"
     SUFFIX = "suffix"
+    TOKENS = "tokens"
     WHOLE = "whole"
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where a request stands. chain: its digests. covered: how many of its messages turn `extends` and its answer are.
-    observed: the ids that are new after the tokens of that turn; of a root all. drift: of a root that is not the first,
-    how many of its ids a recorded path begins with.
+    """Where a request stands. observed: the ids that are new after the tokens of turn `extends`; of a root all.
+    messages: digests of those of its messages that are not of that turn, nor its answer. root, nearest, drift: as
+    `AgentTurn` has them.
     """
 
     extends: int | None
     observed: Tokens
     chain: Chain
-    covered: int
-    place: Place
-    bridged: Bridged
+    messages: tuple[str, ...]
+    rule: Rule
+    root: RootReason | None = None
+    nearest: int | None = None
     drift: int | None = None
 
 
@@ -68,28 +73,28 @@ class Bridge:
         messages.
         """
         known = list(turns)
-        if asked.tokens is not None:
-            ids = np.array(asked.tokens, np.int32)
+        if asked.tokens is not None or asked.text is not None:
+            ids = np.array(asked.tokens, np.int32) if asked.text is None else self._rendering.ids(asked.text)
             return _by_tokens(ids, known, chain_of([{"role": "ids", "content": ids.tobytes().hex()}]))
         chain = chain_of(asked.messages, asked.tools, self._rendering.arguments(asked.template))
         found = by_messages(known, chain)
         if found is not None and (new := self._new_ids(asked, *found)) is not None:
-            return Placed(found[0].index, new[0], chain, found[1], Place.MESSAGES, new[1])
+            return Placed(found[0].index, new[0], chain, chain.links[found[1] :], new[1])
         ids = self._rendering.ids(self._rendering.text(asked.messages, asked.tools, asked.template))
         return _by_tokens(ids, known, chain, drifts=found is not None)
 
-    def _new_ids(self, asked: Asked, turn: Known, covered: int) -> tuple[Tokens, Bridged] | None:
+    def _new_ids(self, asked: Asked, turn: Known, covered: int) -> tuple[Tokens, Rule] | None:
         at = covered - 1
         ids = self._renderers.new_ids(asked, at, turn)
         if ids is not None:
-            return ids, Bridged.RENDERER
+            return ids, Rule.RENDERER
         before, answer, new = asked.messages[:at], asked.messages[at], asked.messages[at + 1 :]
         shown = last_of(before)
         long = self._rendering.text([*shown, answer, *new], asked.tools, asked.template)
         start = self._rendering.text(shown, asked.tools, asked.template)
         said = self._rendering.decode(turn.generated)
         if long.startswith(start + said):
-            return self._rendering.ids(long[len(start) + len(said) :]), Bridged.TEXT
+            return self._rendering.ids(long[len(start) + len(said) :]), Rule.TEXT
         short = self._rendering.text([*shown, answer], asked.tools, asked.template, asks=False)
         if not long.startswith(short):
             return None
@@ -98,7 +103,7 @@ class Bridge:
         end = end if short.endswith(end) else ""
         new_ids = self._rendering.ids(end + long[len(short) :])
         ended = self._rendering.ends(turn.generated, new_ids, closes=bool(end))
-        return new_ids[int(ended) :], Bridged.SUFFIX
+        return new_ids[int(ended) :], Rule.SUFFIX
 
 
 def last_of(messages: Sequence[Message]) -> Sequence[Message]:
@@ -119,8 +124,9 @@ def last_of(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def _by_tokens(ids: Tokens, known: Sequence[Known], chain: Chain, *, drifts: bool = False) -> Placed:
-    turn, length, common = by_tokens(known, ids)
-    if turn is not None:
-        return Placed(turn.index, ids[length:], chain, 0, Place.TOKENS, Bridged.WHOLE)
-    place = Place.DRIFT if drifts else why_root(known, chain)
-    return Placed(None, ids, chain, 0, place, Bridged.WHOLE, common if known else None)
+    walked = walk(known, ids)
+    if walked.turn is not None:
+        return Placed(walked.turn.index, ids[walked.length :], chain, chain.links, Rule.TOKENS)
+    root = RootReason.DRIFT if drifts else why_root(known, chain)
+    drift = walked.drift if known else None
+    return Placed(None, ids, chain, chain.links, Rule.WHOLE, root, walked.nearest, drift)

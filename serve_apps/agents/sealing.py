@@ -44,6 +44,14 @@ class Verdict:
         return self.rewards.get(leaf, self.reward)
 
 
+def verdict_of(
+    reward: float | None, rewards: dict[int, float], exit_code: int | None, metadata: dict[str, Any]
+) -> Verdict:
+    """A harness's."""
+    rewarded = reward is not None or bool(rewards)
+    return Verdict(SealReason.REWARD if rewarded else SealReason.EXIT, reward, rewards, exit_code, metadata)
+
+
 @dataclass(frozen=True, slots=True)
 class Sealing:
     """What is needed of the run. prompt: as requested. gateway: who seals. grades: the run's grader grades what has no

@@ -59,8 +59,8 @@ class Sessions:
     async def open(
         self, sender: str, *, group: str | None = None, wait_s: float = 0.0, key: str | None = None
     ) -> tuple[Session, PromptSubmitted]:
-        """A session of the oldest rollout that waits for an agent. wait_s: how long to wait for one. key: the same of the
-        same sender is the same session. Raises TurnRefused (429 where none waits), StorageError.
+        """A session of the oldest rollout that waits for an agent. wait_s: how long to wait for one. key: the same one
+        of the same sender is the same session. Raises TurnRefused (429 where none waits), StorageError.
         """
         end = time.monotonic() + wait_s
         key = key or secrets.token_hex(16)
@@ -109,6 +109,10 @@ class Sessions:
     async def ask(self, name: str, asked: Asked, body: bytes, key: TurnKey) -> Turn:
         """The turn of an agent's request. Raises TurnRefused, BadField, StorageError."""
         return await self._turns.ask(await self._live_of(name), asked, body, key)
+
+    async def count(self, name: str, asked: Asked) -> int:
+        """Tokens of the prompt that an agent's request would have. Raises TurnRefused, BadField, StorageError."""
+        return self._turns.count(await self._live_of(name), asked)
 
     @property
     def turns(self) -> Turns:

@@ -22,7 +22,7 @@ from schemas.event import Purpose
 from schemas.ids import sample_id, turn_group_id
 from schemas.rollouts import RolloutRequested, Sampling, StopReason
 from schemas.subjects import everything_about
-from schemas.turns import AgentTurn, RootReason, TurnBegun, TurnRecorded, TurnRole
+from schemas.turns import AgentTurn, TurnBegun, TurnRecorded, TurnRole
 from serve_apps.agents.asked import Asked, BadField, Said
 from serve_apps.agents.bridge import Placed
 from serve_apps.agents.parsing import TurnReader
@@ -94,6 +94,11 @@ class KnownTurn:
     @property
     def answered(self) -> str:
         return self.agent.answered
+
+    @property
+    def stop(self) -> StopReason:
+        """Why it ended."""
+        return self.event.stop or StopReason.STOP
 
 
 @dataclass(slots=True)
@@ -202,6 +207,12 @@ class Turns:
                     await self._read(live)
                     check_open(live)
 
+    def count(self, live: LiveSession, asked: Asked) -> int:
+        """Tokens of the prompt that a request would have. Raises BadField."""
+        fetch = self._setup.fetch
+        placed = self._setup.bridge.place(asked, live.known(fetch))
+        return len(live.prompt_of(placed.extends, placed.observed, fetch))
+
     async def _read(self, live: LiveSession) -> None:
         await read_session(self._place.events, live.folded.sample, live.folded)
 
@@ -285,7 +296,7 @@ class Turns:
         if not np.array_equal(live.prompt_of(placed.extends, placed.observed, fetch), prompt):
             tokens = replace(asked, tokens=tuple(prompt.tolist()), messages=())
             by_tokens = self._setup.bridge.place(tokens, live.known(fetch))
-            placed = replace(by_tokens, chain=placed.chain)
+            placed = replace(by_tokens, chain=placed.chain, messages=placed.chain.links)
         return await self._follow(live, index, asked, body, placed, call)
 
     async def _follow(
@@ -356,12 +367,13 @@ class Turns:
             key=session.open[index].key if index in session.open else "",
             dialect=turn.asked.dialect,
             call=sample_id(turn_group_id(session.sample, index), 0),
-            messages=chain.links[placed.covered :],
+            messages=placed.messages,
             answered=chain.answered(message),
             frame=chain.frame,
-            root=None if placed.extends is not None else RootReason(placed.place.value),
+            root=placed.root,
+            nearest=placed.nearest,
             drift=placed.drift,
-            rule=f"{placed.place}/{placed.bridged}",
+            rule=placed.rule,
             request=_bytes(body),
         )
 
@@ -393,13 +405,20 @@ class Turns:
         """A new reader of the turn's tokens."""
         return self._setup.parsers.reader(turn.asked, turn.id, turn.prompt.tolist(), turn.stops)
 
+    def said_of(self, turn: Turn, known: KnownTurn) -> Said:
+        """The whole answer, read at once."""
+        reader = self.reader(turn)
+        reader.feed(known.generated.tolist(), known.log_probs.tolist())
+        reader.end(known.stop)
+        return self.said(turn, known, reader)
+
     def said(self, turn: Turn, known: KnownTurn, reader: TurnReader) -> Said:
         """The whole answer. reader: that has read all of it."""
         return Said(
             id=turn.id,
             created=turn.created,
             message=reader.message,
-            stop=known.event.stop or StopReason.STOP,
+            stop=known.stop,
             text=reader.text,
             prompt_tokens=len(turn.prompt),
             tokens=tuple(known.generated.tolist()),

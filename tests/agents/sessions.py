@@ -39,12 +39,16 @@ class Played:
     def ask(self, messages: Sequence[Message], tools: Sequence[Message] = (), **more: Any) -> Placed:
         return self.bridge.place(Asked(DialectName.CHAT, "m", tuple(messages), tools=tuple(tools), **more), self.turns)
 
+    def ids(self, ids: Sequence[int]) -> Placed:
+        return self.bridge.place(Asked(DialectName.GENERATE, "m", tokens=tuple(ids)), self.turns)
+
     def record(self, placed: Placed, generated: Sequence[int], answer: Message) -> Turn:
-        new = placed.chain.links[placed.covered :]
         made = np.array(generated, np.int32)
         index = len(self.turns)
         answered = placed.chain.answered(answer)
-        self.turns.append(Turn(index, placed.extends, placed.chain.frame, new, answered, placed.observed, made))
+        self.turns.append(
+            Turn(index, placed.extends, placed.chain.frame, placed.messages, answered, placed.observed, made)
+        )
         return self.turns[-1]
 
     def path(self, index: int | None) -> list[int]:

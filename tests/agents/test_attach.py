@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_apps.agents.attach import Chain, Place, by_messages, chain_of, why_root
+from schemas.arrays import pack_tokens, unpack
+from schemas.turns import AgentTurn, RootReason, TurnRecorded, TurnRole
+from serve_apps.agents.asked import Asked, DialectName
+from serve_apps.agents.attach import Chain, by_messages, chain_of, known_turns, why_root
 from serve_apps.agents.bridge import Bridge, Placed
+from slime_events.core.state.sessions import Session
 from tests.agents.models import MODELS, tokenizer
 from tests.agents.sessions import TOOLS, Message, Played, Turn
 
@@ -96,26 +100,26 @@ def test_a_session_goes_on_where_a_turn_was_answered_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "tools", "place"),
+    ("messages", "tools", "root"),
     [
-        ([SYSTEM, ASKED], (), Place.REPEAT),
-        ([SYSTEM, {"role": "user", "content": "so far: nothing"}], (), Place.COMPACTION),
-        ([SYSTEM, ASKED, said("no"), ASKED], (), Place.REWRITE),
-        ([{"role": "system", "content": "Be a critic."}, ASKED], (), Place.SUBAGENT),
-        ([ASKED], (), Place.SUBAGENT),
-        ([SYSTEM, ASKED], TOOLS, Place.SUBAGENT),
-        ([SYSTEM, ASKED, said("yes"), ASKED], (), Place.MESSAGES),
+        ([SYSTEM, ASKED], (), RootReason.REPEAT),
+        ([SYSTEM, {"role": "user", "content": "so far: nothing"}], (), RootReason.COMPACTION),
+        ([SYSTEM, ASKED, said("no"), ASKED], (), RootReason.REWRITE),
+        ([{"role": "system", "content": "Be a critic."}, ASKED], (), RootReason.SUBAGENT),
+        ([ASKED], (), RootReason.SUBAGENT),
+        ([SYSTEM, ASKED], TOOLS, RootReason.SUBAGENT),
+        ([SYSTEM, ASKED, said("yes"), ASKED], (), None),
     ],
 )
-def test_why_a_root_begins(messages: list[Message], tools: tuple[Message, ...], place: Place) -> None:
+def test_why_a_root_begins(messages: list[Message], tools: tuple[Message, ...], root: RootReason | None) -> None:
     session = played(SYSTEM, ASKED)
     answer(session, session.ask([SYSTEM, ASKED, said("yes"), ASKED]), "and on")
     placed = session.ask(messages, tools)
-    assert placed.place is place
-    assert (placed.extends is None) == (place is not Place.MESSAGES)
-    assert (placed.drift is None) == (place is Place.MESSAGES)
+    assert placed.root is root
+    assert (placed.extends is None) == (root is not None)
+    assert (placed.drift is None) == (placed.nearest is None) == (root is None)
     assert session.turns[0].messages == chain_of([SYSTEM, ASKED]).links
-    assert why_root([], chain_of(messages)) is Place.FIRST
+    assert why_root([], chain_of(messages)) is RootReason.FIRST
 
 
 ROLES = st.sampled_from([ASKED, SYSTEM, said("a"), said("b"), ANSWER, {"role": "tool", "content": "r"}])
@@ -140,6 +144,27 @@ def test_the_deepest_beginning_is_found(turns: list[tuple[list[Message], Message
     else:
         assert found[1] == max(depths)
         assert chats[found[0].index] == asked[: found[1]]
+
+
+def test_turns_of_the_log_are_gone_on_from() -> None:
+    """The turns as events of a session, their ids fetched."""
+    session = played(SYSTEM, ASKED)
+    folded = Session("train-0-000001-s0")
+    for turn in session.turns:
+        agent = AgentTurn("key", "chat", "call", turn.messages, turn.answered, turn.frame)
+        ids = {
+            "observed": pack_tokens(turn.observed),
+            "tokens": pack_tokens(turn.generated),
+            "length": len(turn.generated),
+        }
+        event = TurnRecorded(
+            sample=folded.sample, index=3, role=TurnRole.ASSISTANT, asked="key", engine="e", agent=agent, **ids
+        )
+        folded.turns[3] = event
+    asked = Asked(DialectName.CHAT, "m", (SYSTEM, ASKED, said("yes"), ASKED))
+    placed = session.bridge.place(asked, known_turns(folded, unpack))
+    assert placed.extends == 3
+    assert placed.observed.tolist() == session.ask(asked.messages).observed.tolist()
 
 
 def test_an_answer_to_no_messages_has_a_digest() -> None:

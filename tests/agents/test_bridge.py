@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_apps.agents.asked import Asked, BadField, DialectName
-from serve_apps.agents.attach import Place
-from serve_apps.agents.bridge import WINDOW, Bridge, Bridged
+from schemas.turns import RootReason
+from serve_apps.agents.asked import BadField
+from serve_apps.agents.bridge import WINDOW, Bridge, Rule
 from serve_apps.agents.rendering import Rendering
 from tests.agents.models import CHATML, MODELS, QWEN, QWEN3, Model, tokenizer
 from tests.agents.sessions import TOOLS, Message, Played
@@ -51,7 +51,7 @@ def test_a_path_is_the_prompt_that_the_engine_gets(model: Model, data: st.DataOb
             assert prompt[: len(before)] == before
             assert len(prompt) > len(before)
         if faithful and model.stable:
-            assert placed.place is (Place.MESSAGES if played.turns else Place.FIRST)
+            assert placed.root is (None if played.turns else RootReason.FIRST)
             assert tokenizer(model).decode(prompt) == rendering.text(chat)
         said, cut, kept = data.draw(SAID), data.draw(st.booleans()), data.draw(st.sampled_from([str, str, str.upper]))
         played.record(
@@ -81,7 +81,7 @@ def test_tool_calls_and_their_results_go_on_as_the_template_has_them(
     for number, (said, result, cut) in enumerate(calls):
         placed = played.ask(chat, TOOLS)
         assert placed.extends == (number - 1 if number else None)
-        assert placed.bridged is ([Bridged.TEXT, Bridged.RENDERER][model is THINKS] if number else Bridged.WHOLE)
+        assert placed.rule is ([Rule.TEXT, Rule.RENDERER][model is THINKS] if number else Rule.WHOLE)
         assert made.decode(played.prompt(placed)) == rendering.text(chat, TOOLS)
         call = '{"name": "look_up", "arguments": {"word": "x"}}'
         text = f"{thinks}{said}\n<tool_call>\n{call}\n</tool_call>"
@@ -107,7 +107,7 @@ def test_the_template_s_own_spelling_of_an_answer_is_no_reason_to_begin_anew() -
         played.turns.clear()
         played.record(played.ask(chat, TOOLS), ids_of(TOOLED, text, drifts=False) + end, answer)
         placed = played.ask([*chat, answer, {"role": "tool", "tool_call_id": "c", "content": "r"}], TOOLS)
-        assert (placed.extends, placed.bridged) == (0, Bridged.SUFFIX)
+        assert (placed.extends, placed.rule) == (0, Rule.SUFFIX)
         assert tokenizer(TOOLED).decode(placed.observed) == behind + result
 
 
@@ -119,8 +119,8 @@ def test_a_template_that_hides_the_thinking_of_old_answers_begins_a_root() -> No
     first = played.ask(chat)
     played.record(first, ids_of(THINKS, text, drifts=False), answer)
     placed = played.ask([*chat, answer, {"role": "user", "content": "2+2"}])
-    assert (placed.place, placed.extends) == (Place.DRIFT, None)
-    assert placed.drift == len(first.observed)
+    assert (placed.root, placed.extends) == (RootReason.DRIFT, None)
+    assert (placed.nearest, placed.drift) == (0, len(first.observed))
 
 
 def test_an_answer_whose_end_is_the_next_message_s_beginning() -> None:
@@ -132,7 +132,7 @@ def test_an_answer_whose_end_is_the_next_message_s_beginning() -> None:
         played.turns.clear()
         played.record(played.ask(chat), ids_of(glm, f"yes {end}", drifts=False), answer)
         placed = played.ask([*chat, answer, {"role": "user", "content": "ok"}])
-        assert placed.bridged is Bridged.SUFFIX
+        assert placed.rule is Rule.SUFFIX
         assert tokenizer(glm).decode(placed.observed) == behind
 
 
@@ -144,7 +144,7 @@ def test_ids_go_on_at_the_deepest_turn_that_they_begin_with(data: st.DataObject)
     for _ in range(data.draw(st.integers(1, 8))):
         start = data.draw(st.sampled_from(paths)) if paths and data.draw(st.booleans()) else []
         ids = start + data.draw(some)
-        placed = played.bridge.place(Asked(DialectName.GENERATE, "m", tokens=tuple(ids)), played.turns)
+        placed = played.ids(ids)
         lengths = [len(path) for path in paths if ids[: len(path)] == path]
         assert (placed.extends is None) == (not lengths)
         if placed.extends is not None:
@@ -161,14 +161,14 @@ def test_the_library_is_used_for_a_model_that_it_knows_and_only_there() -> None:
     more: Message = {"role": "tool", "tool_call_id": "c", "content": "r"}
     cached = "/cache/models--Qwen--Qwen3-4B/snapshots/0a1b"
     for name, model, by in (
-        ("Qwen/Qwen3-4B", THINKS, Bridged.RENDERER),
-        (cached, THINKS, Bridged.RENDERER),
-        ("/models/mine", THINKS, Bridged.WHOLE),
-        ("/models/Qwen3-4B", CHAT, Bridged.TEXT),  # another template under the name
+        ("Qwen/Qwen3-4B", THINKS, Rule.RENDERER),
+        (cached, THINKS, Rule.RENDERER),
+        ("/models/mine", THINKS, Rule.WHOLE),
+        ("/models/Qwen3-4B", CHAT, Rule.TEXT),  # another template under the name
     ):
         played = Played(Bridge(tokenizer(model, name), {"enable_thinking": True}))
         played.record(played.ask(chat[:1], TOOLS), ids_of(model, "ok<|im_end|>", drifts=False), chat[1])
-        assert played.ask([*chat, more], TOOLS).bridged is by
+        assert played.ask([*chat, more], TOOLS).rule is by
 
 
 def test_a_long_session_costs_what_a_short_one_does() -> None:

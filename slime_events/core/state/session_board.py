@@ -22,8 +22,9 @@ FOLDED: tuple[type[Event], ...] = (
 @dataclass(slots=True)
 class SessionBoard:
     """wanted: requests that no session was opened for, oldest first, by sample. open: the sessions that are not sealed,
-    by sample; opened_at: when each was opened, ns of Unix time. given: what was opened, by source and its key. undecided: groups that agents make. published: the newest
-    weights. over: whether the run has ended. position: up to where the log is folded in.
+    by sample; opened_at: when each was, ns of Unix time. given: what was opened, by source and its key. undecided:
+    groups that agents make. published: the newest weights. over: whether the run has ended. position: up to where the
+    log is folded in.
     """
 
     wanted: dict[str, RolloutRequested] = field(default_factory=dict)

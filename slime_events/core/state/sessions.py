@@ -42,8 +42,8 @@ class Session:
     """The session of a sample's newest attempt. Before it is opened, `opened` is None.
 
     position: of the newest event folded in, the fence of the next. opened_at, moved_at: ns of Unix time, the second of
-    the newest event of it. begun_at: of each turn. turns: recorded, by index, without their request bodies. next_index: of the next turn; it
-    goes on over the attempts. ended: the log has what its rollout came to.
+    the newest event of it. turns: recorded, by index, without their request bodies. begun_at: of each turn. next_index:
+    of the next turn; it goes on over the attempts. ended: the log has what its rollout came to.
     """
 
     sample: str
@@ -107,7 +107,15 @@ class Session:
 
     def _begin(self, event: RolloutRequested) -> None:
         self.request, self.opened, self.sealed, self.ended = event, None, None, None
-        for known in (self.turns, self.open, self.begun_at, self._by_key, self._by_answer, self._by_messages, self._by_question):
+        for known in (
+            self.turns,
+            self.open,
+            self.begun_at,
+            self._by_key,
+            self._by_answer,
+            self._by_messages,
+            self._by_question,
+        ):
             known.clear()
         self._extended.clear()
 
