@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Self
 
@@ -37,7 +35,7 @@ class RunLog:
         look_s: float = LOOK_S,
     ) -> None:
         self.events, self.fetch, self._offload, self._look_s = events, fetch, offload, look_s
-        self.worker = Participant(events, "gateway", f"gateway-{socket.gethostname()}-{os.getpid()}"[:60])
+        self.worker = Participant(events, "gateway")  # an id of its own: that of its events has it
         self.commit = GroupCommit(events)
         self.calls = OpenCalls(self.worker, self._append_one, fetch, attempts, lambda: (0, None))
         self._position, self._some = 0, asyncio.Event()

@@ -48,7 +48,7 @@ def verdict_of(
     reward: float | None, rewards: dict[int, float], exit_code: int | None, metadata: dict[str, Any]
 ) -> Verdict:
     """A harness's."""
-    rewarded = reward is not None or bool(rewards)
+    rewarded = not exit_code and (reward is not None or bool(rewards))
     return Verdict(SealReason.REWARD if rewarded else SealReason.EXIT, reward, rewards, exit_code, metadata)
 
 
