@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 from msgspec.structs import replace
 
 from slime_events.core.config.algorithm import AlgorithmSettings, TeacherType
+from slime_events.core.config.data import OUTSIDE
 from slime_events.core.config.engine import Device
 from slime_events.core.config.evaluation import EvalSettings
 from slime_events.core.config.idle import idle
@@ -68,6 +69,9 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     cannot be derived stays None, and `impossible` says why. Idempotent.
     """
     settings, notes = _debug(settings)
+    if settings.data.prompt_data == OUTSIDE:
+        outside = replace(settings.data, prompt_data=None, rollout_global_dataset=False)
+        settings = replace(settings, data=outside)
     data = settings.data
     if data.prompt_data and not data.rollout_global_dataset:
         settings = replace(settings, data=replace(data, prompt_data=None))
