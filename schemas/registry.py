@@ -17,6 +17,7 @@ from schemas.rollouts import (
     RolloutSuspended,
 )
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.sessions import SessionOpened, SessionSealed
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.trainers import TrainerRestored
 from schemas.turns import TurnBegun, TurnRecorded
@@ -28,6 +29,7 @@ EVENT_CLASSES: tuple[type[Event], ...] = (
     *(PromptOffered, PromptSubmitted, PromptRejected, PromptWanted),
     *(RolloutRequested, RolloutProgressed, RolloutCompleted, RolloutSuspended, RolloutFailed, RolloutReturned),
     *(TurnBegun, TurnRecorded),
+    *(SessionOpened, SessionSealed),
     *(RewardAssigned, RewardFailed),
     *(GroupAccepted, GroupRejected),
     *(BatchSealed, StepClaimed, StepCommitted, TrainerRestored),

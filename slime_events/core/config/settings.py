@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from slime_events.core.config.agents import AgentSettings
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.base import Settings, doc
 from slime_events.core.config.data import DataSettings
@@ -98,3 +99,4 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
     debug: DebugSettings = DebugSettings()
     metrics: MetricsSettings = MetricsSettings()
     gateway: RunGatewaySettings = RunGatewaySettings()
+    agents: AgentSettings = AgentSettings()

@@ -25,6 +25,7 @@ from schemas.rollouts import (
     RolloutSuspended,
 )
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.sessions import SessionOpened, SessionSealed
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
@@ -54,7 +55,7 @@ _RULES: dict[type, tuple[Rule | None, bool]] = dict.fromkeys(EVENT_CLASSES, (Non
 progress of a run, as completions and rewards do. Prompts and requests do not: they may pile up while nobody works on
 them.
 """
-_RULES |= {TurnBegun: (None, True), TurnRecorded: (None, True)}
+_RULES |= dict.fromkeys((TurnBegun, TurnRecorded, SessionOpened, SessionSealed), (None, True))
 
 
 def _rule(kind: type[Event], *, moves: bool = False) -> Callable[[Rule], Rule]:

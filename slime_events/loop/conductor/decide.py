@@ -169,7 +169,8 @@ def waits_for(state: RunState, plan: Plan) -> str:
     ungraded = phases.pop(SamplePhase.COMPLETED, 0)
     running = phases[SamplePhase.REQUESTED] + phases[SamplePhase.RUNNING]
     if running:
-        return f"{running} samples to be generated" + (f" and {ungraded} to be graded" if ungraded else "")
+        by = "made by agents" if plan.agents else "generated"
+        return f"{running} samples to be {by}" + (f" and {ungraded} to be graded" if ungraded else "")
     if ungraded:
         return f"{ungraded} samples to be graded"
     if state.evals:
