@@ -4,8 +4,8 @@ A file in the server's folder for each, which only the run's owner may read:
 
     roles.json      run, url, user, password: everything on the run's stream
     producer.json   prompts and questions to the inbox, and the replies to them
-    gateway.json    the same in the name of others (`slime-events gateway`), and reads the stream; of a run with
-                    --agents, appends what is said of agents' sessions
+    gateway.json    the same in the name of others (`slime-events gateway`), also while nobody conducts the run, and
+                    reads the stream; of a run with --agents, appends what is said of agents' sessions
     viewer.json     reads the stream, changes nothing
 
 Accounts, not users of one account: what a client asks the server for is answered on a subject that the client names.
@@ -73,6 +73,11 @@ def sessions(run: str) -> list[str]:
     made = ("session.*", "turn.*", "rollout.requested", "rollout.completed", "rollout.failed", "reward.assigned")
     events = [f"slime.{run}.{one}.*" for one in made]
     return [*events, *(f"slime.{run}.at.*.{one}" for one in events)]
+
+
+def offers(run: str) -> str:
+    """Subjects of the events that any gateway may append. run: or EVERY_RUN."""
+    return f"slime.{run}.prompt.offered.*"
 
 
 def reads(run: str) -> list[str]:
@@ -160,7 +165,11 @@ def accounts_text(run: str, passwords: Mapping[Access, str], *, agents: bool = F
     A reader's account imports the whole API, since a part of it would stand beside the server's own answers; which of
     it a reader may use is its permission.
     """
-    asks = {Access.PRODUCER: inboxes(run), Access.GATEWAY: [inbox_of_gateway(run)], Access.VIEWER: list[str]()}
+    asks = {
+        Access.PRODUCER: inboxes(run),
+        Access.GATEWAY: [inbox_of_gateway(run), offers(run)],
+        Access.VIEWER: list[str](),
+    }
     asks[Access.GATEWAY] += sessions(run) if agents else []
     exports = [
         *(f'{{ service: "{one}", accounts: [{_account(access)}] }}' for access, all_ in asks.items() for one in all_),
