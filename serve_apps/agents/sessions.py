@@ -99,7 +99,6 @@ class Sessions:
         except Conflict:  # another gateway was first
             return False
         session.apply(recorded)
-        self._board.apply(recorded)
         return True
 
     async def _opened(self, opened: SessionOpened) -> tuple[Session, PromptSubmitted]:
@@ -160,7 +159,6 @@ class Sessions:
         events = await asyncio.to_thread(sealed, session, live.known(setup.fetch), verdict, run)
         for recorded in await self._place.append(events, self._fence(session)):
             session.apply(recorded)
-            self._board.apply(recorded)
         for turn in list(live.under_way.values()):
             if turn.call is not None:
                 await self._place.calls.abort(turn.call, "its session was sealed")
