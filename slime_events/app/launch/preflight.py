@@ -18,6 +18,7 @@ import fsspec
 from msgspec.structs import replace
 
 from schemas.errors import ConfigError, DataError, InvalidValue, PlugPointError, SlimeEventsError
+from serve_apps.gateway.settings import GatewaySettings
 from slime_events.app.launch.gpu_facts import machines
 from slime_events.app.launch.gpu_preflight import Needs, check_listed, device_for
 from slime_events.core.config.data import DataSettings
@@ -55,6 +56,8 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
     _check_data(settings)
     if new:
         _check_servers(settings)
+    if settings.gateway.listens:
+        _check_gateway(settings)
     if settings.data.archive_prompts is not None:
         _try("--archive-prompts", _check_archive, settings)
     return _on_devices(settings)
@@ -290,6 +293,16 @@ def _check_archive(settings: TrainSettings) -> None:
     steps = settings.rollout.num_rollout or 1  # --num-epoch is not counted yet, and of no consequence here
     plan = make_plan(replace(settings.rollout, num_rollout=steps), settings.evaluation, settings.trainer)
     asyncio.run(archived_prompts(settings.data, samples_where, samples=plan.samples, ahead=plan.ahead))
+
+
+def _check_gateway(settings: TrainSettings) -> None:
+    from serve_apps.gateway.serving import bound
+
+    own = GatewaySettings.of_run(settings.gateway)
+    for flag, file in ((own.flag("tls-cert"), own.tls_cert), (own.flag("tls-key"), own.tls_key)):
+        if file and not os.access(file, os.R_OK):
+            raise InvalidValue(f"{flag} {file} cannot be read: give a PEM file")
+    bound(own).close()
 
 
 def _check_folders(settings: TrainSettings) -> None:

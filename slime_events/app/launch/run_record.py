@@ -7,6 +7,7 @@ from schemas.errors import InvalidValue, RunNotFound
 from schemas.runs import FinishReason, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from schemas.subjects import about, of_type
+from slime_events.core.config.gateway import RunGatewaySettings
 from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_settings import differences, flag_of, settings_in_force
@@ -28,6 +29,7 @@ MAY_CHANGE = {
         *("distributed_timeout_minutes", "exact", "optimizer_digest"),
     ),
     "metrics": MetricsSettings.__struct_fields__,
+    "gateway": RunGatewaySettings.__struct_fields__,
 }
 """Settings that do not change what is trained: how long, how patiently, on what hardware, watched by whom."""
 

@@ -20,7 +20,7 @@ from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.analysis.model.foreign import named
 from slime_events.analysis.model.progress import Progress, ProgressSnapshot, disagreement
 from slime_events.analysis.model.rejections import Rejections
-from slime_events.app.launch.roles import ARCHIVIST, CONDUCTOR, Roles, error_of, is_lost, reason_of
+from slime_events.app.launch.roles import ARCHIVIST, CONDUCTOR, GATEWAY, Roles, error_of, is_lost, reason_of
 from slime_events.app.launch.run_announcement import FAIL_DEADLINE_S, announce_failure
 from slime_events.app.launch.view import View
 from slime_events.core.config.settings import TrainSettings
@@ -148,7 +148,8 @@ class Supervisor:
             if warning := disagreement(line):
                 self._view.note(warning)
         archived = self._archive.apply(event, time.monotonic())
-        for news in (self._rejections.apply(event), self._engines.apply(event), archived, _said_of(event)):
+        said = _said_of(event, self._settings.run.run)
+        for news in (self._rejections.apply(event), self._engines.apply(event), archived, said):
             if news:
                 self._view.note(news)
 
@@ -349,8 +350,10 @@ class RejectionWatch:
         return is_news
 
 
-def _said_of(event: Event) -> str | None:
-    """What is to be known of a trainer that took over and came to other bits."""
+def _said_of(event: Event, run: str) -> str | None:
+    """Where the gateway is; and what is to be known of a trainer that took over and came to other bits."""
+    if isinstance(event, WorkerJoined) and event.role == GATEWAY:
+        return f"the gateway is at {event.facts['url']}: `slime-events gateway {run} --issue NAME` makes a token"
     if not isinstance(event, TrainerRestored) or event.optimizer is Fidelity.EXACT:
         return None
     return (

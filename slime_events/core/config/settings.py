@@ -8,6 +8,7 @@ from slime_events.core.config.base import Settings, doc
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.evaluation import EvalSettings
+from slime_events.core.config.gateway import RunGatewaySettings
 from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.rollout import RolloutSettings
@@ -98,3 +99,4 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
     debug: DebugSettings = DebugSettings()
     metrics: MetricsSettings = MetricsSettings()
     agents: AgentSettings = AgentSettings()
+    gateway: RunGatewaySettings = RunGatewaySettings()

@@ -7,6 +7,7 @@ INERT (accepted; the reason is printed), ONLY_VALUE (accepted with the one value
 
 from typing import Any, Literal
 
+from slime_events.core.config import gateway
 from slime_events.core.config.values import Kind, ValueType
 
 Arity = Literal["none", "one", "many"]
@@ -103,6 +104,9 @@ USUAL_VALUES: dict[str, tuple[str, ...]] = {
     ),
 }
 """slime's own defaults of honoured flags: the same as leaving the flag out."""
+
+ALONE: dict[str, str] = {"--gateway": gateway.DEFAULT}
+"""Flags that may stand without a value, and the one that they have then."""
 
 _NOT_YET = {
     "linear attention models are not built in the trainer": "--qwen-gdn-backend",
