@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from actors.offered_prompts import OfferedPrompts
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.step_samples import StepSamples
 from schemas.archives import ArchiveSealed
@@ -30,7 +31,7 @@ from slime_events.core.state.run import FOLD, RunPhase, RunState, state_digest
 from slime_events.core.state.snapshot import Snapshot
 from slime_events.core.state.state_fold import StateFold
 from slime_events.loop.conductor.cycle import Policy, recovery_events, run_cycle
-from slime_events.loop.conductor.decide import Stall, is_broken, is_complete, waits_for
+from slime_events.loop.conductor.decide import Stall, is_broken, is_complete, lacks_prompts, waits_for
 from slime_events.loop.conductor.draw import reused_rollouts_due
 from slime_events.loop.conductor.prompts import PromptFeed
 from storage.follow import Follower
@@ -55,12 +56,13 @@ prepared and stored.
 
 
 class Readers(NamedTuple):
-    """What reads whole rollouts for the conductor. recorded: those that are reused. finishing: a step's, for the user's
-    functions that see them.
+    """What reads whole events for the conductor. recorded: rollouts that are reused. finishing: those of a step, for
+    the user's functions that see them. offered: prompts that came while nobody conducted.
     """
 
     recorded: RecordedRolloutReader
     finishing: StepSamples | None = None
+    offered: OfferedPrompts | None = None
 
 
 class Conductor:
@@ -84,7 +86,7 @@ class Conductor:
         self._worker, self._policy, self._feed, self._offload = worker, policy, feed, offload
         self._stall = Stall(deadline_s, 2 * TICK_S, time.monotonic())
         self._keeper: StateKeeper[Snapshot] = keeper or StateKeeper(None)
-        self._recorded, self._finishing = readers or Readers(RecordedRolloutReader(worker.id, None))
+        self._readers = readers or Readers(RecordedRolloutReader(worker.id, None))
         self._folded = StateFold(worker.log.run)
         self._appended = self._run_at = 0
         self._begun = self._over = self._stop_asked = False
@@ -169,10 +171,13 @@ class Conductor:
                 return  # nothing is decided before they are read back
         decides = (policy.group_filter, policy.normalise, self._feed, policy.post_process)
         events = run_cycle(state, plan, *decides)
-        if self._finishing is not None:
-            events = await self._finishing.finish(events, state)
+        readers = self._readers
+        if readers.finishing is not None:
+            events = await readers.finishing.finish(events, state)
         self._appended = await self._append(events)
-        self._appended = await self._append(await self._recorded.answers(reused_rollouts_due(state)))
+        self._appended = await self._append(await readers.recorded.answers(reused_rollouts_due(state)))
+        if readers.offered is not None:
+            self._appended = await self._append(await readers.offered.answers(state))
 
     async def _append(self, events: list[Event]) -> int:
         """Append in order; the position of the last. The later events are prepared once the first few are stored."""
@@ -191,7 +196,8 @@ class Conductor:
         if reason := is_broken(self.state, self._policy.plan):
             newest = await self._newest_rejections(self.state.broken_in_a_row)
             return f"{reason}; most often: {Rejections(Counter(map(reason_of, newest))).commonest()}"
-        idle = self._stall.seconds(self.state.moved, time.monotonic())
+        excused = self._feed.waits_for_producers and lacks_prompts(self.state, self._policy.plan)
+        idle = self._stall.seconds(self.state.moved, time.monotonic(), excused=excused)
         if idle is None:
             return None
         return f"no progress for {idle:.0f} s while waiting for {waits_for(self.state, self._policy.plan)}"

@@ -7,7 +7,6 @@ gateway may send: a header says in whose name (storage/nats/accounts.py).
 """
 
 import logging
-import re
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -17,21 +16,18 @@ import nats.errors
 
 from actors.conductor import Offload
 from schemas.errors import EventTooLarge, SlimeEventsError, UnwritableEvent
-from schemas.inbox import SENDER, FieldError, InboxFates, InboxPrompt, InboxQuestion, InboxReply
+from schemas.inbox import SENDER, FieldError, InboxFates, InboxQuestion, InboxReply
 from schemas.prompts import PromptSubmitted
 from schemas.subjects import inbox
 from slime_events.analysis.model.fates import fates_of
 from slime_events.core.run.participant import Participant
 from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.prompts.inbox_message import WHOLE, field_error, read_message
 from slime_events.loop.prompts.prompt import Problem
 from storage.jetstream.address import NatsAddress
-from storage.log import MAX_BATCH, Append, check_size, once
+from storage.log import Append, check_size, once
 
 log = logging.getLogger(__name__)
-
-WHOLE = "message"
-"""In place of a field, where all of a message is wrong."""
-_NAMED = re.compile(r"field `(\w+)`")
 
 
 class Inbox:
@@ -83,7 +79,7 @@ class Inbox:
         try:
             reply = await fates_of(self._worker.log, msgspec.json.decode(message.data, type=InboxQuestion))
         except msgspec.DecodeError as error:
-            reply = InboxFates(errors=(_field_error(0, error, WHOLE),))
+            reply = InboxFates(errors=(field_error(0, error, WHOLE),))
         except SlimeEventsError as error:
             reply = InboxFates(errors=(FieldError(0, "", f"not known now, try again: {error}"),))
         if message.reply:
@@ -119,32 +115,3 @@ class Inbox:
         except EventTooLarge as error:  # all together
             return InboxReply(accepted=False, errors=(FieldError(0, WHOLE, str(error)),))
         return InboxReply(accepted=True, groups=tuple(groups))
-
-
-def read_message(data: bytes) -> tuple[list[tuple[int, InboxPrompt]], list[FieldError]]:
-    """The prompts of a message by index, and its errors by index and field."""
-    try:
-        many = data.lstrip()[:1] == b"["
-        raw = msgspec.json.decode(data, type=list[msgspec.Raw]) if many else [msgspec.Raw(data)]
-    except msgspec.DecodeError as error:
-        return [], [FieldError(0, WHOLE, f"not JSON: {error}")]
-    if len(raw) > MAX_BATCH:
-        most = f"it has {len(raw):,} prompts, {MAX_BATCH:,} are the most: send several"
-        return [], [FieldError(MAX_BATCH, WHOLE, most)]
-    prompts: list[tuple[int, InboxPrompt]] = []
-    errors: list[FieldError] = []
-    for index, item in enumerate(raw):
-        try:
-            prompts.append((index, msgspec.json.decode(item, type=InboxPrompt)))
-        except msgspec.DecodeError as error:
-            errors.append(_field_error(index, error, "prompt"))
-    return prompts, errors
-
-
-def _field_error(index: int, error: msgspec.DecodeError, whole: str) -> FieldError:
-    """whole: the field where what is JSON is of another type as a whole."""
-    if not isinstance(error, msgspec.ValidationError):
-        return FieldError(index, WHOLE, f"not JSON: {error}")
-    reason, _, path = str(error).partition(" - at `$")
-    named = _NAMED.search(reason)  # a field that is missing or unknown stands in the words alone
-    return FieldError(index, path.rstrip("`").lstrip(".") or (named[1] if named else whole), reason)

@@ -14,6 +14,7 @@ from actors.conductor import Conductor, Readers
 from actors.grader import Grader
 from actors.inbox import Inbox
 from actors.log_keeper import LogKeeper
+from actors.offered_prompts import OfferedPrompts
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.step_samples import StepSamples
 from actors.trainer.ranks import rendezvous_address
@@ -75,12 +76,20 @@ class ConductorActor:
                 offload,
                 deadline_s=settings.rollout.rollout_deadline,
                 keeper=StateKeeper(_snapshots(address), address.archive_url),
-                readers=Readers(RecordedRolloutReader(worker.id, recorded), finishing),
+                readers=Readers(
+                    RecordedRolloutReader(worker.id, recorded), finishing, OfferedPrompts(worker.log, feed)
+                ),
             )
             if self._stop_asked:
                 self._conductor.stop()
             conductor, most = self._conductor, settings.rollout.max_waiting_prompts
-            async with Inbox(worker, feed, address.nats, offload, lambda: most - len(conductor.state.waiting)):
+            async with Inbox(
+                worker,
+                feed,
+                address.nats,
+                offload,
+                lambda: most - len(conductor.state.waiting) - len(conductor.state.offers),
+            ):
                 await worker.join({"ready": time.perf_counter() - begun})
                 return (await self._conductor.run()).value
 

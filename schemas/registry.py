@@ -6,7 +6,7 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.evals import EvalCompleted
 from schemas.event import Event, type_of
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.prompts import PromptRejected, PromptSubmitted, PromptWanted
+from schemas.prompts import PromptOffered, PromptRejected, PromptSubmitted, PromptWanted
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import (
     RolloutCompleted,
@@ -26,7 +26,7 @@ from schemas.workers import WorkerJoined, WorkerLost
 
 EVENT_CLASSES: tuple[type[Event], ...] = (
     *(RunStarted, RunResumed, RunFinished, RunFailed),
-    *(PromptSubmitted, PromptRejected, PromptWanted),
+    *(PromptOffered, PromptSubmitted, PromptRejected, PromptWanted),
     *(RolloutRequested, RolloutProgressed, RolloutCompleted, RolloutSuspended, RolloutFailed, RolloutReturned),
     *(TurnBegun, TurnRecorded),
     *(SessionOpened, SessionSealed),

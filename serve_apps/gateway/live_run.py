@@ -12,7 +12,8 @@ from schemas.errors import LogUnavailable
 from schemas.inbox import SENDER, InboxReply
 from schemas.subjects import inbox
 from slime_events.core.run.run_folder import RunFolder
-from slime_events.loop.prompts.outside import ROOM, ask_inbox
+from slime_events.loop.prompts.offered import offer
+from slime_events.loop.prompts.outside import ROOM, NobodyListens, ask_inbox
 from storage.jetstream.address import NatsAddress, refusal_of
 from storage.jetstream.log import JetStreamLog
 from storage.log import Readable
@@ -20,6 +21,13 @@ from storage.nats.accounts import Access
 from storage.open_log import live_address, open_run_log
 
 CONNECT_S, LOG_S = 2.0, 5.0
+OFF_BYTES = 900_000
+"""Of a message to a run that is off: less than any server of ours takes."""
+GATEWAY = "gateway"
+
+
+class NotOn(LogUnavailable):
+    """No server of the run's lives."""
 
 
 class LiveRun:
@@ -40,13 +48,25 @@ class LiveRun:
         await self._close()
 
     async def send(self, data: bytes, sender: str) -> InboxReply:
-        """A message of a sender's to the run's inbox. Raises LogUnavailable, DeadlineExceeded."""
-        client, subject = await self._connected(), inbox(self.name, "gateway")
-        return await ask_inbox(client, self.name, subject, data, self._reply_s, {SENDER: sender})
+        """A message of a sender's to the run's inbox; where nobody conducts the run, to its log. Raises LogUnavailable,
+        InboxFull, DeadlineExceeded.
+        """
+        try:
+            client, subject = await self._connected(), inbox(self.name, "gateway")
+            return await ask_inbox(client, self.name, subject, data, self._reply_s, {SENDER: sender})
+        except NobodyListens:
+            assert self._log is not None
+            return await offer(self._log, data, sender, GATEWAY)
+        except NotOn:
+            async with open_run_log(self._folder.path, self.name) as log:
+                return await offer(log, data, sender, GATEWAY)
 
     async def max_bytes(self) -> int:
         """Of a message. Raises LogUnavailable."""
-        return int((await self._connected()).max_payload) - ROOM
+        try:
+            return int((await self._connected()).max_payload) - ROOM
+        except NotOn:
+            return OFF_BYTES
 
     @contextlib.asynccontextmanager
     async def log(self) -> AsyncIterator[Readable]:
@@ -65,7 +85,7 @@ class LiveRun:
             address = live_address(self._folder.path, Access.GATEWAY)
             if address is None:
                 await self._close()
-                raise LogUnavailable(f"run {self.name} is not on: it takes prompts while it runs")
+                raise NotOn(f"run {self.name} is not on")
             if self._client is None or not self._client.is_connected or address.url != self._url:
                 await self._close()
                 await self._open(address)

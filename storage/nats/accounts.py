@@ -4,7 +4,8 @@ A file in the server's folder for each, which only the run's owner may read:
 
     roles.json      run, url, user, password: everything on the run's stream
     producer.json   prompts and questions to the inbox, and the replies to them
-    gateway.json    the same in the name of others (`slime-events gateway`), and reads the stream
+    gateway.json    the same in the name of others (`slime-events gateway`), also while nobody conducts the run, and
+                    reads the stream
     viewer.json     reads the stream, changes nothing
 
 Accounts, not users of one account: what a client asks the server for is answered on a subject that the client names.
@@ -60,6 +61,11 @@ def inboxes(run: str) -> list[str]:
 def inbox_of_gateway(run: str) -> str:
     """Subject of prompts that a gateway brings in the name of a sender. run: or EVERY_RUN."""
     return f"slime.{run}.inbox.gateway"
+
+
+def offers(run: str) -> str:
+    """Subjects of the only events that a gateway may append. run: or EVERY_RUN."""
+    return f"slime.{run}.prompt.offered.*"
 
 
 def reads(run: str) -> list[str]:
@@ -142,7 +148,11 @@ def accounts_text(run: str, passwords: Mapping[Access, str]) -> str:
     A reader's account imports the whole API, since a part of it would stand beside the server's own answers; which of
     it a reader may use is its permission.
     """
-    asks = {Access.PRODUCER: inboxes(run), Access.GATEWAY: [inbox_of_gateway(run)], Access.VIEWER: list[str]()}
+    asks = {
+        Access.PRODUCER: inboxes(run),
+        Access.GATEWAY: [inbox_of_gateway(run), offers(run)],
+        Access.VIEWER: list[str](),
+    }
     exports = [
         *(f'{{ service: "{one}", accounts: [{_account(access)}] }}' for access, all_ in asks.items() for one in all_),
         f'{{ service: "{reads(run)[-1]}", accounts: [{", ".join(map(_account, READERS))}] }}',

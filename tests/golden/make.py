@@ -42,6 +42,7 @@ from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined, WorkerLost
 from tests.golden.log_file import FOLDER, rendered_file, write_records
+from tests.golden.make_outside import from_outside
 from tests.golden.make_session import session
 
 RUN = "golden"
@@ -62,6 +63,7 @@ def a_run() -> Iterator[Event]:
     yield from _rejected_group()
     yield from _rollout_in_turns()
     yield from session(SAMPLING, DIGEST)
+    yield from from_outside()
     yield from _step()
     yield PromptWanted(total=2)
     yield RolloutReturned(

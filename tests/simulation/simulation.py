@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from actors.conductor import Readers
 from actors.inbox import Inbox
+from actors.offered_prompts import OfferedPrompts
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.trainer.trainer import Trainer
 from schemas.codec import decode
@@ -85,7 +86,8 @@ class Simulation:
         rows = [f"prompt {n}" for n in range(40)] if prompts is None else prompts
         self.feed = feed or make_feed(folder, rows, evaluations or {})
         worker = self._worker("conductor")
-        readers = Readers(RecordedRolloutReader(worker.id, recorded))
+        offered = OfferedPrompts(self.log, self.feed)
+        readers = Readers(RecordedRolloutReader(worker.id, recorded), offered=offered)
         more: dict[str, Any] = {"deadline_s": deadline_s, "readers": readers, "policy": policy}
         self.conductor = make_conductor(worker, self.plan, self.feed, judge, **more)
         self.inbox = Inbox(worker, self.feed, NatsAddress(url=""))

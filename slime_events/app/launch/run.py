@@ -57,7 +57,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 STOP_DEADLINE_S = 120.0
 FAILED = ".failed"
 """Folder beside the runs: for each name of an empty run, the process logs of the last one."""
-MADE = ("rollout.completed", "group.rejected", "step.committed")
+MADE = ("rollout.completed", "group.rejected", "step.committed", "prompt.offered")
 
 
 class Launch:

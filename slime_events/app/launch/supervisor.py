@@ -29,7 +29,7 @@ from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.run import RunPhase, RunState
 from slime_events.core.state.snapshot import Snapshots
-from slime_events.loop.conductor.decide import Stall, waits_for
+from slime_events.loop.conductor.decide import Stall, lacks_prompts, waits_for
 from slime_events.loop.conductor.plan import make_plan
 from storage.cancellation import end_all
 from storage.follow import RecordFollower
@@ -166,7 +166,8 @@ class Supervisor:
     async def _check_conductor(self) -> None:
         """It fails a run that does not move on. Where it does not, it hangs itself."""
         state = self._progress.state
-        idle = self._stall.seconds(state.moved, time.monotonic())
+        excused = self._settings.data.waits_for_producers and lacks_prompts(state, self._plan)
+        idle = self._stall.seconds(state.moved, time.monotonic(), excused=excused)
         if idle is not None and not self._over:
             waited_for = waits_for(state, self._plan)
             reason = f"no progress for {idle:.0f} s while waiting for {waited_for}, and it does not say so: it hangs"
@@ -353,7 +354,8 @@ class RejectionWatch:
 def _said_of(event: Event, run: str) -> str | None:
     """Where the gateway is; and what is to be known of a trainer that took over and came to other bits."""
     if isinstance(event, WorkerJoined) and event.role == GATEWAY:
-        return f"the gateway is at {event.facts['url']}: `slime-events gateway {run} --issue NAME` makes a token"
+        token = f"`slime-events gateway {run} --issue NAME` makes a source's token"
+        return f"the gateway is at {event.facts['url']}; {token}"
     if not isinstance(event, TrainerRestored) or event.optimizer is Fidelity.EXACT:
         return None
     return (

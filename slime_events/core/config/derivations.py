@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 from msgspec.structs import replace
 
 from slime_events.core.config.algorithm import AlgorithmSettings, TeacherType
+from slime_events.core.config.data import OUTSIDE, DataSettings
 from slime_events.core.config.engine import Device
 from slime_events.core.config.evaluation import EvalSettings
 from slime_events.core.config.idle import idle
@@ -61,6 +62,19 @@ def _without_generation(settings: TrainSettings) -> tuple[TrainSettings, list[st
     return settings, [name for name in unused if name not in ("eval_prompt_data", "eval_config", "eval_sets")]
 
 
+def _prompts(data: DataSettings) -> tuple[DataSettings, list[str]]:
+    """No file where prompts are published to the run."""
+    if data.prompt_data == OUTSIDE:
+        return replace(data, prompt_data=None, rollout_global_dataset=False), []
+    if data.prompt_data and not data.rollout_global_dataset:
+        note = (
+            "prompt_data is not read: rollout_global_dataset is off, so prompts are published to the run "
+            "(`slime-events produce`) or come from data_source_path."
+        )
+        return replace(data, prompt_data=None), [note]
+    return data, []
+
+
 def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> tuple[TrainSettings, tuple[str, ...]]:
     """The settings with all derived values, and a sentence for each change.
 
@@ -68,13 +82,9 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     cannot be derived stays None, and `impossible` says why. Idempotent.
     """
     settings, notes = _debug(settings)
-    data = settings.data
-    if data.prompt_data and not data.rollout_global_dataset:
-        settings = replace(settings, data=replace(data, prompt_data=None))
-        notes.append(
-            "prompt_data is not read: rollout_global_dataset is off, so prompts are published to the run "
-            "(`slime-events produce`) or come from data_source_path."
-        )
+    data, no_file = _prompts(settings.data)
+    settings = replace(settings, data=data)
+    notes += no_file
     if settings.data.supervised:
         settings, more = _supervised(settings, given)
         notes += more

@@ -13,7 +13,7 @@ from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.ids import BROUGHT, INBOX, TRAIN, evaluation_id, group_of, order_in_group
-from schemas.prompts import PromptRejected, PromptSubmitted, PromptWanted
+from schemas.prompts import PromptOffered, PromptRejected, PromptSubmitted, PromptWanted
 from schemas.registry import EVENT_CLASSES
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import (
@@ -92,6 +92,13 @@ def _run_failed(state: RunState, event: RunFailed, position: int) -> None:
     state.phase, state.failure = RunPhase.FAILED, event.reason
 
 
+@_rule(PromptOffered)
+def _prompt_offered(state: RunState, event: PromptOffered, position: int) -> None:
+    if event.group not in state.groups:  # it may have come by both ways
+        state.offered = state.offers
+        state.offered[event.group] = position
+
+
 @_rule(PromptSubmitted)
 def _prompt_submitted(state: RunState, event: PromptSubmitted, position: int) -> None:
     group = GroupState(
@@ -107,6 +114,7 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, position: int) ->
         recalled=event.recalled or UNSET,
     )
     state.groups[event.group] = group
+    state.offers.pop(event.group, None)
     if event.purpose is _TRAIN:
         state.waiting.append(event.group)
         state.counts.prompts_submitted += 1
@@ -124,6 +132,7 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, position: int) ->
 @_rule(PromptRejected)
 def _prompt_rejected(state: RunState, event: PromptRejected, position: int) -> None:
     state.counts.prompts_rejected += 1
+    state.offers.pop(event.group, None)
     if event.dataset == TRAIN:  # an evaluation may read the same file and has no cursor
         _advance(state, event.source.path, event.source.offset)
 

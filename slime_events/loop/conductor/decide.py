@@ -11,7 +11,7 @@ from schemas.evals import EvalCompleted
 from schemas.event import Event
 from schemas.prompts import PromptRejected, PromptSubmitted
 from slime_events.algorithms.pass_rate import pass_rate
-from slime_events.core.state.group import GroupState, SamplePhase
+from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase
 from slime_events.core.state.run import EvalState, RunPhase, RunState
 from slime_events.loop.conductor.accept import GroupFilter, has_ended, verdicts
 from slime_events.loop.conductor.draw import groups_needed, groups_to_request, requests_again, requests_for, requests_of
@@ -182,6 +182,14 @@ def waits_for(state: RunState, plan: Plan) -> str:
     return f"prompts for step {state.next_step}"
 
 
+def lacks_prompts(state: RunState, plan: Plan) -> bool:
+    """Whether a run that can generate has nothing to do before it gets prompts."""
+    if plan.by_function or state.published < 0 or not state.activated or state.version >= plan.steps:
+        return False
+    busy = state.sealed or state.evals or state.waiting or state.offers
+    return not busy and not state.in_phase(GroupPhase.REQUESTED)
+
+
 class Stall:
     """How long a run has made no progress, by the caller's clock. deadline_s: seconds that are too many.
     look_s: most seconds that one call counts: a pause of the machine or of the log stops the others too.
@@ -191,8 +199,11 @@ class Stall:
         self._deadline_s, self._look_s = deadline_s, look_s
         self._moved, self._idle, self._looked = -1, 0.0, now
 
-    def seconds(self, moved: int, now: float) -> float | None:
-        """Seconds without progress, once they reach the deadline. moved: position of the newest progress."""
-        self._idle = self._idle + min(now - self._looked, self._look_s) if moved == self._moved else 0.0
+    def seconds(self, moved: int, now: float, *, excused: bool = False) -> float | None:
+        """Seconds without progress, once they reach the deadline. moved: position of the newest progress. excused: it
+        is not the run that is waited for.
+        """
+        counts = moved == self._moved and not excused
+        self._idle = self._idle + min(now - self._looked, self._look_s) if counts else 0.0
         self._moved, self._looked = moved, now
         return self._idle if self._idle >= self._deadline_s else None

@@ -80,6 +80,11 @@ class PromptFeed:
             drawer = make_prompt_sampler(data, rollout.rollout_seed, source, archive, tokenizer, longest, pick)
         return cls(source, evaluations, data, tokenizer, longest, drawer)
 
+    @property
+    def waits_for_producers(self) -> bool:
+        """Whether prompts come from outside alone."""
+        return self._source is None and self._drawer is None
+
     def observe(self, recorded: Recorded) -> None:
         """Fold every event in, in order, after those that `restore` read: draws may depend on the log."""
         if self._drawer is not None:

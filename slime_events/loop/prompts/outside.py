@@ -79,6 +79,10 @@ class InboxClient:
     again_s: tuple[float, ...] = AGAIN_S
 
 
+class NobodyListens(LogUnavailable):
+    """Nobody conducts the run just now."""
+
+
 async def ask_inbox(
     client: Any, run: str, subject: str, data: bytes, reply_s: float, headers: dict[str, str] | None = None
 ) -> InboxReply:
@@ -88,7 +92,7 @@ async def ask_inbox(
     try:
         reply = await client.request(subject, data, timeout=reply_s, headers=headers)
     except NoRespondersError as error:
-        raise LogUnavailable(
+        raise NobodyListens(
             f"run {run} takes no prompts: it has not begun or is over (nobody listens on {subject})"
         ) from error
     except NoReply as error:
