@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from schemas.errors import SlimeEventsError
-from slime_events.app.launch.orphans import end_orphans
-from slime_events.app.launch.run_lock import Holder
+from slime_events.app.launch.run_lock import MARK, Holder
+from slime_events.core.run.orphans import end_orphans
 from slime_events.core.run.run_folder import RunFolder
 from storage.cancellation import end_all
 from storage.jetstream.address import NatsAddress, NatsPlace
@@ -44,7 +44,8 @@ class LogServer:
         if before is not None:
             # The server that has the log is kept: whatever else is left could still write to it.
             server = NatsServer.attach(self._folder.nats)
-            count = await asyncio.to_thread(end_orphans, before.mark, (server.pid,) if server else ())
+            spare = (server.pid,) if server else ()
+            count = await asyncio.to_thread(end_orphans, before.mark, spare, variable=MARK)
             if count:
                 self._note(f"ended {count} processes that launcher {before.pid} had left when it was killed")
         if self._place is not None:
