@@ -17,7 +17,7 @@ from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested, StopReason, Timings
 from schemas.sessions import Credit, SealReason, SessionSealed
-from serve_apps.agents.turns import KnownTurn
+from serve_apps.agents.live_session import KnownTurn
 from serve_apps.engine.engine import Tokens
 from serve_apps.generate.custom import Made, completion
 from serve_apps.generate.journal import Ended

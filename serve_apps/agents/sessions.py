@@ -18,10 +18,11 @@ from schemas.prompts import PromptSubmitted
 from schemas.sessions import SessionOpened, SessionSealed
 from schemas.subjects import everything_about
 from serve_apps.agents.asked import Asked
+from serve_apps.agents.live_session import LiveSession, Turn, TurnKey, TurnRefused
 from serve_apps.agents.run_log import RunLog
 from serve_apps.agents.sealing import Sealing, Verdict, sealed
 from serve_apps.agents.setup import AgentSetup
-from serve_apps.agents.turns import LiveSession, Turn, TurnKey, TurnRefused, Turns
+from serve_apps.agents.turns import Turns
 from serve_apps.rollout import Prompts
 from slime_events.core.state.session_board import SessionBoard, read_board
 from slime_events.core.state.sessions import Session, read_session, seal_due

@@ -101,7 +101,7 @@ def _add_dialects(app: FastAPI, agents: AgentAccess, settings: GatewaySettings) 
 
 async def _turn(agents: AgentAccess, request: Request, key: str, dialect: Any, settings: GatewaySettings) -> Response:
     """One request of an agent."""
-    from serve_apps.agents.turns import TurnKey
+    from serve_apps.agents.live_session import TurnKey
 
     async def answer(session: str) -> Response:
         body = await body_of(request, settings.max_body)
@@ -162,7 +162,7 @@ async def _answered(
 
 def _reason(error: Exception) -> tuple[int, str, float | None]:
     """(status, what to say, when to come again) of what went wrong. Raises what nobody foresaw."""
-    from serve_apps.agents.turns import TurnRefused
+    from serve_apps.agents.live_session import TurnRefused
 
     match error:
         case TurnRefused():
@@ -181,7 +181,7 @@ def _reason(error: Exception) -> tuple[int, str, float | None]:
 @contextlib.contextmanager
 def _refusing() -> Any:
     """What a harness cannot have is refused in the gateway's own words."""
-    from serve_apps.agents.turns import TurnRefused
+    from serve_apps.agents.live_session import TurnRefused
 
     try:
         yield

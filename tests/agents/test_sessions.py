@@ -13,7 +13,7 @@ import pytest
 
 from schemas.arrays import unpack
 from schemas.rewards import RewardAssigned
-from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested
+from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import RootReason, TurnRecorded
 from slime_events.core.state.run import RunPhase
@@ -121,6 +121,20 @@ async def test_a_gateway_that_was_lost_is_replaced_by_any_other(stage: Stage) ->
         assert answer.status_code == 200
     (turn,) = stage.check_turns()
     assert turn.index == 0
+
+
+async def test_an_engine_that_is_lost_is_a_pause_of_the_answer(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    async with stage.simulation, stage.gateway() as client:
+        stage.simulation.start_engine(Script(chunk=2, die_after_tokens=7), name="first", lease_s=0.5)
+        session = await stage.open(client)
+        asking = asyncio.create_task(post(client, session, ASKED, **{"idempotency-key": "k"}))
+        await asyncio.wait([stage.simulation.engines["first"]])
+        stage.simulation.start_engine(Script(chunk=4), name="second")
+        assert (await asking).status_code == 200
+    (turn,) = stage.check_turns()
+    chunks = stage.simulation.events(RolloutProgressed)
+    assert {one.engine for one in chunks} | {turn.engine} >= {"first", "second"}
 
 
 async def test_a_client_that_goes_away_leaves_its_turn(stage: Stage) -> None:
