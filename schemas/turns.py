@@ -26,11 +26,13 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RootReason(enum.StrEnum):
-    """Why an agent's turn continues none of its session's: it is the first, its messages were shortened or changed,
-    they are another conversation's, or the model's template gave other tokens than are recorded.
+    """Why an agent's turn continues none of its session's: it is the first, it asks what a root asked, its messages
+    were shortened or changed, they are another conversation's (another system message, other tools or arguments of the
+    template), or the model's template gave other tokens than are recorded.
     """
 
     FIRST = "first"
+    REPEAT = "repeat"
     COMPACTION = "compaction"
     REWRITE = "rewrite"
     SUBAGENT = "subagent"
@@ -44,8 +46,8 @@ class AgentTurn(msgspec.Struct, frozen=True, omit_defaults=True):
     messages: digests (16 hex digits each) of the canonical messages that turn `extends` and its answer do not cover,
     each over the one before it too; so equal digests mean equal messages from the first on. answered: the digest with
     the answer. frame: digest of the tools and of what else shapes a prompt. root: why it continues no turn; nearest:
-    the one it has most messages in common with then, drift: the first token that differs from that turn's. rule: what
-    made the prompt's tokens. request: the body as it came (int8).
+    the one it has most tokens in common with then, drift: the first token that differs from its path. rule: what made
+    the prompt's tokens. request: the body as it came (int8).
     """
 
     key: str

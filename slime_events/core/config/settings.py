@@ -98,5 +98,5 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
     trainer: TrainerSettings = TrainerSettings()
     debug: DebugSettings = DebugSettings()
     metrics: MetricsSettings = MetricsSettings()
-    gateway: RunGatewaySettings = RunGatewaySettings()
     agents: AgentSettings = AgentSettings()
+    gateway: RunGatewaySettings = RunGatewaySettings()
