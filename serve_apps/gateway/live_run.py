@@ -9,7 +9,7 @@ import nats
 import nats.errors
 
 from schemas.errors import LogUnavailable
-from schemas.inbox import SENDER, InboxReply
+from schemas.inbox import KIND, PROMPTS, SENDER, InboxReply
 from schemas.subjects import inbox
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.loop.prompts.offered import offer
@@ -47,19 +47,21 @@ class LiveRun:
     async def __aexit__(self, *_: object) -> None:
         await self._close()
 
-    async def send(self, data: bytes, sender: str) -> InboxReply:
+    async def send(self, data: bytes, sender: str, kind: str = PROMPTS) -> InboxReply:
         """A message of a sender's to the run's inbox; where nobody conducts the run, to its log. Raises LogUnavailable,
         InboxFull, DeadlineExceeded.
         """
         try:
             client, subject = await self._connected(), inbox(self.name, "gateway")
-            return await ask_inbox(client, self.name, subject, data, self._reply_s, {SENDER: sender})
-        except NobodyListens:
+            return await ask_inbox(client, self.name, subject, data, self._reply_s, {SENDER: sender, KIND: kind})
+        except (NobodyListens, NotOn) as error:
+            if kind != PROMPTS:
+                raise LogUnavailable(f"{error}: it takes {kind} while it is on") from error
+            if isinstance(error, NotOn):
+                async with open_run_log(self._folder.path, self.name) as log:
+                    return await offer(log, data, sender, GATEWAY)
             assert self._log is not None
             return await offer(self._log, data, sender, GATEWAY)
-        except NotOn:
-            async with open_run_log(self._folder.path, self.name) as log:
-                return await offer(log, data, sender, GATEWAY)
 
     async def max_bytes(self) -> int:
         """Of a message. Raises LogUnavailable."""

@@ -71,6 +71,8 @@ DEFAULT_NAMES = ("reward_func", "custom_rm", "CustomRewardModel")
 BOXED = "boxed_"
 REMOTE = "remote_rm"
 """A reward model behind HTTP (`remote.py`): no process of the pool loads it."""
+OUTSIDE = "outside"
+"""No grader: somebody outside sends the reward to the run's inbox."""
 
 
 class Grader(NamedTuple):
@@ -151,7 +153,7 @@ def built_in(rm_type: str | None, key: str | None = None) -> Grader:
     name = (rm_type or "").strip()
     base = name.removeprefix(BOXED)
     if base not in GRADERS:
-        known = ", ".join(sorted([*GRADERS, REMOTE]))
+        known = ", ".join(sorted([*GRADERS, REMOTE, OUTSIDE]))
         raise UnknownGrader(
             f"no grader{f' is called {name!r}' if name else ''}: --rm-type takes {known} or boxed_ before one; "
             "--custom-rm-path takes your own"
@@ -197,6 +199,8 @@ def check_metadata(settings: RewardSettings, metadata: Any) -> None:
     if REMOTE in name:
         if not settings.rm_url:
             raise UngradableSample(f"metadata names the grader {name}, and the run has no --rm-url")
+        return
+    if name == OUTSIDE:
         return
     built_in(name)
     check_installed(name)
