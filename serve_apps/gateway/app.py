@@ -74,24 +74,9 @@ def gateway_app(
 
     source_of = Annotated[str, Depends(source)]
 
-    async def taken_in(request: Request, sender: str, kind: str) -> Response:
-        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media not in MEDIA_TYPES:
-            raise Refused(415, f"content-type {media or 'is missing'}: send {' or '.join(MEDIA_TYPES)}")
-        if int(request.headers.get("content-length") or 0) > settings.max_body:
-            raise Refused(413, f"a request has {settings.max_body:,} bytes at most: send several")
-
-        async def send(data: bytes) -> InboxReply:
-            return await run.send(data, sender, kind)
-
-        inbox = InboxClient(send, await run.max_bytes(), again_s=())
-        key = request.headers.get("idempotency-key")
-        taken = await submit(request.stream(), inbox, media=media, key=key, most=settings.max_body, kind=kind)
-        return _json(taken, 422 if taken.errors else 202)
-
     def taking(kind: str) -> Callable[..., Awaitable[Response]]:
         async def take(request: Request, sender: source_of) -> Response:
-            return await taken_in(request, sender, kind)
+            return await _take_in(request, run, settings, sender, kind)
 
         return take
 
@@ -120,6 +105,23 @@ def gateway_app(
 
     describe(app)
     return refusals(app, settings)
+
+
+async def _take_in(request: Request, run: GatewayRun, settings: GatewaySettings, sender: str, kind: str) -> Response:
+    """A body of prompts, trajectories or rewards."""
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media not in MEDIA_TYPES:
+        raise Refused(415, f"content-type {media or 'is missing'}: send {' or '.join(MEDIA_TYPES)}")
+    if int(request.headers.get("content-length") or 0) > settings.max_body:
+        raise Refused(413, f"a request has {settings.max_body:,} bytes at most: send several")
+
+    async def send(data: bytes) -> InboxReply:
+        return await run.send(data, sender, kind)
+
+    inbox = InboxClient(send, await run.max_bytes(), again_s=())
+    key = request.headers.get("idempotency-key")
+    taken = await submit(request.stream(), inbox, media=media, key=key, most=settings.max_body, kind=kind)
+    return _json(taken, 422 if taken.errors else 202)
 
 
 async def _looked(run: GatewayRun, group: str, sender: str) -> InboxFate | None:
