@@ -63,7 +63,7 @@ _ERRORS = {
     503: "overloaded_error",
 }
 
-EMPTY = {"type": "text", "text": "", "citations": None}
+EMPTY: dict[str, Any] = {"type": "text", "text": "", "citations": []}
 
 
 class Messages:
