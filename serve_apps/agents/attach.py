@@ -15,10 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from schemas.turns import AgentTurn, RootReason, TurnRecorded
+from schemas.turns import RootReason
 from serve_apps.engine.engine import Tokens
-from slime_events.core.state.sessions import Session
-from slime_events.core.trajectory import Fetch
 
 Message = Mapping[str, Any]
 
@@ -40,29 +38,6 @@ class Known(Protocol):
     def observed(self) -> Tokens: ...
     @property
     def generated(self) -> Tokens: ...
-
-
-@dataclass(frozen=True, slots=True)
-class KnownTurn:
-    """`Known` of an event. Its ids are fetched where they are looked at."""
-
-    event: TurnRecorded
-    agent: AgentTurn
-    fetch: Fetch
-
-    index = property(lambda self: self.event.index)
-    extends = property(lambda self: self.event.extends)
-    frame = property(lambda self: self.agent.frame)
-    messages = property(lambda self: self.agent.messages)
-    answered = property(lambda self: self.agent.answered)
-    observed = property(lambda self: self.fetch(self.event.observed))
-    generated = property(lambda self: self.fetch(self.event.tokens))
-
-
-def known_turns(session: Session, fetch: Fetch) -> list[KnownTurn]:
-    """The recorded turns of a session, oldest first."""
-    turns = (session.turns[index] for index in sorted(session.turns))
-    return [KnownTurn(turn, turn.agent, fetch) for turn in turns if turn.agent is not None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,8 @@ class Bridge:
         messages.
         """
         known = list(turns)
-        if asked.tokens is not None or asked.text is not None:
-            ids = np.array(asked.tokens, np.int32) if asked.text is None else self._rendering.ids(asked.text)
+        if asked.tokens is not None:
+            ids = np.array(asked.tokens, np.int32)
             return _by_tokens(ids, known, chain_of([{"role": "ids", "content": ids.tobytes().hex()}]))
         chain = chain_of(asked.messages, asked.tools, self._rendering.arguments(asked.template))
         found = by_messages(known, chain)

@@ -6,15 +6,14 @@ import time
 from pathlib import Path
 
 from schemas.errors import InvalidValue
-from schemas.subjects import about
 from serve_apps.gateway.settings import GatewaySettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
+from slime_events.core.run.run_end import until_over
 from slime_events.core.run.run_folder import RunFolder
 from storage.cancellation import end_all
-from storage.follow import Follower
 
 BIND_S, LOOK_S = 10.0, 0.1
 """How long the port may still be held by the process that was lost, and between two looks."""
@@ -59,11 +58,5 @@ async def _bound(settings: GatewaySettings) -> socket.socket:
 
 
 async def _end(worker: Participant) -> None:
-    """Wait for the end of the run."""
-    since = worker.incarnation.since if worker.incarnation else 1
-    over = False
-    async with Follower(worker.log, max(1, since), about(worker.log.run, "run", "run")) as follower:
-        while not (over and follower.caught_up):
-            for recorded in await follower.next(wait_s=1.0):
-                over = worker.is_over(over, recorded.envelope.event)
+    await until_over(worker)
     await asyncio.sleep(LAST_S)

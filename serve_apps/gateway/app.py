@@ -5,6 +5,7 @@
     POST /v1/runs/{run}/rewards                  rewards of samples that wait for them
     GET  /v1/runs/{run}/groups/{group}           what became of one of them
     GET  /v1/runs/{run}/groups/{group}/events    the same as it changes, as server-sent events
+    POST /v1/runs/{run}/sessions                 a rollout for an agent to make, see agent_routes.py
     GET  /healthz                                the gateway is there
 
 It holds no state that is not in the log: a gateway that was killed and started again answers as if it had not been.
@@ -22,6 +23,9 @@ from fastapi.responses import StreamingResponse
 
 from schemas.errors import SlimeEventsError
 from schemas.inbox import Fate, InboxFate, InboxReply
+from serve_apps.gateway.agent_routes import add_agent_routes
+from serve_apps.gateway.agents import AgentAccess
+from serve_apps.gateway.asyncapi import asyncapi
 from serve_apps.gateway.openapi import describe, documented
 from serve_apps.gateway.refusals import Refused, refusals
 from serve_apps.gateway.settings import GatewaySettings
@@ -53,8 +57,10 @@ class GatewayRun(Protocol):
         """The run's log. Raises StorageError."""
 
 
-def gateway_app(run: GatewayRun, sources: Sources, settings: GatewaySettings) -> FastAPI:
-    """The routes of one run's gateway."""
+def gateway_app(
+    run: GatewayRun, sources: Sources, settings: GatewaySettings, agents: AgentAccess | None = None
+) -> FastAPI:
+    """The routes of one run's gateway. agents: to the sessions of a run whose rollouts agents make."""
     app = FastAPI(title="slime-events gateway", version="1", docs_url=None, redoc_url=None)
 
     def source(request: Request, run_name: str) -> str:
@@ -69,24 +75,9 @@ def gateway_app(run: GatewayRun, sources: Sources, settings: GatewaySettings) ->
 
     source_of = Annotated[str, Depends(source)]
 
-    async def taken_in(request: Request, sender: str, kind: str) -> Response:
-        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media not in MEDIA_TYPES:
-            raise Refused(415, f"content-type {media or 'is missing'}: send {' or '.join(MEDIA_TYPES)}")
-        if int(request.headers.get("content-length") or 0) > settings.max_body:
-            raise Refused(413, f"a request has {settings.max_body:,} bytes at most: send several")
-
-        async def send(data: bytes) -> InboxReply:
-            return await run.send(data, sender, kind)
-
-        inbox = InboxClient(send, await run.max_bytes(), again_s=())
-        key = request.headers.get("idempotency-key")
-        taken = await submit(request.stream(), inbox, media=media, key=key, most=settings.max_body, kind=kind)
-        return _json(taken, 422 if taken.errors else 202)
-
     def taking(kind: str) -> Callable[..., Awaitable[Response]]:
         async def take(request: Request, sender: source_of) -> Response:
-            return await taken_in(request, sender, kind)
+            return await _taken_in(run, settings, request, sender, kind)
 
         return take
 
@@ -106,12 +97,35 @@ def gateway_app(run: GatewayRun, sources: Sources, settings: GatewaySettings) ->
         look = partial(_looked, run, group, sender)
         return StreamingResponse(_changes(first, look, settings.poll_s), media_type="text/event-stream")
 
+    if agents is not None:
+        add_agent_routes(app, agents, source, settings)
+
+    @app.get("/asyncapi.json", include_in_schema=False)
+    async def over_nats() -> Response:
+        return _json(asyncapi(run.name))
+
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:
         return _json({"run": run.name})
 
     describe(app)
     return refusals(app, settings)
+
+
+async def _taken_in(run: GatewayRun, settings: GatewaySettings, request: Request, sender: str, kind: str) -> Response:
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media not in MEDIA_TYPES:
+        raise Refused(415, f"content-type {media or 'is missing'}: send {' or '.join(MEDIA_TYPES)}")
+    if int(request.headers.get("content-length") or 0) > settings.max_body:
+        raise Refused(413, f"a request has {settings.max_body:,} bytes at most: send several")
+
+    async def send(data: bytes) -> InboxReply:
+        return await run.send(data, sender, kind)
+
+    inbox = InboxClient(send, await run.max_bytes(), again_s=())
+    key = request.headers.get("idempotency-key")
+    taken = await submit(request.stream(), inbox, media=media, key=key, most=settings.max_body, kind=kind)
+    return _json(taken, 422 if taken.errors else 202)
 
 
 async def _looked(run: GatewayRun, group: str, sender: str) -> InboxFate | None:

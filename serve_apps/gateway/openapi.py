@@ -7,12 +7,16 @@ from fastapi import FastAPI
 
 from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, InboxFate, InboxPrompt
 from schemas.outside import OutsideGroup, OutsideReward
-from serve_apps.gateway.submission import MEDIA_TYPES, Submission
+from schemas.submission import Submission
+from serve_apps.gateway.session_views import OpenedSession, SealWish, SessionView, SessionWish
+from serve_apps.gateway.submission import MEDIA_TYPES
 
-_SCHEMAS, _PARTS = msgspec.json.schema_components(
-    (InboxPrompt, Submission, InboxFate, OutsideGroup, OutsideReward), ref_template="#/components/schemas/{name}"
+_STRUCTS = (
+    *(InboxPrompt, OutsideGroup, OutsideReward, Submission, InboxFate),
+    *(SessionWish, OpenedSession, SealWish, SessionView),
 )
-_PROMPT, _SUBMISSION, _FATE, _GROUP, _REWARD = _SCHEMAS
+_SCHEMAS, _PARTS = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
+_PROMPT, _GROUP, _REWARD, _SUBMISSION, _FATE, _WISH, _OPENED, _SEAL, _SESSION = _SCHEMAS
 _ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 _REASONS = {
     401: "no token of a source",
@@ -21,6 +25,13 @@ _REASONS = {
     421: "Host is not a name of this gateway",
 }
 _BUSY = {429: "the run has prompts enough for now: see Retry-After", 503: "the run is not on: see Retry-After"}
+_SESSIONS = {
+    400: "not JSON",
+    409: "the session has ended, or the run is over",
+    413: "too large",
+    422: "a field that cannot be",
+    503: "the run is not on: see Retry-After",
+}
 
 
 def _taking(summary: str, item: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +63,27 @@ _OPERATIONS: dict[str, dict[str, Any]] = {
         "answers": {200: ("an event named after the fate for each change", _FATE)},
         "errors": _BUSY,
     },
+    "open_session": {
+        "summary": "A rollout for an agent to make, with the keys of its session",
+        "requestBody": {"required": False, "content": {MEDIA_TYPES[0]: {"schema": _WISH}}},
+        "answers": {201: ("a session, which is nobody else's", _OPENED)},
+        "errors": {**_SESSIONS, 429: "no rollout waits for an agent: see Retry-After"},
+    },
+    "session": {
+        "summary": "What the log has of a session",
+        "answers": {200: ("its turns, and those under way with their age", _SESSION)},
+        "errors": _SESSIONS,
+    },
+    "seal_session": {
+        "summary": "The end of a session, with a reward or an exit code",
+        "requestBody": {"required": True, "content": {MEDIA_TYPES[0]: {"schema": _SEAL}}},
+        "answers": {200: ("it is sealed, and what it came to is in the log", _SESSION)},
+        "errors": _SESSIONS,
+    },
 }
+
+
+_WITHOUT_422 = {name for name, told in _OPERATIONS.items() if 422 not in (*told["answers"], *told["errors"])}
 
 
 def documented(operation: str) -> dict[str, Any]:
@@ -77,7 +108,7 @@ def describe(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         document = make() | {"components": {"schemas": _PARTS, "securitySchemes": {"source": scheme}}}
         for operation in (one for path in document["paths"].values() for one in path.values()):
-            if "422" in operation["responses"] and "requestBody" not in operation:
+            if "422" in operation["responses"] and operation["operationId"] in _WITHOUT_422:
                 del operation["responses"]["422"]  # FastAPI's own: a path parameter is a text, which cannot be wrong
         return document
 

@@ -56,6 +56,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         own = {"localhost", "127.0.0.1", "::1"} if self.is_loopback else {self.host}
         return frozenset({*own, *self.hosts})
 
+    @property
+    def own_url(self) -> str:
+        """By which this machine reaches it."""
+        host = self.hosts[0] if self.hosts and not self.is_loopback else self.host
+        return f"{'https' if self.tls_cert else 'http'}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
     def flag(self, name: str) -> str:
         """How the user gives a setting: `listen`, or one that command and role both have."""
         if name == "listen":

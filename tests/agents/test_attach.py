@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.arrays import pack_tokens, unpack
-from schemas.turns import AgentTurn, RootReason, TurnRecorded, TurnRole
-from serve_apps.agents.asked import Asked, DialectName
-from serve_apps.agents.attach import Chain, by_messages, chain_of, known_turns, why_root
+from schemas.turns import RootReason
+from serve_apps.agents.attach import Chain, by_messages, chain_of, why_root
 from serve_apps.agents.bridge import Bridge, Placed
-from slime_events.core.state.sessions import Session
 from tests.agents.models import MODELS, tokenizer
 from tests.agents.sessions import TOOLS, Message, Played, Turn
 
@@ -144,27 +141,6 @@ def test_the_deepest_beginning_is_found(turns: list[tuple[list[Message], Message
     else:
         assert found[1] == max(depths)
         assert chats[found[0].index] == asked[: found[1]]
-
-
-def test_turns_of_the_log_are_gone_on_from() -> None:
-    """The turns as events of a session, their ids fetched."""
-    session = played(SYSTEM, ASKED)
-    folded = Session("train-0-000001-s0")
-    for turn in session.turns:
-        agent = AgentTurn("key", "chat", "call", turn.messages, turn.answered, turn.frame)
-        ids = {
-            "observed": pack_tokens(turn.observed),
-            "tokens": pack_tokens(turn.generated),
-            "length": len(turn.generated),
-        }
-        event = TurnRecorded(
-            sample=folded.sample, index=3, role=TurnRole.ASSISTANT, asked="key", engine="e", agent=agent, **ids
-        )
-        folded.turns[3] = event
-    asked = Asked(DialectName.CHAT, "m", (SYSTEM, ASKED, said("yes"), ASKED))
-    placed = session.bridge.place(asked, known_turns(folded, unpack))
-    assert placed.extends == 3
-    assert placed.observed.tolist() == session.ask(asked.messages).observed.tolist()
 
 
 def test_an_answer_to_no_messages_has_a_digest() -> None:

@@ -43,6 +43,8 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
         ),
         ("--supervised --loss-type sft_loss --prompt-data p --data-source-path a:B", "supervised|data_source_path"),
         ("--agents --partial-rollout", "agents|partial_rollout"),
+        ("--agents --agent-command true", "agent_command|gateway"),
+        ("--gateway --agent-command true", "agent_command|agents"),
         ("--agents --rollout-function-path a.b", "agents|rollout_function_path"),
         ("--agents --custom-generate-function-path a.b", "agents|custom_generate_function_path"),
         ("--agents --rollout-sample-hook-path a.b", "agents|rollout_sample_hook_path"),

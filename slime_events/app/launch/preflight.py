@@ -18,6 +18,7 @@ import fsspec
 from msgspec.structs import replace
 
 from schemas.errors import ConfigError, DataError, InvalidValue, PlugPointError, SlimeEventsError
+from serve_apps.agent_command.actor import check_agent_command
 from serve_apps.gateway.settings import GatewaySettings
 from slime_events.app.launch.gpu_facts import machines
 from slime_events.app.launch.gpu_preflight import Needs, check_listed, device_for
@@ -58,6 +59,8 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
         _check_servers(settings)
     if settings.gateway.listens:
         _check_gateway(settings)
+    if settings.agents.agent_command:
+        check_agent_command(settings.agents)
     if settings.data.archive_prompts is not None:
         _try("--archive-prompts", _check_archive, settings)
     return _on_devices(settings)

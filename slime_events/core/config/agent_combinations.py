@@ -8,6 +8,8 @@ from slime_events.core.config.settings import TrainSettings
 def made_by_agents(settings: TrainSettings) -> Iterator[str]:
     """See `impossible`."""
     rollout, debug = settings.rollout, settings.debug
+    if settings.agents.agent_command and not (rollout.agents and settings.gateway.listens):
+        yield "agent_command needs agents and gateway: its programs make rollouts through the run's own gateway."
     if not rollout.agents:
         return
     made = {

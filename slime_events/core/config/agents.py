@@ -22,6 +22,15 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
     agent_idle_seconds: Annotated[
         float, doc("seconds without a turn before a session is sealed with what it has", above=0)
     ] = 300.0
+    agent_command: Annotated[
+        str | None,
+        doc(
+            "program that makes a rollout: started for each that waits for an agent, with a session's URL and key in "
+            "its environment and the task as JSON on its input; without a shell"
+        ),
+    ] = None
+    agent_concurrency: Annotated[int, doc("programs of agent-command at once", above=0)] = 8
+    agent_timeout: Annotated[float, doc("seconds that a program of agent-command may take", above=0)] = 600.0
     agent_tokens_in_flight: Annotated[
         int, doc("prompt and response tokens of the turns under way; more are asked to come again", above=0)
     ] = 4_000_000

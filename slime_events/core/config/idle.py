@@ -59,6 +59,8 @@ def _of_the_run(settings: TrainSettings) -> Iterator[_Rule]:
     yield "data", "loss_mask_type", data.supervised, "it is of supervised training"
     limits = "agent_credit agent_turn_seconds agent_session_seconds agent_idle_seconds agent_tokens_in_flight"
     yield "agents", limits, rollout.agents, "agents is not set"
+    command = settings.agents.agent_command
+    yield "agents", "agent_concurrency agent_timeout", command, "agent_command is not set"
     own = settings.evaluation.own_function
     yield "rollout", "custom_eval_rollout_log_function_path", not own, "your own function evaluates, and may log itself"
     yield "metrics", _WANDB, metrics.use_wandb, "use_wandb is not set"
