@@ -77,7 +77,7 @@ def gateway_app(
 
     def taking(kind: str) -> Callable[..., Awaitable[Response]]:
         async def take(request: Request, sender: source_of) -> Response:
-            return await _taken_in(run, settings, request, sender, kind)
+            return await _take_in(request, run, settings, sender, kind)
 
         return take
 
@@ -112,7 +112,8 @@ def gateway_app(
     return refusals(app, settings)
 
 
-async def _taken_in(run: GatewayRun, settings: GatewaySettings, request: Request, sender: str, kind: str) -> Response:
+async def _take_in(request: Request, run: GatewayRun, settings: GatewaySettings, sender: str, kind: str) -> Response:
+    """A body of prompts, trajectories or rewards."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media not in MEDIA_TYPES:
         raise Refused(415, f"content-type {media or 'is missing'}: send {' or '.join(MEDIA_TYPES)}")

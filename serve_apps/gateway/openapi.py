@@ -12,11 +12,11 @@ from serve_apps.gateway.session_views import OpenedSession, SealWish, SessionVie
 from serve_apps.gateway.submission import MEDIA_TYPES
 
 _STRUCTS = (
-    *(InboxPrompt, OutsideGroup, OutsideReward, Submission, InboxFate),
+    *(InboxPrompt, Submission, InboxFate, OutsideGroup, OutsideReward),
     *(SessionWish, OpenedSession, SealWish, SessionView),
 )
 _SCHEMAS, _PARTS = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
-_PROMPT, _GROUP, _REWARD, _SUBMISSION, _FATE, _WISH, _OPENED, _SEAL, _SESSION = _SCHEMAS
+_PROMPT, _SUBMISSION, _FATE, _GROUP, _REWARD, _WISH, _OPENED, _SEAL, _SESSION = _SCHEMAS
 _ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 _REASONS = {
     401: "no token of a source",
@@ -83,9 +83,6 @@ _OPERATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-_WITHOUT_422 = {name for name, told in _OPERATIONS.items() if 422 not in (*told["answers"], *told["errors"])}
-
-
 def documented(operation: str) -> dict[str, Any]:
     """Arguments of a route: its name, and what its document says."""
     told = _OPERATIONS[operation]
@@ -108,7 +105,7 @@ def describe(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         document = make() | {"components": {"schemas": _PARTS, "securitySchemes": {"source": scheme}}}
         for operation in (one for path in document["paths"].values() for one in path.values()):
-            if "422" in operation["responses"] and operation["operationId"] in _WITHOUT_422:
+            if "422" in operation["responses"] and "requestBody" not in operation:
                 del operation["responses"]["422"]  # FastAPI's own: a path parameter is a text, which cannot be wrong
         return document
 

@@ -18,10 +18,8 @@ from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import RootReason, TurnRecorded
 from slime_events.core.state.run import RunPhase
 from slime_events.core.state.sessions import Limits
-from tests.agents.stage import Stage, openai_of, seal, state
+from tests.agents.stage import ASKED, Stage, openai_of, seal, state
 from tests.scripted_engine import Script
-
-ASKED: list[Any] = [{"role": "user", "content": "2+3="}]
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from slime_events.plugins.rewards import (
     reasoning_gym,
 )
 from slime_events.plugins.rewards.ifbench import grader as ifbench
+from slime_events.plugins.rewards.no_eval import without_eval
 from slime_events.plugins.rewards.reward_model import by_class
 from slime_events.plugins.rewards.unboxed import RULES, unboxed
 from slime_events.plugins.sample import Sample
@@ -61,6 +62,9 @@ HEAVY_IMPORTS: Mapping[str, tuple[str, ...]] = {
     "reasoning_gym": ("reasoning_gym",),
 }
 """What a worker imports before it takes its first sample, so that no sample's time limit pays for it."""
+
+GUARDS: Mapping[str, Callable[[], None]] = {"reasoning_gym": without_eval}
+"""What is done to a grader's package before it sees a sample, once for each process."""
 
 SOURCES: Mapping[str, tuple[Callable[..., Any], ...]] = {"ifbench": ifbench.SOURCES}
 """Functions whose files are part of a grader, beside its own."""
@@ -161,6 +165,8 @@ def built_in(rm_type: str | None, key: str | None = None) -> Grader:
     grade = GRADERS[base]
 
     def function(_: Any, sample: Sample) -> Any:
+        if base in GUARDS:
+            GUARDS[base]()
         if base not in LABELS_AS_GIVEN and isinstance(sample.label, int | float):
             sample = dataclasses.replace(sample, label=str(sample.label))
         return grade(response_for(name, sample.response), sample)
