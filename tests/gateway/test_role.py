@@ -60,9 +60,7 @@ def test_it_comes_back_on_its_port(tmp_path: Path, clusters: list[LocalCluster])
             made = {"key": "made", "prompt": "1+1", "samples": [{"text": "2", "reward": 1.0}] * SAMPLES}
             answers.append(await client.post(f"/v1/runs/{RUN}/trajectories", json=made))
             name = answers[-1].json()["groups"][0]["group"]
-            await view.until(
-                lambda progress: name not in progress.state.groups or progress.state.groups[name].rewards != ()
-            )
+            await decided(client, name)
         os.kill(os.getpid(), signal.SIGTERM)
 
     with cheap_parts(Parts()):
@@ -92,6 +90,13 @@ async def ask_as_documented(run: Path, document: dict[str, Any]) -> None:
         wanted = document["components"]["messages"][f"{name}-reply"]["payload"]
         jsonschema.validate(json.loads(reply.data), wanted | {"components": document["components"]})
     await nc.close()
+
+
+async def decided(client: httpx.AsyncClient, group: str) -> None:
+    """Until the run has a verdict on the group."""
+    async with asyncio.timeout(ANSWER_S):
+        while (await client.get(f"/v1/runs/{RUN}/groups/{group}")).json()["fate"] == "waiting":
+            await asyncio.sleep(0.05)
 
 
 async def sent(client: httpx.AsyncClient) -> httpx.Response:
