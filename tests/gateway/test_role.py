@@ -94,9 +94,10 @@ async def ask_as_documented(run: Path, document: dict[str, Any]) -> None:
 
 async def decided(client: httpx.AsyncClient, group: str) -> None:
     """Until the run has a verdict on the group."""
-    async with asyncio.timeout(ANSWER_S):
-        while (await client.get(f"/v1/runs/{RUN}/groups/{group}")).json()["fate"] == "waiting":
-            await asyncio.sleep(0.05)
+    async with asyncio.timeout(ANSWER_S), client.stream("GET", f"/v1/runs/{RUN}/groups/{group}/events") as told:
+        async for line in told.aiter_lines():
+            if line in ("event: accepted", "event: trained"):
+                return
 
 
 async def sent(client: httpx.AsyncClient) -> httpx.Response:
