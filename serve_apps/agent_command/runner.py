@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from serve_apps.agent_command.outcome import Outcome, outcome_of
+from serve_apps.agent_command.outcome import NO_REWARD, Outcome, outcome_of
 from serve_apps.agent_command.program import run_program
 from serve_apps.agent_command.sessions import SessionClient
 
@@ -71,7 +71,10 @@ class Runner:
             failed = False
             if await self._client.takes_turns(name, control):
                 outcome = await self._make(session, folder)
-                await self._client.seal(name, control, outcome.body)
+                if why := await self._client.seal(name, control, outcome.body):
+                    log.warning("session %s: its reward is refused: %s", name, why)
+                    outcome = Outcome(NO_REWARD, metadata={"error": f"the reward is refused: {why}"})
+                    await self._client.seal(name, control, outcome.body)
                 failed = outcome.exit_code != 0
             shutil.rmtree(folder, ignore_errors=True)
             self._forget_logs()
