@@ -99,9 +99,9 @@ def keeping_server(run_folder: Path) -> Iterator[None]:
             runner.run(reader.__aexit__(None, None, None))
 
 
-async def own_server(run_folder: Path, run: str) -> NatsServer:
+async def own_server(run_folder: Path, run: str, *, agents: bool = False) -> NatsServer:
     """The run's server, for its launcher: the live one in its folder, or a new one. It admits nobody without
-    credentials; one that does, since older code started it, is started again.
+    credentials; one that does, since older code started it, is started again. agents: see `guard`.
 
     A server that readers have started is the run's own from here on: they do not stop it. Raises as `NatsServer.start`.
     """
@@ -110,7 +110,7 @@ async def own_server(run_folder: Path, run: str) -> NatsServer:
     end = time.monotonic() + LAUNCH_S
     async with _reader(folder, LAUNCH_S):
         while True:
-            server, is_new = NatsServer.adopt(folder), guard(folder, run)
+            server, is_new = NatsServer.adopt(folder), guard(folder, run, agents=agents)
             if server is not None:
                 if not is_new:
                     return server

@@ -3,6 +3,7 @@
     POST /v1/runs/{run}/prompts                  prompts in: JSON, a list of it, or NDJSON
     GET  /v1/runs/{run}/groups/{group}           what became of one of them
     GET  /v1/runs/{run}/groups/{group}/events    the same as it changes, as server-sent events
+    POST /v1/runs/{run}/sessions                 a rollout for an agent to make, see agent_routes.py
     GET  /healthz                                the gateway is there
 
 It holds no state that is not in the log: a gateway that was killed and started again answers as if it had not been.
@@ -20,6 +21,8 @@ from fastapi.responses import StreamingResponse
 
 from schemas.errors import SlimeEventsError
 from schemas.inbox import Fate, InboxFate, InboxReply
+from serve_apps.gateway.agent_routes import add_agent_routes
+from serve_apps.gateway.agents import AgentAccess
 from serve_apps.gateway.openapi import describe, documented
 from serve_apps.gateway.refusals import Refused, refusals
 from serve_apps.gateway.settings import GatewaySettings
@@ -49,8 +52,10 @@ class GatewayRun(Protocol):
         """The run's log. Raises StorageError."""
 
 
-def gateway_app(run: GatewayRun, sources: Sources, settings: GatewaySettings) -> FastAPI:
-    """The routes of one run's gateway."""
+def gateway_app(
+    run: GatewayRun, sources: Sources, settings: GatewaySettings, agents: AgentAccess | None = None
+) -> FastAPI:
+    """The routes of one run's gateway. agents: to the sessions of a run whose rollouts agents make."""
     app = FastAPI(title="slime-events gateway", version="1", docs_url=None, redoc_url=None)
 
     def source(request: Request, run_name: str) -> str:
@@ -93,6 +98,9 @@ def gateway_app(run: GatewayRun, sources: Sources, settings: GatewaySettings) ->
 
         look = partial(_looked, run, group, sender)
         return StreamingResponse(_changes(first, look, settings.poll_s), media_type="text/event-stream")
+
+    if agents is not None:
+        add_agent_routes(app, agents, source, settings)
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:

@@ -16,7 +16,7 @@ from slime_events.loop.prompts.offered import offer
 from slime_events.loop.prompts.outside import ROOM, NobodyListens, ask_inbox
 from storage.jetstream.address import NatsAddress, refusal_of
 from storage.jetstream.log import JetStreamLog
-from storage.log import Readable
+from storage.log import EventLog, Readable
 from storage.nats.accounts import Access
 from storage.open_log import live_address, open_run_log
 
@@ -79,6 +79,14 @@ class LiveRun:
             return
         assert self._log is not None
         yield self._log
+
+    async def events(self) -> EventLog:
+        """The run's log while it is on, to append to; another object where it had to be opened anew. Raises
+        LogUnavailable.
+        """
+        await self._connected()
+        assert self._log is not None
+        return self._log
 
     async def _connected(self) -> Any:
         async with self._opening:

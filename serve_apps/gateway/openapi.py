@@ -6,12 +6,14 @@ import msgspec
 from fastapi import FastAPI
 
 from schemas.inbox import InboxFate, InboxPrompt
+from serve_apps.gateway.session_views import OpenedSession, SealWish, SessionView, SessionWish
 from serve_apps.gateway.submission import MEDIA_TYPES, Submission
 
 _SCHEMAS, _PARTS = msgspec.json.schema_components(
-    (InboxPrompt, Submission, InboxFate), ref_template="#/components/schemas/{name}"
+    (InboxPrompt, Submission, InboxFate, SessionWish, OpenedSession, SealWish, SessionView),
+    ref_template="#/components/schemas/{name}",
 )
-_PROMPT, _SUBMISSION, _FATE = _SCHEMAS
+_PROMPT, _SUBMISSION, _FATE, _WISH, _OPENED, _SEAL, _SESSION = _SCHEMAS
 _ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 _REASONS = {
     401: "no token of a source",
@@ -20,6 +22,13 @@ _REASONS = {
     421: "Host is not a name of this gateway",
 }
 _BUSY = {429: "the run has prompts enough for now: see Retry-After", 503: "the run is not on: see Retry-After"}
+_SESSIONS = {
+    400: "not JSON",
+    409: "the session has ended, or the run is over",
+    413: "too large",
+    422: "a field that cannot be",
+    503: "the run is not on: see Retry-After",
+}
 _OPERATIONS: dict[str, dict[str, Any]] = {
     "submit": {
         "summary": "Prompts in. Each stands alone, and one that was taken is on disk",
@@ -46,7 +55,27 @@ _OPERATIONS: dict[str, dict[str, Any]] = {
         "answers": {200: ("an event named after the fate for each change", _FATE)},
         "errors": _BUSY,
     },
+    "open_session": {
+        "summary": "A rollout for an agent to make, with the keys of its session",
+        "requestBody": {"required": False, "content": {MEDIA_TYPES[0]: {"schema": _WISH}}},
+        "answers": {201: ("a session, which is nobody else's", _OPENED)},
+        "errors": {**_SESSIONS, 429: "no rollout waits for an agent: see Retry-After"},
+    },
+    "session": {
+        "summary": "What the log has of a session",
+        "answers": {200: ("its turns, and those under way with their age", _SESSION)},
+        "errors": _SESSIONS,
+    },
+    "seal_session": {
+        "summary": "The end of a session, with a reward or an exit code",
+        "requestBody": {"required": True, "content": {MEDIA_TYPES[0]: {"schema": _SEAL}}},
+        "answers": {200: ("it is sealed, and what it came to is in the log", _SESSION)},
+        "errors": _SESSIONS,
+    },
 }
+
+
+_WITHOUT_422 = {name for name, told in _OPERATIONS.items() if 422 not in (*told["answers"], *told["errors"])}
 
 
 def documented(operation: str) -> dict[str, Any]:
@@ -71,7 +100,7 @@ def describe(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         document = make() | {"components": {"schemas": _PARTS, "securitySchemes": {"source": scheme}}}
         for operation in (one for path in document["paths"].values() for one in path.values()):
-            if "422" in operation["responses"] and operation["operationId"] != "submit":
+            if "422" in operation["responses"] and operation["operationId"] in _WITHOUT_422:
                 del operation["responses"]["422"]  # FastAPI's own: a path parameter is a text, which cannot be wrong
         return document
 

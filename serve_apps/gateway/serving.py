@@ -1,17 +1,28 @@
 """`GatewayServer`: a run's gateway behind a socket, for the command and for the role."""
 
+from __future__ import annotations
+
 import contextlib
 import socket
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import uvicorn
 
 from schemas.errors import InvalidValue
+from schemas.subjects import about
+from serve_apps.agents.keys import session_keys
+from serve_apps.gateway.agents import AgentAccess, AgentDesk
 from serve_apps.gateway.app import gateway_app
 from serve_apps.gateway.live_run import LiveRun
 from serve_apps.gateway.settings import GatewaySettings
-from serve_apps.gateway.sources import Sources
+from serve_apps.gateway.sources import FOLDER, Sources
 from slime_events.core.run.run_folder import RunFolder
+from slime_events.core.run.run_settings import settings_in_force
+from storage.log import Readable
+
+if TYPE_CHECKING:
+    from serve_apps.agents.setup import AgentSetup
 
 STOP_S = 3
 """Seconds for requests under way when it ends; who follows a group is cut off then."""
@@ -42,9 +53,10 @@ class GatewayServer:
 
     async def serve(self, listening: socket.socket) -> None:
         """Answer until `stop`, or a signal."""
-        async with LiveRun(self._folder) as live:
+        async with LiveRun(self._folder) as live, AgentDesk(live.events, self._agent_setup) as desk:
+            agents = AgentAccess(desk, session_keys(self._folder.path / FOLDER))
             config = uvicorn.Config(
-                gateway_app(live, Sources(self._folder.path), self._settings),
+                gateway_app(live, Sources(self._folder.path), self._settings, agents),
                 log_level="warning",
                 log_config=None,
                 server_header=False,
@@ -55,6 +67,14 @@ class GatewayServer:
             self._server = (uvicorn.Server if self._handles_signals else _Quiet)(config)
             self._server.should_exit = self._stop_asked
             await self._server.serve([listening])
+
+    async def _agent_setup(self, log: Readable) -> AgentSetup:
+        """Of the run as it is on now."""
+        from serve_apps.agents.setup import agent_setup  # the model's tokenizer: most gateways need none
+
+        events = [one.envelope.event async for one in log.read(1, about(log.run, "run", "run"))]
+        settings = settings_in_force(events)
+        return await agent_setup(settings, settings.run.blob_url or str(self._folder.blobs))
 
     def stop(self) -> None:
         """Requests under way are answered, `STOP_S` at most."""

@@ -16,7 +16,7 @@ from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested, Sampl
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import AgentTurn, TurnBegun, TurnRecorded, TurnRole
 from slime_events.core.state.session_board import SessionBoard, read_board
-from slime_events.core.state.sessions import Session, read_session, seal_due
+from slime_events.core.state.sessions import Limits, Session, read_session, seal_due
 from storage.log import Append, Recorded
 from storage.memory_log import MemoryLog
 
@@ -119,6 +119,7 @@ def test_another_attempt_begins_anew_but_for_the_numbers_of_its_turns() -> None:
         ([], 5, True, None),
         ([], 11, True, SealReason.IDLE),
         ([begun(0)], 11, True, None),
+        ([begun(0)], 22, True, SealReason.IDLE),
         ([begun(0)], 31, True, SealReason.TIME),
         ([], 1, False, SealReason.OVER),
         ([turn(0, None, "a")], 10.5, True, None),
@@ -128,7 +129,7 @@ def test_another_attempt_begins_anew_but_for_the_numbers_of_its_turns() -> None:
 def test_when_a_session_is_sealed(events: list[Event], seconds: float, wanted: bool, due: SealReason | None) -> None:
     session = folded([requested(), opened(), *events])
     now = session.opened_at + int(seconds * S)
-    assert seal_due(session, now, session_s=30, idle_s=10, wanted=wanted) is due
+    assert seal_due(session, now, Limits(20, 30, 10), wanted=wanted) is due
 
 
 @given(st.lists(st.tuples(st.integers(-1, 9), st.integers(0, 2)), max_size=12))

@@ -337,6 +337,7 @@ for producers, one for a gateway, one for viewers. With --out it makes their pas
     option(parser, "--run NAME", "the run that producers and viewers may use [any]", default="*", dest="name")
     option(parser, "--out DIR", "a new folder for accounts.conf and a file of credentials for each", Path)
     option(parser, "--nats-url URL", "the server's address, to be noted in those files")
+    switch(parser, "--agents", "gateways may make sessions of agents, of runs with --agents")
 
 
 def _doctor(parser: CommandParser) -> None:

@@ -23,10 +23,18 @@ AGAIN_S = 5.0
 
 
 class LogServer:
-    """place: a server that is not ours; None for one of our own. note: says what happens to it."""
+    """place: a server that is not ours; None for one of our own. note: says what happens to it. agents: see `guard`."""
 
-    def __init__(self, folder: RunFolder, run: str, place: NatsPlace | None, note: Callable[[str], None]) -> None:
-        self._folder, self._run, self._place, self._note = folder, run, place, note
+    def __init__(
+        self,
+        folder: RunFolder,
+        run: str,
+        place: NatsPlace | None,
+        note: Callable[[str], None],
+        *,
+        agents: bool = False,
+    ) -> None:
+        self._folder, self._run, self._place, self._note, self._agents = folder, run, place, note, agents
         self._server: NatsServer | None = None
         self._starting = asyncio.Lock()
 
@@ -45,7 +53,7 @@ class LogServer:
             record_place(self._folder.path, self._place)
             yield address
             return
-        self._server = await own_server(self._folder.path, self._run)
+        self._server = await own_server(self._folder.path, self._run, agents=self._agents)
         keeping = asyncio.create_task(self._keep(), name="keep-nats")
         try:
             yield self._server.address(Access.ROLES)
@@ -81,7 +89,7 @@ class LogServer:
             if self._server is None or self._server.alive:
                 return
             self._note(f"the NATS server {self._server.pid} of this run has died: starting it again")
-            self._server = await own_server(self._folder.path, self._run)
+            self._server = await own_server(self._folder.path, self._run, agents=self._agents)
             self._note(f"NATS is back at {self._server.url}; everything acked is there")
 
     async def _keep(self) -> None:

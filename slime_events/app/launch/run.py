@@ -79,7 +79,9 @@ class Launch:
         self._settings, self._view, self._resumes = on_device(settings, settings.engine.device), view, resumes
         self._branched = resumes.started.branched if resumes else branched
         self._folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
-        self._server = LogServer(self._folder, settings.run.run, nats_place(settings.run), view.note)
+        self._server = LogServer(
+            self._folder, settings.run.run, nats_place(settings.run), view.note, agents=settings.rollout.agents
+        )
         self._progress = Progress(settings.run.run)
         self._roles: Roles | None = None
         self._begun = time.perf_counter()

@@ -22,12 +22,14 @@ FOLDED: tuple[type[Event], ...] = (
 @dataclass(slots=True)
 class SessionBoard:
     """wanted: requests that no session was opened for, oldest first, by sample. open: the sessions that are not sealed,
-    by sample. given: what was opened, by source and its key. undecided: groups that agents make. published: the newest
-    weights. over: whether the run has ended. position: up to where the log is folded in.
+    by sample; opened_at: when each was, ns of Unix time. given: what was opened, by source and its key. undecided:
+    groups that agents make. published: the newest weights. over: whether the run has ended. position: up to where the
+    log is folded in.
     """
 
     wanted: dict[str, RolloutRequested] = field(default_factory=dict)
     open: dict[str, SessionOpened] = field(default_factory=dict)
+    opened_at: dict[str, int] = field(default_factory=dict)
     given: dict[tuple[str, str], SessionOpened] = field(default_factory=dict)
     undecided: set[str] = field(default_factory=set)
     published: int = -1
@@ -45,10 +47,11 @@ class SessionBoard:
             case SessionOpened():
                 if event.sample in self.wanted:
                     del self.wanted[event.sample]
-                    self.open[event.sample] = event
+                    self.open[event.sample], self.opened_at[event.sample] = event, recorded.envelope.at
                 self.given[(event.sender, event.key)] = event
             case SessionSealed():
                 self.open.pop(event.sample, None)
+                self.opened_at.pop(event.sample, None)
             case GroupAccepted() | GroupRejected():
                 self.undecided.discard(event.group)
                 for sample in [sample for sample in self.wanted if group_of(sample) == event.group]:

@@ -42,8 +42,8 @@ class Session:
     """The session of a sample's newest attempt. Before it is opened, `opened` is None.
 
     position: of the newest event folded in, the fence of the next. opened_at, moved_at: ns of Unix time, the second of
-    the newest event of it. turns: recorded, by index, without their request bodies. next_index: of the next turn; it
-    goes on over the attempts. ended: the log has what its rollout came to.
+    the newest event of it. turns: recorded, by index, without their request bodies. begun_at: of each turn. next_index:
+    of the next turn; it goes on over the attempts. ended: the log has what its rollout came to.
     """
 
     sample: str
@@ -54,6 +54,7 @@ class Session:
     moved_at: int = 0
     turns: dict[int, TurnRecorded] = field(default_factory=dict)
     open: dict[int, OpenTurn] = field(default_factory=dict)
+    begun_at: dict[int, int] = field(default_factory=dict)
     sealed: SessionSealed | None = None
     ended: RolloutCompleted | RolloutFailed | None = None
     next_index: int = 0
@@ -91,6 +92,7 @@ class Session:
                 self.opened, self.opened_at = event, at
             case TurnBegun():
                 self.open[event.index] = OpenTurn(event.index, event.asked, at)
+                self.begun_at[event.index] = at
                 self._by_key.setdefault(event.asked, []).append(event.index)
                 self.next_index = max(self.next_index, event.index + 1)
             case TurnRecorded():
@@ -105,7 +107,15 @@ class Session:
 
     def _begin(self, event: RolloutRequested) -> None:
         self.request, self.opened, self.sealed, self.ended = event, None, None, None
-        for known in (self.turns, self.open, self._by_key, self._by_answer, self._by_messages, self._by_question):
+        for known in (
+            self.turns,
+            self.open,
+            self.begun_at,
+            self._by_key,
+            self._by_answer,
+            self._by_messages,
+            self._by_question,
+        ):
             known.clear()
         self._extended.clear()
 
@@ -166,15 +176,24 @@ def _question(turn: TurnRecorded) -> _Question:
     return turn.extends, turn.agent.messages[-1] if turn.agent.messages else "", turn.agent.frame
 
 
-def seal_due(session: Session, now: int, *, session_s: float, idle_s: float, wanted: bool) -> SealReason | None:
+class Limits(NamedTuple):
+    """Seconds that a turn and a session may take, and that may pass without a turn."""
+
+    turn_s: float
+    session_s: float
+    idle_s: float
+
+
+def seal_due(session: Session, now: int, limits: Limits, *, wanted: bool) -> SealReason | None:
     """Why a session that takes turns has to be sealed now; None where it has not. A turn under way keeps it from
-    being idle. now: ns of Unix time. wanted: its group is still open.
+    being idle, for as long as a turn may take. now: ns of Unix time. wanted: its group is still open.
     """
     if not wanted:
         return SealReason.OVER
-    if now - session.opened_at >= session_s * 1e9:
+    if now - session.opened_at >= limits.session_s * 1e9:
         return SealReason.TIME
-    if not session.open and now - session.moved_at >= idle_s * 1e9:
+    under_way = any(now - turn.at < limits.turn_s * 1e9 for turn in session.open.values())
+    if not under_way and now - session.moved_at >= limits.idle_s * 1e9:
         return SealReason.IDLE
     return None
 
