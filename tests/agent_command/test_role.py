@@ -31,9 +31,9 @@ RUN, GROUPS, SAMPLES = "made", 2, 2
 EXAMPLES = ROOT / "examples"
 
 
-def launch(tmp_path: Path, command: str, *actions: object, samples: int = SAMPLES) -> Path:
-    """A run of one step whose rollouts the command makes; its folder."""
-    rollout = {"num_rollout": 1, "rollout_batch_size": GROUPS, "n_samples_per_prompt": samples, "agents": True}
+def launch(tmp_path: Path, command: str, *actions: object, **more: dict[str, object]) -> Path:
+    """A run of one step whose rollouts the command makes; its folder. more: settings of other components."""
+    rollout = {"num_rollout": 1, "rollout_batch_size": GROUPS, "n_samples_per_prompt": SAMPLES, "agents": True}
     with cheap_parts(Parts(script=Script(chunk=8, vocabulary=128, eos=258, stop_chance=0.1))):
         settings = tiny(
             tmp_path,
@@ -41,6 +41,7 @@ def launch(tmp_path: Path, command: str, *actions: object, samples: int = SAMPLE
             rollout=rollout | {"rollout_max_response_len": 16},
             gateway={"gateway": f"127.0.0.1:{free_port()}"},
             agents={"agent_command": command, "agent_concurrency": 2},
+            **more,
         )
         asyncio.run(run_with(settings, *actions, view=Watching()))  # type: ignore[arg-type]
     return tmp_path / "runs" / RUN
