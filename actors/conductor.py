@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from actors.offered_prompts import OfferedPrompts
+from actors.offered_rollouts import OfferedRollouts, is_offered
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.step_samples import StepSamples
 from schemas.archives import ArchiveSealed
@@ -31,7 +32,7 @@ from slime_events.core.state.run import FOLD, RunPhase, RunState, state_digest
 from slime_events.core.state.snapshot import Snapshot
 from slime_events.core.state.state_fold import StateFold
 from slime_events.loop.conductor.cycle import Policy, recovery_events, run_cycle
-from slime_events.loop.conductor.decide import Stall, is_broken, is_complete, lacks_prompts, waits_for
+from slime_events.loop.conductor.decide import Stall, is_broken, is_complete, waits_for
 from slime_events.loop.conductor.draw import reused_rollouts_due
 from slime_events.loop.conductor.prompts import PromptFeed
 from storage.follow import Follower
@@ -57,12 +58,13 @@ prepared and stored.
 
 class Readers(NamedTuple):
     """What reads whole events for the conductor. recorded: rollouts that are reused. finishing: those of a step, for
-    the user's functions that see them. offered: prompts that came while nobody conducted.
+    the user's functions that see them. offered: prompts that came while nobody conducted. made: rollouts of producers.
     """
 
     recorded: RecordedRolloutReader
     finishing: StepSamples | None = None
     offered: OfferedPrompts | None = None
+    made: OfferedRollouts | None = None
 
 
 class Conductor:
@@ -175,7 +177,10 @@ class Conductor:
         if readers.finishing is not None:
             events = await readers.finishing.finish(events, state)
         self._appended = await self._append(events)
-        self._appended = await self._append(await readers.recorded.answers(reused_rollouts_due(state)))
+        due = reused_rollouts_due(state)
+        self._appended = await self._append(await readers.recorded.answers(one for one in due if not is_offered(one)))
+        if readers.made is not None:
+            self._appended = await self._append(await readers.made.answers(due))
         if readers.offered is not None:
             self._appended = await self._append(await readers.offered.answers(state))
 
@@ -196,7 +201,7 @@ class Conductor:
         if reason := is_broken(self.state, self._policy.plan):
             newest = await self._newest_rejections(self.state.broken_in_a_row)
             return f"{reason}; most often: {Rejections(Counter(map(reason_of, newest))).commonest()}"
-        excused = self._feed.waits_for_producers and lacks_prompts(self.state, self._policy.plan)
+        excused = self._policy.outsiders.are_waited_for(self.state, self._policy.plan)
         idle = self._stall.seconds(self.state.moved, time.monotonic(), excused=excused)
         if idle is None:
             return None

@@ -1,14 +1,16 @@
 """`Inbox`: takes prompts from outside producers and answers each message; and says what became of them.
 
 JSON on `slime.<run>.inbox.prompts`, one prompt or a list; the reply names the groups, or every invalid field. A
-message is accepted whole or not at all. The sender's key makes it idempotent: a repeated key is the same group.
-Keys on `slime.<run>.inbox.groups` are answered with the fate of their groups. On `slime.<run>.inbox.gateway` only a
-gateway may send: a header says in whose name (storage/nats/accounts.py).
+message is accepted whole or not at all. So are finished groups on `.trajectories` and rewards on `.rewards`. The
+sender's key makes it idempotent: a repeated key is the same group. Keys on `slime.<run>.inbox.groups` are answered with
+the fate of their groups. On `slime.<run>.inbox.gateway` only a gateway may send: headers say in whose name, and what
+(storage/nats/accounts.py).
 """
 
 import logging
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Protocol, Self
 
 import msgspec
 import nats
@@ -16,34 +18,48 @@ import nats.errors
 
 from actors.conductor import Offload
 from schemas.errors import EventTooLarge, SlimeEventsError, UnwritableEvent
-from schemas.inbox import SENDER, FieldError, InboxFates, InboxQuestion, InboxReply
-from schemas.prompts import PromptSubmitted
-from schemas.subjects import inbox
+from schemas.event import Event
+from schemas.inbox import KIND, PROMPTS, SENDER, FieldError, InboxFates, InboxQuestion, InboxReply
+from schemas.rewards import RewardAssigned
+from schemas.subjects import about, inbox
 from slime_events.analysis.model.fates import fates_of
 from slime_events.core.run.participant import Participant
-from slime_events.loop.conductor.prompts import PromptFeed
-from slime_events.loop.prompts.inbox_message import WHOLE, field_error, read_message
-from slime_events.loop.prompts.prompt import Problem
+from slime_events.loop.prompts.inbox_message import WHOLE, WrongField, field_error, read_message
 from storage.jetstream.address import NatsAddress
-from storage.log import Append, check_size, once
+from storage.log import MAX_BATCH, Append, Fence, check_size, once
 
 log = logging.getLogger(__name__)
 
 
+class Door(Protocol):
+    """What is taken in of one kind. item: as a producer sends it. adds: they wait until it is their turn."""
+
+    @property
+    def item(self) -> type[msgspec.Struct]: ...
+
+    @property
+    def adds(self) -> bool: ...
+
+    async def events(self, item: Any, sender: str) -> tuple[str, list[Event]]:
+        """What the reply calls it, and the events that it comes to, appended all or none. Raises WrongField,
+        LogUnavailable.
+        """
+
+
 class Inbox:
-    """A subscription on the run's inbox, as a context manager. offload: where long prompts' arrays go. room: how many
-    more prompts the run takes now; None: any number.
+    """A subscription on the run's inbox, as a context manager. doors: by what they take. offload: where long arrays go.
+    room: how many more prompts the run takes now; None: any number.
     """
 
     def __init__(
         self,
         worker: Participant,
-        feed: PromptFeed,
+        doors: Mapping[str, Door],
         server: NatsAddress,
         offload: Offload | None = None,
         room: Callable[[], int] | None = None,
     ) -> None:
-        self._worker, self._feed, self._server, self._offload = worker, feed, server, offload
+        self._worker, self._doors, self._server, self._offload = worker, doors, server, offload
         self._room = room
         self._client: Any = None
 
@@ -51,7 +67,8 @@ class Inbox:
         self._client = await nats.connect(
             **self._server.options(), max_reconnect_attempts=-1, reconnect_time_wait=0.1, name="slime-events-inbox"
         )
-        await self._client.subscribe(inbox(self._worker.log.run), cb=self._receive)
+        for kind in self._doors:
+            await self._client.subscribe(inbox(self._worker.log.run, kind), cb=partial(self._receive, kind=kind))
         await self._client.subscribe(inbox(self._worker.log.run, "gateway"), cb=self._receive_for)
         await self._client.subscribe(inbox(self._worker.log.run, "groups"), cb=self._tell)
         return self
@@ -64,11 +81,12 @@ class Inbox:
 
     async def _receive_for(self, message: Any) -> None:
         """For whom a gateway names. Only these come from a gateway: another sender's header is no proof."""
-        await self._receive(message, (message.headers or {}).get(SENDER, ""))
+        headers = message.headers or {}
+        await self._receive(message, headers.get(SENDER, ""), headers.get(KIND, PROMPTS))
 
-    async def _receive(self, message: Any, sender: str = "") -> None:
+    async def _receive(self, message: Any, sender: str = "", kind: str = PROMPTS) -> None:
         try:
-            reply = await self.accept(message.data, (message.headers or {}).get("traceparent"), sender)
+            reply = await self.accept(message.data, (message.headers or {}).get("traceparent"), sender, kind)
         except SlimeEventsError as error:
             reply = InboxReply(accepted=False, errors=(FieldError(0, "", f"not accepted now, try again: {error}"),))
             log.warning("a message to the inbox was not accepted: %s", error)
@@ -85,33 +103,56 @@ class Inbox:
         if message.reply:
             await message.respond(msgspec.json.encode(reply))
 
-    async def accept(self, data: bytes, traceparent: str | None = None, sender: str = "") -> InboxReply:
-        """Append the prompts of a message, or reply with its errors. traceparent: the sender's span, linked to ours."""
-        if self._room is not None and self._room() <= 0:
+    async def accept(
+        self, data: bytes, traceparent: str | None = None, sender: str = "", kind: str = PROMPTS
+    ) -> InboxReply:
+        """Append what a message has, or reply with its errors. traceparent: the sender's span, linked to ours. kind: of
+        the items in it.
+        """
+        if (door := self._doors.get(kind)) is None:
+            return InboxReply(accepted=False, errors=(FieldError(0, WHOLE, f"this run takes no {kind}"),))
+        if door.adds and self._room is not None and self._room() <= 0:
             full = FieldError(0, "", "as many prompts wait as the run takes (--max-waiting-prompts); try again")
             return InboxReply(accepted=False, errors=(full,), full=True)
-        prompts, errors = read_message(data)
-        groups: list[str] = []
-        events: dict[str, tuple[int, PromptSubmitted]] = {}  # by group: a key twice in one message is one prompt
-        for index, prompt in prompts:
-            made = self._feed.from_inbox(prompt, sender)
-            if isinstance(made, Problem):
-                errors.append(FieldError(index, "prompt", f"{made.reason.value}: {made.message}"))
-            else:
-                groups.append(made.group)
-                events.setdefault(made.group, (index, made))
-        appends: list[Append] = []
-        for index, event in () if errors else events.values():
-            stored = await self._offload(event) if self._offload else event
-            appends.append(append := once(self._worker.enclose(stored, traceparent=traceparent)))
+        items, errors = read_message(data, door.item)
+        names: list[str] = []
+        appends: dict[str, list[Append]] = {}  # by name: a key twice in one message is one prompt
+        for index, item in items:
             try:
-                check_size(append, len(append.encoded()))
+                name, events = await door.events(item, sender)
+                names.append(name)
+                if name not in appends:
+                    appends[name] = [await self._checked(event, traceparent) for event in events]
+            except WrongField as error:
+                errors.append(FieldError(index, error.field, error.message))
             except (EventTooLarge, UnwritableEvent) as error:
                 errors.append(FieldError(index, "prompt", str(error)))
         if errors:
             return InboxReply(accepted=False, errors=tuple(errors))
         try:
-            await self._worker.log.append(appends)
+            for part in _whole(appends.values()):
+                await self._worker.log.append(part)
         except EventTooLarge as error:  # all together
             return InboxReply(accepted=False, errors=(FieldError(0, WHOLE, str(error)),))
-        return InboxReply(accepted=True, groups=tuple(groups))
+        return InboxReply(accepted=True, groups=tuple(names))
+
+    async def _checked(self, event: Event, traceparent: str | None) -> Append:
+        """Raises EventTooLarge, UnwritableEvent."""
+        envelope = self._worker.enclose(await self._offload(event) if self._offload else event, traceparent=traceparent)
+        append = once(envelope)
+        if isinstance(event, RewardAssigned):  # a sample has a reward, or none for good
+            append = Append(envelope, Fence(about(envelope.run, "reward", event.sample), 0))
+        check_size(append, len(append.encoded()))
+        return append
+
+
+def _whole(items: Iterable[list[Append]]) -> Iterator[list[Append]]:
+    """In as few appends as there can be, each item in one."""
+    part: list[Append] = []
+    for item in items:
+        if part and len(part) + len(item) > MAX_BATCH:
+            yield part
+            part = []
+        part = [*part, *item] if item else part
+    if part:
+        yield part

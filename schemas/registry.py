@@ -11,6 +11,7 @@ from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import (
     RolloutCompleted,
     RolloutFailed,
+    RolloutOffered,
     RolloutProgressed,
     RolloutRequested,
     RolloutReturned,
@@ -27,7 +28,15 @@ from schemas.workers import WorkerJoined, WorkerLost
 EVENT_CLASSES: tuple[type[Event], ...] = (
     *(RunStarted, RunResumed, RunFinished, RunFailed),
     *(PromptOffered, PromptSubmitted, PromptRejected, PromptWanted),
-    *(RolloutRequested, RolloutProgressed, RolloutCompleted, RolloutSuspended, RolloutFailed, RolloutReturned),
+    *(
+        RolloutOffered,
+        RolloutRequested,
+        RolloutProgressed,
+        RolloutCompleted,
+        RolloutSuspended,
+        RolloutFailed,
+        RolloutReturned,
+    ),
     *(TurnBegun, TurnRecorded),
     *(SessionOpened, SessionSealed),
     *(RewardAssigned, RewardFailed),

@@ -130,6 +130,27 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     IDENTITY = ("sample", "attempt")
 
 
+class RolloutOffered(Event, frozen=True, kw_only=True, tag="rollout.offered"):
+    """The inbox, in the append that submits its group, for a rollout that was made outside. It answers the sample's
+    request, once that is there.
+
+    tokens: int32 [response]; log_probs: float32 [response], or empty; loss_mask: int8 [response], absent = all ones.
+    version: of this run's weights that it counts as made by. reward: as the sender gave it; None: the run grades.
+    """
+
+    sample: str
+    group: str
+    tokens: Array
+    text: str
+    version: int
+    stop: StopReason
+    log_probs: Array = EMPTY_LOG_PROBS
+    loss_mask: Array | None = None
+    reward: float | None = None
+    sender: str = ""
+    metadata: dict[str, Any] = {}
+
+
 class RolloutProgressed(Event, frozen=True, kw_only=True, tag="rollout.progressed"):
     """The engine, every K tokens or T seconds of a running rollout, fenced on all of the sample's rollout events.
 

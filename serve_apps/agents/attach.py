@@ -13,12 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from schemas.turns import RootReason
 from serve_apps.engine.engine import Tokens
 
 Message = Mapping[str, Any]
+_canonical = msgspec.json.Encoder(order="sorted")
 
 
 class Known(Protocol):
@@ -176,4 +178,4 @@ def _link(last: str, message: Message) -> str:
 
 
 def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(_canonical.encode(value)).hexdigest()[:16]

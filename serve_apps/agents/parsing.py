@@ -36,7 +36,7 @@ class ParserNames:
 def parser_names(settings: EngineSettings) -> ParserNames:
     """Of a run's engines. On the CPU they have no grammar back-end, if none is asked for."""
     given = settings.sglang
-    backend = given.get("grammar_backend") or ("none" if settings.device == "cpu" else "xgrammar")
+    backend = given.get("grammar_backend") or ("xgrammar" if settings.device == "cuda" else "none")
     return ParserNames(
         given.get("tool_call_parser") or "", given.get("reasoning_parser") or "", grammar=backend != "none"
     )

@@ -53,7 +53,10 @@ class GatewayServer:
 
     async def serve(self, listening: socket.socket) -> None:
         """Answer until `stop`, or a signal."""
-        async with LiveRun(self._folder) as live, AgentDesk(live.events, self._agent_setup) as desk:
+        async with (
+            LiveRun(self._folder, creds=self._settings.nats_creds or None) as live,
+            AgentDesk(live.events, self._agent_setup) as desk,
+        ):
             agents = AgentAccess(desk, session_keys(self._folder.path / FOLDER))
             config = uvicorn.Config(
                 gateway_app(live, Sources(self._folder.path), self._settings, agents),

@@ -57,7 +57,7 @@ def user_of(access: Access) -> str:
 
 def inboxes(run: str) -> list[str]:
     """Subjects on which a producer asks. run: or EVERY_RUN."""
-    return [f"slime.{run}.inbox.{what}" for what in ("prompts", "groups")]
+    return [f"slime.{run}.inbox.{what}" for what in ("prompts", "trajectories", "rewards", "groups")]
 
 
 def inbox_of_gateway(run: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from storage.log import EventLog, Readable
 from tests.agents.models import MODELS, tokenizer
 from tests.simulation.simulation import Simulation, make_plan
 
+ASKED: list[Any] = [{"role": "user", "content": "2+3="}]
 URL = "http://127.0.0.1:8500"
 TOKENIZER = tokenizer(MODELS[0])
 RULES = AgentRules(
@@ -51,7 +52,7 @@ async def _offload(event: Any) -> Any:
 def setup(rules: AgentRules = RULES) -> AgentSetup:
     """Of the tests' model, without parsers of tools."""
     return AgentSetup(
-        rules, TOKENIZER, Bridge(TOKENIZER), Parsers(ParserNames(), TOKENIZER), fetch=unpack, offload=_offload
+        rules, TOKENIZER, Bridge(TOKENIZER), Parsers(ParserNames(), TOKENIZER), unpack, _offload, _offload
     )
 
 
@@ -133,6 +134,13 @@ def digest_of(turn: TurnRecorded) -> str:
 def openai_of(client: httpx.AsyncClient, session: dict[str, Any], **more: Any) -> AsyncOpenAI:
     """An agent that knows the base URL alone."""
     return AsyncOpenAI(base_url=session["base_url"], api_key="none", http_client=client, **more)
+
+
+async def ask(client: httpx.AsyncClient, session: dict[str, Any], messages: Sequence[Any]) -> dict[str, Any]:
+    """What is said to a chat, as a message that goes on with it."""
+    body = {"model": "any", "messages": messages}
+    answer = await client.post(f"{session['base_url']}/chat/completions", json=body)
+    return dict(answer.json()["choices"][0]["message"])
 
 
 async def seal(client: httpx.AsyncClient, session: dict[str, Any], **wish: Any) -> httpx.Response:

@@ -21,8 +21,8 @@ from tests.run.cheap import LocalCluster, Parts, cheap_parts, lose
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 from tests.scripted_engine import Script
 
-RUN, STEPS, GROUPS, SAMPLES = "agents", 3, 2, 2
-KILLS = 4
+RUN, STEPS, GROUPS, SAMPLES = "agents", 2, 2, 2
+KILLS = 2
 ANSWER_S = 60.0
 
 
@@ -133,7 +133,7 @@ def test_agents_train_whoever_is_killed(tmp_path: Path, capsys: pytest.CaptureFi
         await view.until(lambda progress: progress.state.version >= 0)
         harness = Harness(run, port)
         harnesses.append(harness)
-        kills, every_s = (KILLS, 4.0) if lost == "gateway" else (0, 0.0)
+        kills, every_s = (KILLS, 3.0) if lost == "gateway" else (0, 0.0)
         serving = asyncio.create_task(killed_often(run, port, kills, every_s))
         try:
             async with asyncio.TaskGroup() as group:

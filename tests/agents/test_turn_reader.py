@@ -219,6 +219,7 @@ def test_constraint_is_there_where_a_call_has_to_be() -> None:
 def test_names_are_the_engines_settings() -> None:
     given = {"tool_call_parser": "qwen", "reasoning_parser": "qwen3"}
     assert parser_names(EngineSettings(device="cpu", sglang=given)) == ParserNames("qwen", "qwen3", grammar=False)
+    assert parser_names(EngineSettings()) == ParserNames()
     assert parser_names(EngineSettings(device="cuda")) == ParserNames(grammar=True)
     assert parser_names(EngineSettings(device="cpu", sglang={"grammar_backend": "xgrammar"})) == ParserNames(
         grammar=True

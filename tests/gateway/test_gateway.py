@@ -38,8 +38,8 @@ class SimulatedRun:
     def __init__(self, simulation: Simulation) -> None:
         self.name, self._simulation, self.is_on = "sim", simulation, True
 
-    async def send(self, data: bytes, sender: str) -> InboxReply:
-        return await self._simulation.inbox.accept(data, None, sender)
+    async def send(self, data: bytes, sender: str, kind: str = "prompts") -> InboxReply:
+        return await self._simulation.inbox.accept(data, None, sender, kind)
 
     async def max_bytes(self) -> int:
         if not self.is_on:

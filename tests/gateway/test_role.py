@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from schemas.errors import InvalidValue
+from schemas.rewards import RewardAssigned
 from schemas.workers import WorkerJoined, WorkerLost
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Sources
@@ -20,7 +21,7 @@ from slime_events.app.launch.preflight import check_start
 from slime_events.core.config.gateway import DEFAULT, RunGatewaySettings
 from storage.nats.ports import free_port
 from tests.run.cheap import LocalCluster, Parts, cheap_parts, lose
-from tests.run.tiny import Watching, events_of, of, run_with, tiny
+from tests.run.tiny import SAMPLES, Watching, events_of, of, run_with, tiny
 
 RUN = "role"
 ANSWER_S = 60.0
@@ -49,14 +50,21 @@ def test_it_comes_back_on_its_port(tmp_path: Path, clusters: list[LocalCluster])
             answers.append(await sent(client))
             lose(clusters[-1], "gateway")
             answers.append(await sent(client))
+            made = {"key": "made", "prompt": "1+1", "samples": [{"text": "2", "reward": 1.0}] * SAMPLES}
+            answers.append(await client.post(f"/v1/runs/{RUN}/trajectories", json=made))
+            name = answers[-1].json()["groups"][0]["group"]
+            await view.until(
+                lambda progress: name not in progress.state.groups or progress.state.groups[name].rewards != ()
+            )
         os.kill(os.getpid(), signal.SIGTERM)
 
     with cheap_parts(Parts()):
         settings = tiny(tmp_path, RUN, rollout={"num_rollout": 100_000}, gateway={"gateway": f"127.0.0.1:{port}"})
         asyncio.run(run_with(settings, lose_it_in_between, view=view))
-    assert [answer.status_code for answer in answers] == [202, 202]
+    assert [answer.status_code for answer in answers] == [202, 202, 202]
     assert answers[0].json()["groups"] == answers[1].json()["groups"], "one prompt, sent twice"
     events = events_of(run)
+    assert [one.value for one in of(events, RewardAssigned) if one.grader == "outside:quiz"] == [1.0] * SAMPLES
     joined = [one for one in of(events, WorkerJoined) if one.role == "gateway"]
     assert [one.facts["url"] for one in joined] == [url, url]
     assert [one.worker for one in of(events, WorkerLost)] == [joined[0].worker]

@@ -18,20 +18,32 @@ from serve_apps.agents.asked import (
 )
 from serve_apps.agents.canonical import Call, assistant, calls_of, leading_system
 from serve_apps.agents.dialects import fields, sse
-from serve_apps.agents.dialects.fields import bad, get, items, no_effect, only, refused, sampled, take, under, works
+from serve_apps.agents.dialects.fields import (
+    bad,
+    get,
+    items,
+    no_effect,
+    only,
+    refused,
+    runs,
+    sampled,
+    take,
+    under,
+    works,
+)
 from serve_apps.agents.dialects.tools import check_grammar, effort_template, function, openai_choice, schema_sampling
 
 _LENGTH = fields.integer(1)
 OPENAI: fields.Fields = fields.SGLANG | {
     "model": works("any name: the run has one model"),
     "stream": works(),
-    "temperature": sampled("temperature", fields.number(0, 2)),
-    "top_p": sampled("top_p", fields.number(0, 1, above=True)),
+    "temperature": runs("temperature", fields.number(0, 2)),
+    "top_p": runs("top_p", fields.number(0, 1, above=True)),
     "stop": sampled("stop", fields.stops),
     "seed": sampled("sampling_seed", fields.seed),
-    "frequency_penalty": sampled("frequency_penalty", fields.number(-2, 2)),
-    "presence_penalty": sampled("presence_penalty", fields.number(-2, 2)),
-    "logit_bias": sampled("logit_bias", fields.logit_bias),
+    "frequency_penalty": runs("frequency_penalty", fields.number(-2, 2)),
+    "presence_penalty": runs("presence_penalty", fields.number(-2, 2)),
+    "logit_bias": refused(fields.BIAS),
     "top_logprobs": only(0, note="log-probs of other tokens than the sampled ones are not recorded: 0"),
     "tools": works("functions; needs --sglang-tool-call-parser"),
     "tool_choice": works("auto, none; required and a function where engines have a grammar back-end"),

@@ -21,6 +21,7 @@ class Use(enum.StrEnum):
     """What giving a field comes to."""
 
     WORKS = "works"
+    RUNS = "the run's"
     NO_EFFECT = "no effect"
     ONE_VALUE = "takes one value"
     REFUSED = "refused"
@@ -48,6 +49,11 @@ def works(note: str = "") -> Field:
 
 def sampled(name: str, check: Check, note: str = "") -> Field:
     return Field(Use.WORKS, note, name, check)
+
+
+def runs(name: str, check: Check) -> Field:
+    """How tokens are drawn is the run's to say: the trainer takes their log-probs so."""
+    return Field(Use.RUNS, "", name, check)
 
 
 def no_effect(note: str) -> Field:
@@ -190,20 +196,11 @@ def token_ids(value: Any, path: str) -> list[int]:
     return [int(integer(0)(one, under(path, at))) for at, one in enumerate(take(value, list, path))]
 
 
-def logit_bias(value: Any, path: str) -> dict[str, float]:
-    """A bias of each of some token ids."""
-    between = number(-100, 100)
-    for name, bias in take(value, dict, path).items():
-        if not name.isascii() or not name.isdecimal():
-            bad(under(path, name), "this has to be a token id")
-        between(bias, under(path, name))
-    return dict(value)
-
-
+BIAS = "tokens are drawn as the model gives them: the trainer takes their log-probs so"
 SGLANG: Fields = {
-    "top_k": sampled("top_k", top_k),
-    "min_p": sampled("min_p", number(0, 1)),
-    "repetition_penalty": sampled("repetition_penalty", number(0, 2, above=True)),
+    "top_k": runs("top_k", top_k),
+    "min_p": runs("min_p", number(0, 1)),
+    "repetition_penalty": runs("repetition_penalty", number(0, 2, above=True)),
     "min_tokens": sampled("min_new_tokens", integer(0)),
     "stop_token_ids": sampled("stop_token_ids", token_ids),
     "regex": sampled("regex", text),

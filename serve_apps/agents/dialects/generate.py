@@ -6,7 +6,7 @@ from schemas.rollouts import StopReason
 from serve_apps.agents.asked import Asked, Content, DialectName, Encoder, Part, Said
 from serve_apps.agents.dialects import fields, sse
 from serve_apps.agents.dialects.chat import LOWEST
-from serve_apps.agents.dialects.fields import bad, get, no_effect, only, refused, sampled, works
+from serve_apps.agents.dialects.fields import bad, get, no_effect, only, refused, runs, sampled, works
 from serve_apps.agents.dialects.tools import check_grammar
 
 _ONE = "one prompt a request"
@@ -38,13 +38,13 @@ FIELDS: fields.Fields = {
 SAMPLING: fields.Fields = {
     "max_new_tokens": sampled("max_new_tokens", fields.integer(1)),
     "min_new_tokens": sampled("min_new_tokens", fields.integer(0)),
-    "temperature": sampled("temperature", fields.number(0)),
-    "top_p": sampled("top_p", fields.number(0, 1, above=True)),
-    "frequency_penalty": sampled("frequency_penalty", fields.number(-2, 2)),
-    "presence_penalty": sampled("presence_penalty", fields.number(-2, 2)),
+    "temperature": runs("temperature", fields.number(0)),
+    "top_p": runs("top_p", fields.number(0, 1, above=True)),
+    "frequency_penalty": runs("frequency_penalty", fields.number(-2, 2)),
+    "presence_penalty": runs("presence_penalty", fields.number(-2, 2)),
     "stop": sampled("stop", fields.stops),
     "sampling_seed": sampled("sampling_seed", fields.seed),
-    "logit_bias": sampled("logit_bias", fields.logit_bias),
+    "logit_bias": refused(fields.BIAS),
     "json_schema": sampled("json_schema", fields.text, "where engines have a grammar back-end; so the next three"),
     "regex": sampled("regex", fields.text),
     "ebnf": sampled("ebnf", fields.text),

@@ -20,7 +20,7 @@ from serve_apps.agents.asked import (
 from serve_apps.agents.canonical import Call, arguments_of, assistant, calls_of, carried, carry, leading_system
 from serve_apps.agents.dialects import fields, sse
 from serve_apps.agents.dialects.chat import text_of
-from serve_apps.agents.dialects.fields import bad, get, items, no_effect, only, refused, sampled, under, works
+from serve_apps.agents.dialects.fields import bad, get, items, no_effect, only, refused, runs, sampled, under, works
 from serve_apps.agents.dialects.tools import check_choice, check_grammar, effort_template, function, schema_sampling
 
 FIELDS: fields.Fields = fields.SGLANG | {
@@ -29,8 +29,8 @@ FIELDS: fields.Fields = fields.SGLANG | {
     "max_tokens": sampled("max_new_tokens", fields.integer(1)),
     "system": works(),
     "stream": works(),
-    "temperature": sampled("temperature", fields.number(0, 2)),
-    "top_p": sampled("top_p", fields.number(0, 1, above=True)),
+    "temperature": runs("temperature", fields.number(0, 2)),
+    "top_p": runs("top_p", fields.number(0, 1, above=True)),
     "stop_sequences": sampled("stop", fields.stops),
     "seed": sampled("sampling_seed", fields.seed),
     "tools": works("tools of the client; needs --sglang-tool-call-parser"),
@@ -63,7 +63,7 @@ _ERRORS = {
     503: "overloaded_error",
 }
 
-EMPTY = {"type": "text", "text": "", "citations": None}
+EMPTY: dict[str, Any] = {"type": "text", "text": "", "citations": []}
 
 
 class Messages:

@@ -94,7 +94,7 @@ Flags may change what does not enter into what is trained:
   --chunk-tokens, --chunk-seconds
   --keep-weights, --keep-weights-every, --keep-checkpoints, --keep-checkpoints-every
   --nats-url, --nats-creds, --nats-tls-*, --archive-seconds, --log-keep-steps, --ray-address, --otlp-endpoint
-  --trace-share, --plain, --use-tensorboard, --tb-*, --use-wandb, --wandb-*, --log-*
+  --trace-share, --plain, --use-tensorboard, --tb-*, --use-wandb, --wandb-*, --use-otlp, --log-*
 
 A run that is on is not touched. A run that has finished is left as it is."""
 
@@ -321,6 +321,7 @@ def _gateway(parser: CommandParser) -> None:
     option(parser, "--issue NAME", "only print a new token of a source; an earlier one of it ends")
     option(parser, "--revoke NAME", "only end a source's token")
     switch(parser, "--sources", "only list the sources that have a token")
+    option(parser, "--nats-creds FILE", "credentials of a gateway, where the run's log is on a server of your own")
     option(parser, "--tls-cert FILE", "PEM certificate: answer by HTTPS")
     option(parser, "--tls-key FILE", "PEM key of that certificate")
     switch(parser, "--insecure", "listen beyond this machine without TLS, behind something that does it")

@@ -209,11 +209,11 @@ def _check_reward(path: str, settings: TrainSettings) -> None:
 
 
 def _check_grader(reward: RewardSettings) -> None:
-    from slime_events.plugins.rewards.dispatch import REMOTE, built_in, check_installed, grader_name
+    from slime_events.plugins.rewards.dispatch import OUTSIDE, REMOTE, built_in, check_installed, grader_name
     from slime_events.plugins.sample import Sample
 
     name = grader_name(reward, Sample())
-    if REMOTE not in name:
+    if REMOTE not in name and name != OUTSIDE:
         built_in(name)
         check_installed(name)
 

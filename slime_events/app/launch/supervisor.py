@@ -29,7 +29,8 @@ from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.run import RunPhase, RunState
 from slime_events.core.state.snapshot import Snapshots
-from slime_events.loop.conductor.decide import Stall, lacks_prompts, waits_for
+from slime_events.loop.conductor.decide import Stall, waits_for
+from slime_events.loop.conductor.outsiders import Outsiders
 from slime_events.loop.conductor.plan import make_plan
 from storage.cancellation import end_all
 from storage.follow import RecordFollower
@@ -166,7 +167,7 @@ class Supervisor:
     async def _check_conductor(self) -> None:
         """It fails a run that does not move on. Where it does not, it hangs itself."""
         state = self._progress.state
-        excused = self._settings.data.waits_for_producers and lacks_prompts(state, self._plan)
+        excused = Outsiders.of(self._settings).are_waited_for(state, self._plan)
         idle = self._stall.seconds(state.moved, time.monotonic(), excused=excused)
         if idle is not None and not self._over:
             waited_for = waits_for(state, self._plan)

@@ -134,8 +134,8 @@ _NOT_YET = {
     "it needs a profiler hook in the trainer": (
         "--memory-snapshot-dir --memory-snapshot-num-steps --profile-target --memory-recorder --record-memory-history"
     ),
-    "a rollout function of yours asks a service for its trajectories (--rollout-function-path), and prompts of others "
-    "are published to the run: `slime-events produce`": (
+    "nothing is fetched from a buffer: who makes trajectories sends them to the run's gateway "
+    "(docs/finished-rollouts.md), or an agent makes them over it (docs/agents.md)": (
         "--rollout-buffer-url --fetch-trajectory-retry-times --min-batch-collection-ratio --rollout-task-type"
     ),
     "it needs a block-FP8 forward in the trainer": (

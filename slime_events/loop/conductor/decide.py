@@ -11,7 +11,7 @@ from schemas.evals import EvalCompleted
 from schemas.event import Event
 from schemas.prompts import PromptRejected, PromptSubmitted
 from slime_events.algorithms.pass_rate import pass_rate
-from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase
+from slime_events.core.state.group import GroupState, SamplePhase
 from slime_events.core.state.run import EvalState, RunPhase, RunState
 from slime_events.loop.conductor.accept import GroupFilter, has_ended, verdicts
 from slime_events.loop.conductor.draw import groups_needed, groups_to_request, requests_again, requests_for, requests_of
@@ -180,14 +180,6 @@ def waits_for(state: RunState, plan: Plan) -> str:
     if plan.by_function:
         return f"the rollout function to return step {state.by_function.next}"
     return f"prompts for step {state.next_step}"
-
-
-def lacks_prompts(state: RunState, plan: Plan) -> bool:
-    """Whether a run that can generate has nothing to do before it gets prompts."""
-    if plan.by_function or state.published < 0 or not state.activated or state.version >= plan.steps:
-        return False
-    busy = state.sealed or state.evals or state.waiting or state.offers
-    return not busy and not state.in_phase(GroupPhase.REQUESTED)
 
 
 class Stall:

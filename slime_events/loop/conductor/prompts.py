@@ -47,7 +47,7 @@ class PromptFeed:
         drawer: PromptSampler | UserDataSource | None = None,
     ) -> None:
         self._source, self._evaluations, self._data = source, evaluations, data
-        self._tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
+        self.tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
         self._drawer = drawer
         self._evaluation_rows: dict[str, list[PromptRow | BadRow]] = {}
 
@@ -79,11 +79,6 @@ class PromptFeed:
         else:
             drawer = make_prompt_sampler(data, rollout.rollout_seed, source, archive, tokenizer, longest, pick)
         return cls(source, evaluations, data, tokenizer, longest, drawer)
-
-    @property
-    def waits_for_producers(self) -> bool:
-        """Whether prompts come from outside alone."""
-        return self._source is None and self._drawer is None
 
     def observe(self, recorded: Recorded) -> None:
         """Fold every event in, in order, after those that `restore` read: draws may depend on the log."""
@@ -130,7 +125,7 @@ class PromptFeed:
             apply_chat_template=template,
             apply_chat_template_kwargs=self._data.apply_chat_template_kwargs,
         )
-        made = make_prompt(fields, settings, self._tokenizer, self._max_prompt_len)
+        made = make_prompt(fields, settings, self.tokenizer, self._max_prompt_len)
         if isinstance(made, Problem):
             return made
         return submitted(

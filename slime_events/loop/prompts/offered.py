@@ -24,7 +24,7 @@ async def offer(log: EventLog, data: bytes, sender: str, worker: str, *, most: i
     What takes the model's tokenizer to find out is found once the run is on: such a prompt is rejected then. Raises
     InboxFull, LogUnavailable.
     """
-    prompts, errors = read_message(data)
+    prompts, errors = read_message(data, InboxPrompt)
     if errors:
         return InboxReply(accepted=False, errors=tuple(errors))
     groups = [inbox_group_id(prompt.key, sender) for _, prompt in prompts]

@@ -48,4 +48,5 @@ def _settings(arguments: argparse.Namespace) -> GatewaySettings:
         origins=tuple(arguments.allow_origin),
         hosts=tuple(arguments.host_name),
         insecure=arguments.insecure,
+        nats_creds=arguments.nats_creds or "",
     ).checked()

@@ -57,6 +57,9 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
         f"{e.dataset}{f' key {e.source.key}' if e.source.key else ''} {e.tokens.n} tokens {_quoted(e.text)}"
     ),
     "prompt.offered": lambda e: f"key {e.key}{f' by {e.sender}' if e.sender else ''}",
+    "rollout.offered": lambda e: (
+        f"{e.tokens.n} tokens v{e.version}{f' by {e.sender}' if e.sender else ''} {_quoted(e.text)}"
+    ),
     "prompt.wanted": lambda e: f"{e.total} prompts in all",
     "prompt.rejected": lambda e: f"{e.source.path}:{e.source.key or e.source.line} {e.reason}",
     "rollout.requested": lambda e: (
