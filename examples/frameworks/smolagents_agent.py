@@ -20,7 +20,10 @@ def add(first: int, second: int) -> int:
     return first + second
 
 
-model = OpenAIModel("default", api_base=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"])
+# Its own default is `required`, which needs a grammar back-end of the engines.
+model = OpenAIModel(
+    "default", api_base=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"], tool_choice="auto"
+)
 agent = ToolCallingAgent([add], model, max_steps=3, verbosity_level=0)
 answer = agent.run(task["prompt"][-1]["content"])
 print(json.dumps({"reward": float(str(answer) == task["label"])}))

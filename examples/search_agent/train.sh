@@ -12,4 +12,4 @@ exec slime-events train --run search-agent --runs-dir "$out/runs" \
   --agent-command "python $here/agent.py $(cd "$out" && pwd)/pages.sqlite" --agent-concurrency 8 --agent-timeout 120 \
   --num-rollout 20 --rollout-batch-size 4 --n-samples-per-prompt 8 --global-batch-size 32 \
   --rollout-max-response-len 32 --rollout-temperature 1 --eps-clip 0.2 --eps-clip-high 0.28 \
-  --lr 2e-4 --adam-beta2 0.99 --clip-grad 1 --use-dynamic-batch-size --max-tokens-per-gpu 8192 --colocate "$@"
+  --lr 1e-4 --adam-beta2 0.99 --clip-grad 1 --use-dynamic-batch-size --max-tokens-per-gpu 8192 --colocate "$@"
