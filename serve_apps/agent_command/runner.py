@@ -11,7 +11,7 @@ import secrets
 import shlex
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,15 @@ SECRET = ("base_url", "agent_key", "control_key")
 
 @dataclass(frozen=True, slots=True)
 class AgentProgram:
-    """words: of the command. folder: where the folders of sessions are made. logs: a file of output for each."""
+    """words: of the command. folder: where the folders of sessions are made. logs: a file of output for each. secret:
+    variables of this process that the programs, which run what a model wrote, do not get.
+    """
 
     words: tuple[str, ...]
     timeout_s: float
     folder: Path
     logs: Path
+    secret: frozenset[str] = frozenset()
 
 
 class Runner:
@@ -91,7 +94,9 @@ class Runner:
                 self._program.words,
                 folder=folder,
                 log=output,
-                variables=os_variables() | variables_of(session) | {MARK: str(self._program.folder)},
+                variables=os_variables(self._program.secret)
+                | variables_of(session)
+                | {MARK: str(self._program.folder)},
                 task=msgspec.json.encode({field: value for field, value in session.items() if field not in SECRET}),
                 timeout_s=self._program.timeout_s,
             )
@@ -121,9 +126,9 @@ def variables_of(session: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def os_variables() -> dict[str, str]:
-    """The run's own, but Ray's: a program may use Ray for itself."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+def os_variables(secret: Collection[str]) -> dict[str, str]:
+    """The run's own, but its secrets, and Ray's: a program may use Ray for itself."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_") and name not in secret}
 
 
 def words_of(command: str, folder: Path) -> tuple[str, ...]:

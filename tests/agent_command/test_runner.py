@@ -81,8 +81,9 @@ class Gateway:
             await runner.cleanup()
 
 
-def program(tmp_path: Path, code: str, timeout_s: float = WAIT_S) -> AgentProgram:
-    return AgentProgram((sys.executable, "-c", code), timeout_s, tmp_path / "agents", tmp_path / "logs")
+def program(tmp_path: Path, code: str, timeout_s: float = WAIT_S, secret: str = "") -> AgentProgram:
+    words = (sys.executable, "-c", code)
+    return AgentProgram(words, timeout_s, tmp_path / "agents", tmp_path / "logs", frozenset({secret}))
 
 
 async def run(gateway: Gateway, made: AgentProgram, until: Any, concurrency: int = 2) -> None:
@@ -122,6 +123,20 @@ async def test_each_wanted_rollout_gets_a_program(tmp_path: Path) -> None:
             said = {"url": f"{url}/v1", "key": f"{name}.a", "other": url, "session": name}
             assert body == {"exit_code": 0, "reward": 1.0, "rewards": {}, "metadata": said}
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == [f"s{number}.0.log" for number in range(5)]
+
+
+async def test_the_run_s_secrets_are_not_in_a_program_s_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORE_KEY", "hidden")
+    monkeypatch.setenv("RAY_ADDRESS", "ours")
+    monkeypatch.setenv("OWN", "kept")
+    code = "import json, os; print(json.dumps({'metadata': {'names': sorted(os.environ)}}))"
+    async with Gateway(wanted=1).serving() as gateway:
+        await run(gateway, program(tmp_path, code, secret="STORE_KEY"), lambda: gateway.sealed)
+        names = gateway.sealed["s0.0"]["metadata"]["names"]
+    assert "OWN" in names
+    assert not {"STORE_KEY", "RAY_ADDRESS"} & set(names)
 
 
 @pytest.mark.parametrize(("code", "exit_code"), [("exit(3)", 3), ("import time; time.sleep(99)", 124), (REFUSED, 65)])
