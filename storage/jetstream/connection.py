@@ -62,7 +62,7 @@ class Connection:
         self.client = new_client()
         self._questions: dict[bytes, _Answers] = {}
         self._inbox, self._asked = "", 0
-        self._lost_at, self._opened = 0.0, False
+        self._lost_at, self._opened, self._closed = 0.0, False, False
         self._denied: AccessDenied | None = None
         self._on_breaks: set[Callable[[], None]] = set()
 
@@ -133,8 +133,12 @@ class Connection:
             raise Away(repr(error)) from error
 
     async def _on_error(self, error: Exception) -> None:
-        """Before it is open, nats-py would try again, for ever, what the server refuses: raised, it ends that."""
+        """Before it is open, nats-py would try again, for ever, what the server refuses: raised, it ends that. So does a
+        cancellation once it is closed, if the one of nats-py's own was lost (`storage/cancellation.py`).
+        """
         _log.debug("nats: %r", error)
+        if self._closed:
+            raise asyncio.CancelledError
         if not self._opened and (refusal := refusal_of(error, self.url)) is not None:
             raise refusal from error
         if refused := REFUSED.search(str(error).lower()):
@@ -154,6 +158,9 @@ class Connection:
         self._break()
 
     async def _on_reconnect(self) -> None:
+        if self._closed:
+            await self.client.close()
+            return
         away = time.monotonic() - self._lost_at
         if away > REPORT_AFTER_S:
             self._on_wait(f"NATS at {self.url} is back after {away:.1f} s")
@@ -268,6 +275,7 @@ class Connection:
         # A task of its own: where the server has just died, nats-py fails on its socket, or cancels itself.
         closing = asyncio.ensure_future(self.client.close())
         await asyncio.wait({closing}, timeout=deadline_s)
+        self._closed = True
         if not closing.done():
             closing.cancel()
         elif not closing.cancelled() and not isinstance(closing.exception(), OSError):

@@ -6,12 +6,14 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from storage.jetstream import connection as connection_module
 from storage.jetstream.connection import Connection
 from storage.jetstream.retry import log_wait
+from storage.nats.server import NatsServer
 
 INFO = b"INFO " + json.dumps({"version": "2.12.0", "headers": True, "max_payload": 1 << 20}).encode() + b"\r\n"
 MORE_THAN_IS_TAKEN = b"\r\n" * (8 << 20)
@@ -59,3 +61,20 @@ async def test_a_connection_to_it_that_breaks_is_made_anew(deaf: Deaf, connectio
     (await deaf.greeted.get()).write_eof()
     await asyncio.wait_for(deaf.greeted.get(), 30.0)
     await connection.close()
+
+
+async def test_one_whose_server_has_gone_ends_though_its_cancellation_is_lost(tmp_path: Path) -> None:
+    server = await NatsServer.start(tmp_path / "nats")
+    connection = await Connection.open(server.url, deadline_s=30.0, retry_s=30.0, on_wait=log_wait)
+    await server.stop()
+    async with asyncio.timeout(30.0):
+        while not connection.client.is_reconnecting:
+            await asyncio.sleep(0.01)
+    (again,) = (task for task in asyncio.all_tasks() if "_attempt_reconnect" in repr(task))
+
+    async def close() -> None:
+        """As nats-py's, of a connection that is refused in the moment in which it is cancelled."""
+
+    connection.client.close = close
+    await connection.close()
+    await asyncio.wait_for(asyncio.wait({again}), 30.0)
