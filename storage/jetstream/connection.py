@@ -133,8 +133,8 @@ class Connection:
             raise Away(repr(error)) from error
 
     async def _on_error(self, error: Exception) -> None:
-        """Before it is open, nats-py would try again, for ever, what the server refuses: raised, it ends that. So does a
-        cancellation once it is closed, if the one of nats-py's own was lost (`storage/cancellation.py`).
+        """Before it is open, nats-py would try again, for ever, what the server refuses: raised, it ends that. So does
+        a cancellation once it is closed, where the one of nats-py's own was lost (`storage/cancellation.py`).
         """
         _log.debug("nats: %r", error)
         if self._closed:

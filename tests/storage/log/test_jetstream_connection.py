@@ -14,6 +14,7 @@ from storage.jetstream import connection as connection_module
 from storage.jetstream.connection import Connection
 from storage.jetstream.retry import log_wait
 from storage.nats.server import NatsServer
+from tests.storage.waiting import until
 
 INFO = b"INFO " + json.dumps({"version": "2.12.0", "headers": True, "max_payload": 1 << 20}).encode() + b"\r\n"
 MORE_THAN_IS_TAKEN = b"\r\n" * (8 << 20)
@@ -67,9 +68,7 @@ async def test_one_whose_server_has_gone_ends_though_its_cancellation_is_lost(tm
     server = await NatsServer.start(tmp_path / "nats")
     connection = await Connection.open(server.url, deadline_s=30.0, retry_s=30.0, on_wait=log_wait)
     await server.stop()
-    async with asyncio.timeout(30.0):
-        while not connection.client.is_reconnecting:
-            await asyncio.sleep(0.01)
+    await until(lambda: connection.client.is_reconnecting)
     (again,) = (task for task in asyncio.all_tasks() if "_attempt_reconnect" in repr(task))
 
     async def close() -> None:
