@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from schemas.errors import DeadlineExceeded, InboxFull, LogUnavailable, RunNotFound, SlimeEventsError
@@ -76,6 +77,13 @@ def refusals(app: FastAPI, settings: GatewaySettings) -> FastAPI:
         response.headers["Vary"] = "Origin"
         return response
 
+    _answers(app)
+    return app
+
+
+def _answers(app: FastAPI) -> None:
+    """To each error."""
+
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> Response:
         return refusal(request, error)
@@ -88,6 +96,10 @@ def refusals(app: FastAPI, settings: GatewaySettings) -> FastAPI:
     async def left(request: Request, _: ClientDisconnect) -> Response:
         return refusal(request, Refused(400, "the client left in the middle of its request"))
 
+    @app.exception_handler(HTTPException)
+    async def unknown(_: Request, error: HTTPException) -> Response:
+        return answer(error.status_code, f"{error.detail}: see /openapi.json", error.headers)
+
     @app.exception_handler(SlimeEventsError)
     async def failed(request: Request, error: SlimeEventsError) -> Response:
         request.state.why = str(error)
@@ -97,5 +109,3 @@ def refusals(app: FastAPI, settings: GatewaySettings) -> FastAPI:
             status = 429 if isinstance(error, InboxFull) else 503
             return answer(status, str(error), {"Retry-After": str(AGAIN_S)})
         return answer(500, str(error))
-
-    return app
