@@ -74,6 +74,7 @@ test-rest: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not soak and not real" -n 2 --dist loadfile
 
 soak: $(INSTALLED)
+	-$(PIP) --group fuzz
 	$(BIN)/python -m pytest -m soak --timeout 3600
 	$(BIN)/python -m pytest -m "hypothesis and not soak" --hypothesis-profile explore --hypothesis-seed $(SEED)
 

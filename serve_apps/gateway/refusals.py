@@ -77,6 +77,13 @@ def refusals(app: FastAPI, settings: GatewaySettings) -> FastAPI:
         response.headers["Vary"] = "Origin"
         return response
 
+    _answers(app)
+    return app
+
+
+def _answers(app: FastAPI) -> None:
+    """To each error."""
+
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> Response:
         return refusal(request, error)
@@ -102,5 +109,3 @@ def refusals(app: FastAPI, settings: GatewaySettings) -> FastAPI:
             status = 429 if isinstance(error, InboxFull) else 503
             return answer(status, str(error), {"Retry-After": str(AGAIN_S)})
         return answer(500, str(error))
-
-    return app

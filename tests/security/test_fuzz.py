@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +91,16 @@ def test_a_decoder_reads_what_is_right_and_survives_what_breaks_others(name: str
     if name.endswith(("envelope", "segment", "frame", "shard", "credentials", "manifest")):
         for seed in decoder.seeds:
             assert decoder.read(seed) is not None
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", DECODERS)
+def test_no_path_through_a_decoder_breaks(name: str, tmp_path: Path) -> None:
+    """By coverage: atheris looks for new paths."""
+    pytest.importorskip("atheris", reason="pip install --group fuzz; it has wheels for some Pythons only")
+    words = [sys.executable, "-m", "tests.security.fuzz", name, "--seconds", "30", "--found", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 PATHS = [
