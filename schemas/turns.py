@@ -70,7 +70,7 @@ class TurnBegun(Event, frozen=True, kw_only=True, tag="turn.begun"):
     Fenced on all events of the sample, as every event of such a rollout. Where no `turn.recorded` of the index
     follows, the turn was in flight when its engine was lost: a generation goes on from its chunks, a tool is called
     again only if it may be. asked: sha256 of the question (prompt and sampling, or tool and arguments), hex; of an
-    agent, its turn's key. overlapping: another turn of the sample was under way.
+    agent, its turn's key. overlapping: another turn of the sample was under way. nonce: random, of an agent's turn.
     Example: index 1, role tool, call {name: calculator, arguments: {expression: 2+3}}.
     """
 
@@ -81,10 +81,13 @@ class TurnBegun(Event, frozen=True, kw_only=True, tag="turn.begun"):
     engine: str
     call: ToolCall | None = None
     overlapping: bool = False
+    nonce: str = ""
 
     def identity(self) -> tuple[str | int, ...]:
-        # With the engine: of two that begin the same turn, the fence lets only one.
-        return (self.sample, self.index, self.engine)
+        # With the engine: of two that begin the same turn, the fence lets only one. With the nonce: so too of a
+        # gateway's own tries, which may be of different requests.
+        turn = (self.sample, self.index, self.engine)
+        return (*turn, self.nonce) if self.nonce else turn
 
 
 class TurnRecorded(Event, frozen=True, kw_only=True, tag="turn.recorded"):

@@ -158,13 +158,13 @@ class Sessions:
             now=time.time_ns(),
         )
         events = await asyncio.to_thread(sealed, session, live.known(setup.fetch), verdict, run)
-        for recorded in await self._place.append(events, self._fence(session)):
-            session.apply(recorded)
+        await self._place.append(events, self._fence(session))
+        await read_session(self._place.events, session.sample, session)
         for turn in list(live.under_way.values()):
             if turn.call is not None:
                 await self._place.calls.abort(turn.call, "its session was sealed")
         assert session.sealed is not None
-        return session.sealed
+        return _same(session.sealed, verdict)
 
     def _fence(self, session: Session) -> Fence:
         return Fence(everything_about(self._place.events.run, session.sample), session.position)

@@ -9,6 +9,8 @@ from the log afterwards.
 """
 
 import asyncio
+import contextlib
+import secrets
 import time
 from dataclasses import replace
 from typing import Any
@@ -98,6 +100,7 @@ class Turns:
             asked=key.digest,
             engine=self._place.worker.id,
             overlapping=bool(session.open),
+            nonce=secrets.token_hex(8),
         )
         call = RolloutRequested(
             sample=sample,
@@ -243,20 +246,14 @@ class Turns:
         )
 
     async def _append_recorded(self, live: LiveSession, event: TurnRecorded) -> KnownTurn:
+        """Until it is in the log, by this gateway or by another one, which has the same tokens."""
         subject = everything_about(self._place.events.run, event.sample)
-        while True:
-            session = live.folded
-            if event.index in session.turns:  # another gateway was first, with the same tokens
-                return next(one for one in live.known(self._setup.fetch) if one.index == event.index)
+        while event.index not in live.folded.turns:
             check_open(live)
-            try:
-                (recorded,) = await self._place.append([event], Fence(subject, session.position))
-            except Conflict:
-                async with live.lock:
-                    await self._read(live)
-                continue
-            session.apply(recorded)
-            return next(one for one in live.known(self._setup.fetch) if one.index == event.index)
+            with contextlib.suppress(Conflict):
+                await self._place.append([event], Fence(subject, live.folded.position))
+            await self._read(live)
+        return next(one for one in live.known(self._setup.fetch) if one.index == event.index)
 
     def _told(self, session: Session, index: int) -> tuple[str, int]:
         """(id, created) of a turn."""

@@ -62,7 +62,8 @@ class Stage:
     def __init__(self, folder: Path, **plan: Any) -> None:
         self.name, self.is_on = "sim", True
         self.plan = make_plan(agents=True, **{"steps": 2, "groups": 1, "samples": 2, "in_prompt_order": False} | plan)
-        self.simulation = Simulation(folder, self.plan)
+        evaluations = {name: ["one", "two"] for name in self.plan.evals}
+        self.simulation = Simulation(folder, self.plan, evaluations=evaluations)
         self.sources, self.keys = Sources(folder), SessionKeys(b"secret")
         self.token = self.sources.issue("team")
 

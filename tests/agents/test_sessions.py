@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 
 from schemas.arrays import unpack
+from schemas.evals import EvalCompleted
 from schemas.event import Purpose
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested
-from schemas.sessions import SealReason, SessionOpened, SessionSealed
+from schemas.sessions import Credit, SealReason, SessionOpened, SessionSealed
 from schemas.turns import RootReason, TurnRecorded
 from slime_events.analysis.model.records import folded
 from slime_events.app.cli.commands.show_sample import sample_facts, sample_text
 from slime_events.core.state.run import RunPhase
 from slime_events.core.state.sessions import Limits
-from tests.agents.stage import ASKED, Stage, openai_of, seal, state
+from tests.agents.stage import ASKED, Stage, ask, openai_of, seal, state
 from tests.scripted_engine import Script
 
 
@@ -60,6 +61,23 @@ async def test_an_agent_that_knows_a_base_url_is_trained(stage: Stage) -> None:
         trained = unpack(completed.tokens)[unpack(completed.loss_mask) == 1].tolist()
         assert trained == [token for one in mine for token in unpack(one.tokens).tolist()]
     stage.check_tokens_once()
+
+
+async def test_evaluations_are_made_by_agents_too(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, steps=1, eval_every=1, eval_names=("held",), eval_samples=1, eval_exact=True)
+    purposes: list[str] = []
+    async with stage.simulation, stage.gateway() as client:
+        stage.simulation.start_engine(Script(chunk=4))
+        finishing = asyncio.create_task(stage.simulation.finish())
+        while not finishing.done():
+            session = await stage.open(client, wait_s=0.3)
+            if session["status"] == 201:
+                purposes.append(session["purpose"])
+                await two_turns(client, session)
+                await seal(client, session, reward=1.0)
+        assert await finishing is RunPhase.FINISHED
+    assert sorted(purposes) == ["eval"] * 4 + ["train"] * 2
+    assert [one.mean for one in stage.simulation.events(EvalCompleted)] == [1.0, 1.0]
 
 
 async def test_what_is_shown_of_a_session(stage: Stage) -> None:
@@ -212,6 +230,22 @@ async def test_paths_become_samples_and_each_token_is_trained_once(stage: Stage)
     rewards = {one.sample: one.value for one in stage.simulation.events(RewardAssigned, group=session["group"])}
     assert [rewards[name] for name in names] == [1.0, 0.25, 0.25]
     assert samples[0].metadata["task"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("credit", "trained"), [(Credit.ALL, [[0, 2], [1]]), (Credit.LAST, [[1], [2]]), (Credit.LEAF, [[0, 2]])]
+)
+async def test_which_turns_are_trained_on(stage: Stage, credit: Credit, trained: list[list[int]]) -> None:
+    async with stage.gateway(credit=credit) as client:
+        session = await stage.open(client)
+        said = await ask(client, session, ASKED)
+        for question in ("one way", "another way"):
+            await ask(client, session, [*ASKED, said, {"role": "user", "content": question}])
+        await seal(client, session, reward=1.0)
+    tokens = {one.index: unpack(one.tokens).tolist() for one in stage.check_turns()}
+    samples = stage.simulation.events(RolloutCompleted, group=session["group"])
+    found = sorted(unpack(one.tokens)[_mask(one) == 1].tolist() for one in samples)
+    assert found == sorted([token for index in turns for token in tokens[index]] for turns in trained)
 
 
 def _mask(completed: RolloutCompleted) -> Any:

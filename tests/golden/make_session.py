@@ -17,7 +17,7 @@ def session(sampling: Sampling, digest: str) -> Iterator[Event]:
     yield RolloutRequested(sample=sample, group=group, index=0, prompt=prompt, sampling=sampling, seed=1, agents=True)
     yield SessionOpened(sample=sample, attempt=0, group=group, sender="team", key="k", gateway="gateway-1")
     call = f"turn-0-{sample}"
-    yield TurnBegun(sample=sample, index=0, role=TurnRole.ASSISTANT, asked=digest, engine="gateway-1")
+    yield TurnBegun(sample=sample, index=0, role=TurnRole.ASSISTANT, asked=digest, engine="gateway-1", nonce="n")
     yield RolloutRequested(
         sample=f"{call}-s0",
         group=call,

@@ -29,6 +29,8 @@ def idle(settings: TrainSettings) -> Iterator[str]:
         if name in settings.trainer.megatron:
             yield f"--{name.replace('_', '-')}: no effect; {reason}."
     yield from _of_evaluations(settings)
+    if settings.rollout.agents and settings.gateway.listens is None:
+        yield "agents open sessions at a gateway, and this run has none: give gateway, or run `slime-events gateway`."
 
 
 _Rule = tuple[str, str, object, str]
