@@ -20,6 +20,7 @@ from actors.conductor import Offload
 from schemas.errors import EventTooLarge, SlimeEventsError, UnwritableEvent
 from schemas.event import Event
 from schemas.inbox import KIND, PROMPTS, SENDER, FieldError, InboxFates, InboxQuestion, InboxReply
+from schemas.outside_json import read_json
 from schemas.rewards import RewardAssigned
 from schemas.subjects import about, inbox
 from slime_events.analysis.model.fates import fates_of
@@ -95,7 +96,7 @@ class Inbox:
 
     async def _tell(self, message: Any) -> None:
         try:
-            reply = await fates_of(self._worker.log, msgspec.json.decode(message.data, type=InboxQuestion))
+            reply = await fates_of(self._worker.log, read_json(message.data, InboxQuestion))
         except msgspec.DecodeError as error:
             reply = InboxFates(errors=(field_error(0, error, WHOLE),))
         except SlimeEventsError as error:

@@ -16,6 +16,7 @@ NAMES = (
     "ingest",
     "trainer",
     "engine",
+    "agent_prompts",
     "chunk_cost",
     "span",
     "trainer_idle",

@@ -36,6 +36,7 @@ class AgentCommandActor:
             agents.agent_timeout,
             folder / FOLDER,
             folder / "logs" / FOLDER,
+            frozenset(address.secrets),
         )
         async with join_run(address, FOLDER) as worker:
             await asyncio.to_thread(end_orphans, str(program.folder), variable=MARK)

@@ -5,6 +5,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from schemas.redaction import shown
+
 TIMED_OUT = 124
 """Exit code of a program that took too long, as `timeout` has it."""
 NO_REWARD = 65
@@ -42,7 +44,7 @@ def outcome_of(exit_code: int, last_line: str) -> Outcome:
     reward, rewards, metadata = said.get("reward"), said.get("rewards") or {}, said.get("metadata") or {}
     fine = (reward is None or _is_reward(reward)) and isinstance(rewards, dict) and isinstance(metadata, dict)
     if not (fine and all(_is_reward(one) for one in rewards.values())):
-        why = f"the last line of the output gives no reward: {last_line[:200]}"
+        why = shown(f"the last line of the output gives no reward: {last_line[:200]}")
         return Outcome(exit_code or NO_REWARD, metadata={"error": why})
     return Outcome(exit_code, reward, rewards, metadata)
 

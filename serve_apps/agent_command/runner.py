@@ -11,14 +11,14 @@ import secrets
 import shlex
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from serve_apps.agent_command.outcome import Outcome, outcome_of
+from serve_apps.agent_command.outcome import NO_REWARD, Outcome, outcome_of
 from serve_apps.agent_command.program import run_program
 from serve_apps.agent_command.sessions import SessionClient
 
@@ -36,12 +36,15 @@ SECRET = ("base_url", "agent_key", "control_key")
 
 @dataclass(frozen=True, slots=True)
 class AgentProgram:
-    """words: of the command. folder: where the folders of sessions are made. logs: a file of output for each."""
+    """words: of the command. folder: where the folders of sessions are made. logs: a file of output for each. secret:
+    variables of this process that the programs, which run what a model wrote, do not get.
+    """
 
     words: tuple[str, ...]
     timeout_s: float
     folder: Path
     logs: Path
+    secret: frozenset[str] = frozenset()
 
 
 class Runner:
@@ -71,7 +74,10 @@ class Runner:
             failed = False
             if await self._client.takes_turns(name, control):
                 outcome = await self._make(session, folder)
-                await self._client.seal(name, control, outcome.body)
+                if why := await self._client.seal(name, control, outcome.body):
+                    log.warning("session %s: its reward is refused: %s", name, why)
+                    outcome = Outcome(NO_REWARD, metadata={"error": f"the reward is refused: {why}"})
+                    await self._client.seal(name, control, outcome.body)
                 failed = outcome.exit_code != 0
             shutil.rmtree(folder, ignore_errors=True)
             self._forget_logs()
@@ -88,7 +94,9 @@ class Runner:
                 self._program.words,
                 folder=folder,
                 log=output,
-                variables=os_variables() | variables_of(session) | {MARK: str(self._program.folder)},
+                variables=os_variables(self._program.secret)
+                | variables_of(session)
+                | {MARK: str(self._program.folder)},
                 task=msgspec.json.encode({field: value for field, value in session.items() if field not in SECRET}),
                 timeout_s=self._program.timeout_s,
             )
@@ -118,9 +126,9 @@ def variables_of(session: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def os_variables() -> dict[str, str]:
-    """The run's own, but Ray's: a program may use Ray for itself."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+def os_variables(secret: Collection[str]) -> dict[str, str]:
+    """The run's own, but its secrets, and Ray's: a program may use Ray for itself."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_") and name not in secret}
 
 
 def words_of(command: str, folder: Path) -> tuple[str, ...]:

@@ -124,10 +124,10 @@ class Parsed:
     def _parse(self) -> list[Part]:
         text, self._waiting, self._waiting_tokens, tokens = self._waiting, "", 0, self._waiting_tokens
         parts = self._parts(text) if text else []
-        self._count(parts, tokens)
+        self._count(tokens)
         return parts
 
-    def _count(self, parts: list[Part], tokens: int) -> None:
+    def _count(self, tokens: int) -> None:
         """Reasoning takes the tokens up to the first that is none."""
         is_over = bool(self._content or self._calls)
         self._tokens += 0 if is_over else tokens

@@ -18,6 +18,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from schemas.errors import EngineError, PlugPointError, SlimeEventsError, StorageError
+from schemas.outside_json import read_json
 from serve_apps.agents.keys import Capability
 from serve_apps.gateway.agents import AgentAccess
 from serve_apps.gateway.openapi import documented
@@ -73,22 +74,22 @@ def _add_dialects(app: FastAPI, agents: AgentAccess, settings: GatewaySettings) 
     from serve_apps.agents.dialects import MESSAGES, PATHS
 
     def add(path: str, dialect: Dialect) -> None:
-        async def turn(request: Request, key: str = "") -> Response:
-            return await _turn(agents, request, key, dialect, settings)
+        async def turn(request: Request) -> Response:
+            return await _turn(agents, request, dialect, settings)
 
         for where in (path, f"/v1/sessions/{{key}}{path}"):
             app.post(where, include_in_schema=False)(turn)
 
-    async def count(request: Request, key: str = "") -> Response:
+    async def count(request: Request) -> Response:
         async def answer(session: str) -> Response:
             asked = MESSAGES.read_count(await body_of(request, settings.max_body))
             sessions = await agents.desk.sessions()
             return _json(MESSAGES.counted(await sessions.count(session, asked)))
 
-        return await _answered(MESSAGES, request, key, agents, answer)
+        return await _answered(MESSAGES, request, agents, answer)
 
-    async def models(request: Request, key: str = "") -> Response:
-        _session_of(agents, request, key)
+    async def models(request: Request) -> Response:
+        _session_of(agents, request)
         model = {"id": "default", "object": "model", "created": 0, "owned_by": "slime-events"}
         return _json({"object": "list", "data": [model]})
 
@@ -99,7 +100,7 @@ def _add_dialects(app: FastAPI, agents: AgentAccess, settings: GatewaySettings) 
         app.get(f"{before}/v1/models", include_in_schema=False)(models)
 
 
-async def _turn(agents: AgentAccess, request: Request, key: str, dialect: Any, settings: GatewaySettings) -> Response:
+async def _turn(agents: AgentAccess, request: Request, dialect: Any, settings: GatewaySettings) -> Response:
     """One request of an agent."""
     from serve_apps.agents.live_session import TurnKey
 
@@ -118,7 +119,7 @@ async def _turn(agents: AgentAccess, request: Request, key: str, dialect: Any, s
         known = await turn.end()
         return _json(dialect.whole(turn.asked, sessions.turns.said_of(turn, known)))
 
-    return await _answered(dialect, request, key, agents, answer)
+    return await _answered(dialect, request, agents, answer)
 
 
 async def _streamed(turns: Any, turn: Any, dialect: Any) -> AsyncIterator[bytes]:
@@ -143,17 +144,19 @@ async def _streamed(turns: Any, turn: Any, dialect: Any) -> AsyncIterator[bytes]
 
 
 async def _answered(
-    dialect: Any, request: Request, key: str, agents: AgentAccess, answer: Callable[[str], Awaitable[Response]]
+    dialect: Any, request: Request, agents: AgentAccess, answer: Callable[[str], Awaitable[Response]]
 ) -> Response:
     """An agent's answer, or its refusal as clients of its API expect it."""
     from serve_apps.agents.asked import BadField
 
     try:
-        return await answer(_session_of(agents, request, key))
+        return await answer(_session_of(agents, request))
     except BadField as error:
+        request.state.why = f"{error.field}: {error.message}"
         return _json(dialect.refusal(400, error.message, error.field), 400)
     except Exception as error:
         status, message, again_s = _reason(error)
+        request.state.why = message
         response = _json(dialect.refusal(status, message), status)
         if again_s is not None:
             response.headers["Retry-After"] = f"{again_s:.0f}"
@@ -192,15 +195,18 @@ def _refusing() -> Any:
         raise Refused(422, str(error)) from error
 
 
-def _session_of(agents: AgentAccess, request: Request, key: str) -> str:
-    """The session that an agent's request is of: by the key in its path, as a bearer token or as x-api-key."""
+def _session_of(agents: AgentAccess, request: Request) -> str:
+    """The session that an agent's request is of: by the key in its path, as a bearer token or as x-api-key; not in a
+    query, which others write into their logs.
+    """
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     bearer = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-    session = agents.keys.session_of(key or bearer)
+    session = agents.keys.session_of(request.path_params.get("key") or bearer)
     if session is None:
         raise Refused(
             401, "no key of a session: it is in the base URL, or the API key, that the session was opened with"
         )
+    request.state.who = f"the agent of {session}"
     return session
 
 
@@ -210,6 +216,7 @@ def _controls(agents: AgentAccess, request: Request, session: str) -> None:
     if scheme.lower() != "bearer" or not agents.keys.check(session, token, Capability.CONTROL):
         wanted = "give the control key of the session as `Authorization: Bearer <key>`"
         raise Refused(401, wanted, {"WWW-Authenticate": "Bearer"})
+    request.state.who = f"the harness of {session}"
 
 
 async def body_of(request: Request, most: int) -> bytes:
@@ -225,7 +232,7 @@ async def body_of(request: Request, most: int) -> bytes:
 def _decoded(body: bytes, kind: type[WishT]) -> WishT:
     """Of JSON; an empty body is an empty object. Raises Refused."""
     try:
-        return msgspec.json.decode(body or b"{}", type=kind)
+        return read_json(body or b"{}", kind)
     except msgspec.ValidationError as error:
         raise Refused(422, str(error)) from error
     except msgspec.DecodeError as error:

@@ -69,6 +69,7 @@ def gateway_app(
         if name is None:
             wanted = "give the token of a source as `Authorization: Bearer <token>`"
             raise Refused(401, wanted, {"WWW-Authenticate": "Bearer"})
+        request.state.who = name
         if run_name != run.name:
             raise Refused(404, f"this is the gateway of run {run.name}, and it knows no run {run_name}")
         return name
@@ -117,7 +118,8 @@ async def _take_in(request: Request, run: GatewayRun, settings: GatewaySettings,
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media not in MEDIA_TYPES:
         raise Refused(415, f"content-type {media or 'is missing'}: send {' or '.join(MEDIA_TYPES)}")
-    if int(request.headers.get("content-length") or 0) > settings.max_body:
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > settings.max_body:
         raise Refused(413, f"a request has {settings.max_body:,} bytes at most: send several")
 
     async def send(data: bytes) -> InboxReply:

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import uvicorn
+from fastapi import FastAPI
 
 from schemas.errors import InvalidValue
 from schemas.subjects import about
 from serve_apps.agents.keys import session_keys
 from serve_apps.gateway.agents import AgentAccess, AgentDesk
 from serve_apps.gateway.app import gateway_app
+from serve_apps.gateway.limited_http import LimitedHttp
 from serve_apps.gateway.live_run import LiveRun
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import FOLDER, Sources
@@ -43,6 +45,21 @@ def url_of(listening: socket.socket, settings: GatewaySettings) -> str:
     return f"{'https' if settings.tls_cert else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
+def http_config(app: FastAPI, settings: GatewaySettings) -> uvicorn.Config:
+    """How an app is served."""
+    return uvicorn.Config(
+        app,
+        http=LimitedHttp,
+        log_level="warning",
+        log_config=None,
+        server_header=False,
+        limit_concurrency=settings.max_connections,
+        ssl_certfile=settings.tls_cert or None,
+        ssl_keyfile=settings.tls_key or None,
+        timeout_graceful_shutdown=STOP_S,
+    )
+
+
 class GatewayServer:
     """A run's gateway. Use it once. handles_signals: SIGINT and SIGTERM end it."""
 
@@ -58,16 +75,9 @@ class GatewayServer:
             AgentDesk(live.events, self._agent_setup) as desk,
         ):
             agents = AgentAccess(desk, session_keys(self._folder.path / FOLDER))
-            config = uvicorn.Config(
-                gateway_app(live, Sources(self._folder.path), self._settings, agents),
-                log_level="warning",
-                log_config=None,
-                server_header=False,
-                ssl_certfile=self._settings.tls_cert or None,
-                ssl_keyfile=self._settings.tls_key or None,
-                timeout_graceful_shutdown=STOP_S,
-            )
-            self._server = (uvicorn.Server if self._handles_signals else _Quiet)(config)
+            app = gateway_app(live, Sources(self._folder.path), self._settings, agents)
+            config = http_config(app, self._settings)
+            self._server = (uvicorn.Server if self._handles_signals else QuietServer)(config)
             self._server.should_exit = self._stop_asked
             await self._server.serve([listening])
 
@@ -86,7 +96,7 @@ class GatewayServer:
             self._server.should_exit = True
 
 
-class _Quiet(uvicorn.Server):
+class QuietServer(uvicorn.Server):
     """Leaves the process's signals alone."""
 
     @contextlib.contextmanager

@@ -14,10 +14,11 @@ MB = 1024 * 1024
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """origins: of web pages that may use it. hosts: further names that it answers by (`Host`), beside its address.
-    max_body: bytes of a request; lines of NDJSON are taken as they come, up to this. poll_s: between two looks at the
-    log for somebody who follows a group. insecure: beyond this machine without TLS. role: it is one of the run's, whose
-    flags have other names than those of the command. nats_creds: file of a gateway's credentials, for a run on a NATS
-    server of the user's own; by default those that the run was given.
+    max_body: bytes of a request; lines of NDJSON are taken as they come, up to this. max_connections: at once;
+    others get a 503. poll_s: between two looks at the log for somebody who follows a group. insecure: beyond this
+    machine without TLS. role: it is one of the run's, whose flags have other names than those of the command.
+    nats_creds: file of a gateway's credentials, for a run on a NATS server of the user's own; by default those that
+    the run was given.
     """
 
     host: str = "127.0.0.1"
@@ -27,6 +28,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     max_body: int = 64 * MB
+    max_connections: int = 2000
     poll_s: float = 0.5
     insecure: bool = False
     nats_creds: str = ""

@@ -12,11 +12,15 @@ import re
 import secrets
 from pathlib import Path
 
+import msgspec
+
 from schemas.errors import InvalidValue
+from schemas.outside_json import read_json
 from storage.nats.accounts import write_private
 
 FOLDER, FILE = "gateway", "sources.json"
 """In the run's folder."""
+_NOT_READ = (-1, -1)
 NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
@@ -25,7 +29,7 @@ class Sources:
 
     def __init__(self, run_folder: Path) -> None:
         self._file = run_folder / FOLDER / FILE
-        self._read: tuple[int, dict[str, str]] = (-1, {})
+        self._read: tuple[tuple[int, int], dict[str, str]] = (_NOT_READ, {})
 
     @property
     def names(self) -> list[str]:
@@ -56,17 +60,26 @@ class Sources:
 
     def _digests(self) -> dict[str, str]:
         try:
-            changed = os.stat(self._file).st_mtime_ns
+            stat = os.stat(self._file)
         except FileNotFoundError:
             return {}
-        if changed != self._read[0]:
-            self._read = changed, json.loads(self._file.read_text())
+        # Each writing makes another file: two within one tick of the clock are two.
+        if (changed := (stat.st_mtime_ns, stat.st_ino)) != self._read[0]:
+            self._read = changed, self._from_file()
         return self._read[1]
+
+    def _from_file(self) -> dict[str, str]:
+        try:
+            return read_json(self._file.read_bytes(), dict[str, str])
+        except msgspec.DecodeError as error:
+            raise InvalidValue(
+                f"{self._file} is damaged, and nobody is admitted: remove it, and issue each source a new token"
+            ) from error
 
     def _write(self, digests: dict[str, str]) -> None:
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(self._file, json.dumps(digests, indent=1) + "\n")
-        self._read = -1, {}
+        self._read = _NOT_READ, {}
 
 
 def _digest(token: str) -> str:

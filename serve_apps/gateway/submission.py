@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 import msgspec
 
 from schemas.inbox import PROMPTS
+from schemas.outside_json import read_json
 from schemas.submission import LineProblem, Submission, TakenPrompt
 from serve_apps.gateway.refusals import Refused
 from slime_events.loop.prompts.outside import BadLine, InboxClient, Line, produce, read_line
@@ -69,7 +70,7 @@ async def _whole(body: AsyncIterator[bytes], most: int) -> bytes:
 def _items(data: bytes, key: str | None, kind: str) -> Iterator[Line | BadLine]:
     try:
         many = data.lstrip()[:1] == b"["
-        items = msgspec.json.decode(data, type=list[msgspec.Raw]) if many else [msgspec.Raw(data)]
+        items = read_json(data, list[msgspec.Raw]) if many else [msgspec.Raw(data)]
     except msgspec.DecodeError as error:
         raise Refused(400, f"not JSON: {error}") from error
     if key is not None and many:

@@ -19,6 +19,7 @@ import hashlib
 import msgspec
 
 from schemas.errors import ArchiveDamaged, UnknownSchemaVersion
+from schemas.outside_json import read_json
 from storage.object_store import ObjectFolder
 
 CLOSED = "closed.json"
@@ -110,7 +111,7 @@ class ManifestChain:
             return False
         where = self._objects.locate(CLOSED)
         try:
-            closed = msgspec.json.decode(stored, type=Closed)
+            closed = read_json(stored, Closed)
         except msgspec.DecodeError as error:
             raise ArchiveDamaged(f"{where} is damaged ({error}): restore it from a copy") from error
         if closed.segments > len(self.manifests):
@@ -131,7 +132,7 @@ class ManifestChain:
                 f"Restore {self._objects.locate(manifest_name(number))} from a copy"
             )
         try:
-            manifest = msgspec.json.decode(stored, type=SegmentManifest)
+            manifest = read_json(stored, SegmentManifest)
         except msgspec.DecodeError as error:
             raise ArchiveDamaged(f"{where} is damaged ({error}): restore it from a copy") from error
         if manifest.layout > LAYOUT:

@@ -126,10 +126,10 @@ def read_credentials(path: str | Path, url: str = "") -> NatsAddress:
         return NatsAddress(url=url, creds=text)
     try:
         file = msgspec.convert(json.loads(text), _UserFile)
-    except ValueError as error:  # its text could show what is in the file
+    except (ValueError, RecursionError) as error:  # its text could show what is in the file
         raise InvalidValue(
             f"--nats-creds {path}: give JSON with user and password, a NATS .creds file or the seed of an nkey"
-        ) from (None if isinstance(error, json.JSONDecodeError) else error)
+        ) from (None if isinstance(error, json.JSONDecodeError | RecursionError) else error)
     return NatsAddress(url=url or file.url, user=file.user, password=file.password, reads_only=file.reads_only)
 
 

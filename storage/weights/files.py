@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 
 from schemas.errors import CheckpointMismatch, WeightsDamaged
+from schemas.outside_json import read_json
 from storage.digests import TensorDigest, hashing
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def open_checkpoint(folder: str | Path) -> dict[str, TensorView]:
     root = Path(folder)
     if (root / INDEX).is_file():
         try:
-            weight_map = msgspec.json.decode((root / INDEX).read_bytes(), type=_Index).weight_map
+            weight_map = read_json((root / INDEX).read_bytes(), _Index).weight_map
         except msgspec.DecodeError as error:
             raise WeightsDamaged(f"{root / INDEX} is damaged ({error}): restore it from a copy") from error
         if outside := [file for file in weight_map.values() if Path(file).name != file]:
@@ -125,10 +126,10 @@ def _read_header(path: Path, whole: memoryview) -> tuple[dict[str, _Entry], int]
     if len(whole) < 8 or size > _HEADER_LIMIT or start > len(whole):
         raise WeightsDamaged(f"{path} is no safetensors file, or was cut short within its header")
     try:
-        raw = msgspec.json.decode(whole[8:start], type=dict[str, msgspec.Raw])
+        raw = read_json(bytes(whole[8:start]), dict[str, msgspec.Raw])
         raw.pop("__metadata__", None)
-        return {name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()}, start
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return {name: read_json(entry, _Entry) for name, entry in raw.items()}, start
+    except msgspec.DecodeError as error:
         raise WeightsDamaged(f"{path} has a damaged header ({error}): restore it from a copy") from error
 
 

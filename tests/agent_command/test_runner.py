@@ -58,7 +58,10 @@ class Gateway:
     async def seal(self, request: web.Request) -> web.Response:
         name = request.match_info["session"]
         assert request.headers["Authorization"] == f"Bearer c-{name}"
-        self.sealed.setdefault(name, await request.json())
+        body = await request.json()
+        if body["rewards"].keys() - {"0"}:
+            return web.json_response({"error": "no path ended there"}, status=422)
+        self.sealed.setdefault(name, body)
         return web.json_response({})
 
     @contextlib.asynccontextmanager
@@ -78,8 +81,9 @@ class Gateway:
             await runner.cleanup()
 
 
-def program(tmp_path: Path, code: str, timeout_s: float = WAIT_S) -> AgentProgram:
-    return AgentProgram((sys.executable, "-c", code), timeout_s, tmp_path / "agents", tmp_path / "logs")
+def program(tmp_path: Path, code: str, timeout_s: float = WAIT_S, secret: str = "") -> AgentProgram:
+    words = (sys.executable, "-c", code)
+    return AgentProgram(words, timeout_s, tmp_path / "agents", tmp_path / "logs", frozenset({secret}))
 
 
 async def run(gateway: Gateway, made: AgentProgram, until: Any, concurrency: int = 2) -> None:
@@ -107,6 +111,9 @@ print(json.dumps({"reward": float(task["prompt"] == "1+1"), "metadata": {
 """
 
 
+REFUSED = 'print(\'{"rewards": {"7": 1.0}}\')'
+
+
 async def test_each_wanted_rollout_gets_a_program(tmp_path: Path) -> None:
     async with Gateway(wanted=5, failures=[503, 429]).serving() as gateway:
         await run(gateway, program(tmp_path, ANSWERS), lambda: len(gateway.sealed) == 5)
@@ -118,7 +125,21 @@ async def test_each_wanted_rollout_gets_a_program(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == [f"s{number}.0.log" for number in range(5)]
 
 
-@pytest.mark.parametrize(("code", "exit_code"), [("exit(3)", 3), ("import time; time.sleep(99)", 124)])
+async def test_the_run_s_secrets_are_not_in_a_program_s_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORE_KEY", "hidden")
+    monkeypatch.setenv("RAY_ADDRESS", "ours")
+    monkeypatch.setenv("OWN", "kept")
+    code = "import json, os; print(json.dumps({'metadata': {'names': sorted(os.environ)}}))"
+    async with Gateway(wanted=1).serving() as gateway:
+        await run(gateway, program(tmp_path, code, secret="STORE_KEY"), lambda: gateway.sealed)
+        names = gateway.sealed["s0.0"]["metadata"]["names"]
+    assert "OWN" in names
+    assert not {"STORE_KEY", "RAY_ADDRESS"} & set(names)
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [("exit(3)", 3), ("import time; time.sleep(99)", 124), (REFUSED, 65)])
 async def test_a_program_that_fails_seals_its_session_so(tmp_path: Path, code: str, exit_code: int) -> None:
     async with Gateway(wanted=1).serving() as gateway:
         await run(gateway, program(tmp_path, code, timeout_s=1.0), lambda: gateway.sealed)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from typing import Any
 
 import msgspec
 import pytest
+from anthropic.types.message_create_params import MessageCreateParamsBase
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
+from transformers import PreTrainedTokenizerBase
 
 from schemas.rollouts import StopReason
 from serve_apps.agents.asked import Asked, BadField, Content, DialectName, Reasoning, Said
@@ -367,3 +372,40 @@ def test_what_the_run_says_is_named() -> None:
     """The fields that are read and have no effect, since the trainer takes log-probs as the run draws tokens."""
     tables = [*TABLES.values(), generate.SAMPLING]
     assert {rule.sampling for table in tables for rule in table.values() if rule.use is Use.RUNS} == set(FROM_THE_RUN)
+
+
+def test_every_field_of_the_clients_is_known() -> None:
+    for table, params in (
+        (chat.FIELDS, CompletionCreateParamsBase),
+        (responses.FIELDS, ResponseCreateParamsBase),
+        (messages.FIELDS, MessageCreateParamsBase),
+    ):
+        assert [name for name in params.__annotations__ if name not in table] == []
+
+
+def test_what_claude_code_sends_is_read() -> None:
+    cached = {"cache_control": {"type": "ephemeral"}}
+    tool = {"name": "Bash", "description": "Run.", "input_schema": {"type": "object"}, "eager_input_streaming": True}
+    asked = read(
+        DialectName.MESSAGES,
+        system=[{"type": "text", "text": "You are an agent.", **cached}],
+        messages=[{"role": "user", "content": [{"type": "text", "text": "hi", **cached}]}],
+        tools=[tool | cached],
+        thinking={"type": "adaptive"},
+        output_config={"effort": "medium"},
+        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        metadata={"user_id": "u"},
+        stream=True,
+    )
+    assert [message["role"] for message in asked.messages] == ["system", "user"]
+    assert asked.template == {"reasoning_effort": "medium", "enable_thinking": True, "thinking": True}
+
+
+@pytest.mark.parametrize("name", TALKING)
+def test_no_request_chooses_the_chat_template(name: DialectName) -> None:
+    """It is code; nor any other argument of the call that renders a chat."""
+    assert read(name, chat_template_kwargs={"enable_thinking": False}).template == {"enable_thinking": False}
+    own = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters)
+    for reserved in {*own, "messages"}:
+        error = refused(name, chat_template_kwargs={reserved: "{{ 1 }}"})
+        assert error.field == f"chat_template_kwargs.{reserved}"

@@ -131,6 +131,7 @@ TINY = [
     ("prompts", {"lines": 500, "takes": 5}),
     ("ingest", {"count": 500}),
     ("span", {"spans": 100}),
+    ("agent_prompts", {"turns": (1, 3)}),
     ("chunk_cost", {"responses": 4, "length": 64, "turns": 1}),
     ("trainer_idle", {"steps": 3, "train_s": 0.01}),
     ("length_bias", {"steps": 4}),

@@ -265,7 +265,7 @@ def _template(request: fields.Object) -> dict[str, Any]:
     verbosity = get(request, "verbosity", str, "", "")
     more = effort_template(effort) if effort else {}
     more |= {"verbosity": verbosity} if verbosity else {}
-    return more | get(request, "chat_template_kwargs", dict, "", {})
+    return more | fields.template_arguments(request)
 
 
 def _content(message: fields.Object) -> str | None:

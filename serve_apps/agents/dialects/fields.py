@@ -196,6 +196,39 @@ def token_ids(value: Any, path: str) -> list[int]:
     return [int(integer(0)(one, under(path, at))) for at, one in enumerate(take(value, list, path))]
 
 
+RESERVED = frozenset(
+    [
+        "self",
+        "conversation",
+        "messages",
+        "tools",
+        "documents",
+        "chat_template",
+        "add_generation_prompt",
+        "continue_final_message",
+        "tokenize",
+        "padding",
+        "truncation",
+        "max_length",
+        "return_tensors",
+        "return_dict",
+        "return_assistant_tokens_mask",
+        "tokenizer_kwargs",
+        "kwargs",
+    ]
+)
+"""What the call that renders a chat takes beside the template's own arguments. A chat template is code."""
+
+
+def template_arguments(request: Object) -> dict[str, Any]:
+    """A request's arguments of the chat template. Raises BadField for one that is not the template's."""
+    given = get(request, "chat_template_kwargs", dict, "", {})
+    for name in given:
+        if name in RESERVED:
+            bad(f"chat_template_kwargs.{name}", "this is not an argument of the chat template")
+    return given
+
+
 BIAS = "tokens are drawn as the model gives them: the trainer takes their log-probs so"
 SGLANG: Fields = {
     "top_k": runs("top_k", top_k),

@@ -49,6 +49,10 @@ FIELDS: fields.Fields = fields.SGLANG | {
     "service_tier": no_effect("there is one"),
     "cache_control": no_effect("prefixes are cached by their tokens; so in blocks and tools"),
     "inference_geo": no_effect("there is one place"),
+    "speed": no_effect("there is one"),
+    "diagnostics": no_effect("the run's log has them"),
+    "user_profile_id": no_effect("kept in the raw request"),
+    "workspace_id": no_effect("kept in the raw request"),
 }
 _BILLING = "x-anthropic-billing-header:"
 """How a block of the system begins that Claude Code puts there for its server: another one each time, and no prompt."""
@@ -96,7 +100,7 @@ class Messages:
             tool_choice=_choice(choice, tools),
             parallel=not get(choice, "disable_parallel_tool_use", bool, "tool_choice", False),
             sampling=sampling,
-            template=template | get(request, "chat_template_kwargs", dict, "", {}),
+            template=template | fields.template_arguments(request),
             stream=get(request, "stream", bool, "", False),
             skip_special=fields.maybe(request, "skip_special_tokens", bool),
             body=request,
@@ -110,13 +114,8 @@ class Messages:
         blocks: list[dict[str, Any]] = []
         if reasoning := said.message.get("reasoning_content"):
             hidden = _hides(asked)
-            blocks.append(
-                {
-                    "type": "thinking",
-                    "thinking": "" if hidden else reasoning,
-                    "signature": _signature(reasoning, hidden),
-                }
-            )
+            shown, signature = "" if hidden else reasoning, _signature(reasoning, hidden)
+            blocks.append({"type": "thinking", "thinking": shown, "signature": signature})
         if text := said.message["content"]:
             blocks.append(EMPTY | {"text": text})
         blocks += [_call(id, name, arguments_of(arguments)) for id, name, arguments in calls_of(said.message)]

@@ -28,6 +28,7 @@ FIELDS: fields.Fields = OPENAI | {
     "context_management": refused("nothing is left out of a conversation"),
     "max_tool_calls": no_effect("it counts calls of tools that the server runs, and there are none"),
     "stream_options": no_effect("events are not padded"),
+    "client_metadata": no_effect("kept in the raw request"),
 }
 
 
@@ -54,7 +55,7 @@ class Responses:
             tool_choice=openai_choice(request.get("tool_choice"), tools),
             parallel=get(request, "parallel_tool_calls", bool, "", True),
             sampling=sampling,
-            template=template | get(request, "chat_template_kwargs", dict, "", {}),
+            template=template | fields.template_arguments(request),
             stream=get(request, "stream", bool, "", False),
             log_probs=0 if LOG_PROBS in get(request, "include", list, "", []) else None,
             skip_special=fields.maybe(request, "skip_special_tokens", bool),

@@ -6,6 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from schemas.inbox import FieldError
+from schemas.outside_json import read_json
 from storage.log import MAX_BATCH
 
 WHOLE = "message"
@@ -26,7 +27,7 @@ def read_message(data: bytes, kind: type[ItemT]) -> tuple[list[tuple[int, ItemT]
     """The items of a message by index, and its errors by index and field."""
     try:
         many = data.lstrip()[:1] == b"["
-        raw = msgspec.json.decode(data, type=list[msgspec.Raw]) if many else [msgspec.Raw(data)]
+        raw = read_json(data, list[msgspec.Raw]) if many else [msgspec.Raw(data)]
     except msgspec.DecodeError as error:
         return [], [FieldError(0, WHOLE, f"not JSON: {error}")]
     if len(raw) > MAX_BATCH:
@@ -36,7 +37,7 @@ def read_message(data: bytes, kind: type[ItemT]) -> tuple[list[tuple[int, ItemT]
     errors: list[FieldError] = []
     for index, item in enumerate(raw):
         try:
-            items.append((index, msgspec.json.decode(item, type=kind)))
+            items.append((index, read_json(item, kind)))
         except msgspec.DecodeError as error:
             errors.append(field_error(index, error, "prompt"))
     return items, errors

@@ -15,6 +15,7 @@ from nats.errors import TimeoutError as NoReply
 from schemas.errors import DeadlineExceeded, InboxFull, LogUnavailable
 from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, InboxPrompt, InboxReply
 from schemas.outside import OutsideGroup, OutsideReward
+from schemas.outside_json import read_any
 from storage.log import MAX_BATCH
 
 Item = InboxPrompt | OutsideGroup | OutsideReward
@@ -60,7 +61,7 @@ def read_line(
     named), or `default`, or the sha256 of the line. `messages` is another name of `prompt`.
     """
     try:
-        fields = msgspec.json.decode(data)
+        fields = read_any(data)
     except msgspec.DecodeError as error:
         return BadLine(place, "", f"not JSON: {error}")
     if not isinstance(fields, dict):

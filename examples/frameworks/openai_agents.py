@@ -1,0 +1,23 @@
+"""An agent of OpenAI's Agents SDK, over the Responses API: `--agent-command "python openai_agents.py"`."""
+
+import json
+import sys
+
+from agents import Agent, MaxTurnsExceeded, Runner, function_tool, set_tracing_disabled
+
+set_tracing_disabled(True)  # else it sends its traces to OpenAI
+task = json.load(sys.stdin)
+
+
+@function_tool
+def add(first: int, second: int) -> int:
+    """Adds two numbers."""
+    return first + second
+
+
+agent = Agent(name="sums", instructions="Answer with the number alone.", model="default", tools=[add])
+try:
+    answer = Runner.run_sync(agent, task["prompt"][-1]["content"], max_turns=3).final_output
+except MaxTurnsExceeded:
+    answer = ""
+print(json.dumps({"reward": float(str(answer) == task["label"])}))
