@@ -12,6 +12,7 @@ from typing import Any
 from actors.archivist import Backoff, LetGo, SealPolicy, archive_run, retried
 from actors.conductor import Conductor, Readers
 from actors.doors import Room, doors_of
+from actors.fate_teller import FateTeller
 from actors.grader import Grader
 from actors.inbox import Inbox
 from actors.log_keeper import LogKeeper
@@ -91,7 +92,8 @@ class ConductorActor:
             conductor = self._conductor
             doors = doors_of(settings, feed, worker.log, lambda: conductor.state)
             room = Room(settings.rollout.max_waiting_prompts, quotas(data.source_quota), lambda: conductor.state)
-            async with Inbox(worker, doors, address.nats, offload, room.left):
+            taking = Inbox(worker, doors, address.nats, offload, room.left)
+            async with FateTeller(worker, address.nats), taking:
                 await worker.join({"ready": time.perf_counter() - begun})
                 return (await self._conductor.run()).value
 

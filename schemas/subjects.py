@@ -103,6 +103,11 @@ def inbox(run: str, what: str = "prompts") -> str:
     return f"slime.{check_token(run, 'run name')}.inbox.{what}"
 
 
+def fates(run: str, source: str) -> str:
+    """Where a source of prompts is told what becomes of them; not stored."""
+    return f"slime.{check_token(run, 'run name')}.fates.{check_token(source, 'source')}"
+
+
 def matches(pattern: str, subject: str) -> bool:
     """NATS wildcard rules: `*` is one token, a last `>` is one or more."""
     want, have = pattern.split("."), subject.split(".")

@@ -71,9 +71,10 @@ class RolloutStep:
         # Copies: what was read from the log cannot be written, and torch wants that of memory that it shares.
         self.masks = [torch.tensor(sample.loss_mask, device=device) for sample in batch.samples]
         self.rollout = [torch.tensor(sample.rollout_log_probs, device=device) for sample in batch.samples]
-        # Old actors are the very weights that the engines had.
+        # Old actors are the very weights that the engines had. Of rollouts made elsewhere nobody here knows that.
         self.fresh = [
-            bool(batch.old) or one.oldest_version == one.newest_version == batch.step for one in batch.samples
+            not one.reused and (bool(batch.old) or one.oldest_version == one.newest_version == batch.step)
+            for one in batch.samples
         ]
         self.off_policy = OffPolicyMetrics(device) if any(sample.reused for sample in batch.samples) else None
         self.trained_tokens = [int(sample.loss_mask.sum()) for sample in batch.samples]

@@ -4,9 +4,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, InboxFates, InboxPrompt, InboxQuestion, InboxReply
+from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, InboxFate, InboxFates, InboxPrompt, InboxQuestion, InboxReply
 from schemas.outside import OutsideGroup, OutsideReward
-from schemas.subjects import inbox
+from schemas.subjects import fates, inbox
+from slime_events.core.config.per_source import NATS
 
 GROUPS = "groups"
 
@@ -41,7 +42,9 @@ _DOORS = {
 
 def asyncapi(run: str) -> dict[str, Any]:
     """Of a run: each message is a NATS request, and its reply comes on the subject that the request names."""
-    structs = list(dict.fromkeys(one for door in _DOORS.values() for one in (door.item, door.reply)))
+    structs = list(
+        dict.fromkeys(one for door in _DOORS.values() for one in (door.item, door.reply)) | {InboxFate: None}
+    )
     schemas, parts = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
     schema_of = dict(zip(structs, schemas, strict=True))
     channels: dict[str, Any] = {"replies": {"address": None, "messages": {}}}
@@ -64,6 +67,10 @@ def asyncapi(run: str) -> dict[str, Any]:
                 "messages": [{"$ref": f"#/channels/replies/messages/{name}-reply"}],
             },
         }
+    fate = schema_of[InboxFate]
+    messages["fates"] = _message("what has become of a prompt that came over NATS", fate)
+    channels["fates"] = {"address": fates(run, NATS), "messages": {"fates": _ref("messages", "fates")}}
+    operations["fates"] = {"action": "receive", "channel": {"$ref": "#/channels/fates"}}
     return {
         "asyncapi": "3.0.0",
         "info": {"title": "slime-events inbox", "version": "1"},

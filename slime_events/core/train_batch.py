@@ -21,7 +21,8 @@ class TrainSample:
     [response], natural log, of logits / temperature as the engine sampled them; NaN on trained tokens that no
     engine made. reward: after normalisation over its group (slime's post-process); raw_reward: as graded. rollout:
     shared by fan-out siblings; a step counts rollouts.
-    oldest_version, newest_version: of the weights that made its tokens. reused: recorded by another run.
+    oldest_version, newest_version: of the weights that made its tokens. reused: recorded by another run, or made
+    outside.
     teacher_log_probs: float32 [response], where its grader asked a teacher. spans: which version made which tokens.
     kept: what top-p or top-k left of the vocabulary; there log-probs, the engine's too, are over that.
     """

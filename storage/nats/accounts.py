@@ -3,7 +3,7 @@
 A file in the server's folder for each, which only the run's owner may read:
 
     roles.json      run, url, user, password: everything on the run's stream
-    producer.json   prompts and questions to the inbox, and the replies to them
+    producer.json   prompts and questions to the inbox, the replies to them, and what becomes of prompts
     gateway.json    the same in the name of others (`slime-events gateway`), also while nobody conducts the run, and
                     reads the stream; of a run with --agents, appends what is said of agents' sessions
     viewer.json     reads the stream, changes nothing
@@ -58,6 +58,11 @@ def user_of(access: Access) -> str:
 def inboxes(run: str) -> list[str]:
     """Subjects on which a producer asks. run: or EVERY_RUN."""
     return [f"slime.{run}.inbox.{what}" for what in ("prompts", "trajectories", "rewards", "groups")]
+
+
+def fates_of_producers(run: str) -> str:
+    """Subject on which producers are told what becomes of their prompts. run: or EVERY_RUN."""
+    return f"slime.{run}.fates.nats"
 
 
 def inbox_of_gateway(run: str) -> str:
@@ -176,13 +181,15 @@ def accounts_text(run: str, passwords: Mapping[Access, str], *, agents: bool = F
         *(f'{{ service: "{one}", accounts: [{_account(access)}] }}' for access, all_ in asks.items() for one in all_),
         f'{{ service: "{reads(run)[-1]}", accounts: [{", ".join(map(_account, READERS))}] }}',
         f'{{ service: "{API}", response_type: stream, accounts: [{", ".join(map(_account, READERS))}] }}',
+        f'{{ stream: "{fates_of_producers(run)}", accounts: [{_account(Access.PRODUCER)}] }}',
     ]
     roles = f"{{ user: {user_of(Access.ROLES)}, password: {passwords[Access.ROLES]} }}"
     guests = list[str]()
     for access, subjects in asks.items():
         looks = reads(run) if access in READERS else []
         imports = [*([API] if looks else []), *subjects, *looks[-1:]]
-        guests += _guests(access, passwords[access], may=[*subjects, *looks], imports=imports)
+        hears = [fates_of_producers(run)] if access is Access.PRODUCER else []
+        guests += _guests(access, passwords[access], may=[*subjects, *looks], imports=imports, hears=hears)
     return "\n".join(
         (
             "accounts {",
@@ -202,15 +209,20 @@ def _account(access: Access) -> str:
     return f"{ACCOUNT}_{access.name}S"
 
 
-def _guests(access: Access, password: str, *, may: Sequence[str], imports: Sequence[str]) -> list[str]:
-    publish = ", ".join(f'"{subject}"' for subject in may)
+def _guests(
+    access: Access, password: str, *, may: Sequence[str], imports: Sequence[str], hears: Sequence[str]
+) -> list[str]:
+    publish, subscribe = (", ".join(f'"{subject}"' for subject in some) for some in (may, [REPLIES, *hears]))
+    parts = [*(("service", subject) for subject in imports), *(("stream", subject) for subject in hears)]
     return [
         f"  {_account(access)} {{",
         "    users: [{",
         f"      user: {user_of(access)}, password: {password}",
-        f'      permissions: {{ publish: [{publish}], subscribe: ["{REPLIES}"] }}',
+        f"      permissions: {{ publish: [{publish}], subscribe: [{subscribe}] }}",
         "    }]",
-        *_lines("imports", [f'{{ service: {{ account: {ACCOUNT}, subject: "{subject}" }} }}' for subject in imports]),
+        *_lines(
+            "imports", [f'{{ {kind}: {{ account: {ACCOUNT}, subject: "{subject}" }} }}' for kind, subject in parts]
+        ),
         "  }",
     ]
 

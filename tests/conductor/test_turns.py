@@ -39,7 +39,7 @@ def state_of(waiting: list[tuple[str, int]], under_way: list[str] = ()) -> RunSt
     for number, (source, priority) in enumerate(waiting):
         group = _group(f"{source}-{number}", source)
         if priority:
-            group.priority = priority
+            state.priorities = {**(state.priorities or {}), group.group: priority}
         state.groups[group.group] = group
         state.waiting.append(group.group)
     return state

@@ -83,12 +83,19 @@ async def ask_as_documented(run: Path, document: dict[str, Any]) -> None:
     address = live_address(run, Access.PRODUCER)
     assert address is not None
     nc = await nats.connect(**address.options())
-    for name in document["operations"]:
+    fates = await nc.subscribe(document["channels"]["fates"]["address"])
+    for name in [name for name, one in document["operations"].items() if one["action"] == "send"]:
         (example,) = document["components"]["messages"][name]["examples"]
         subject = document["channels"][name]["address"]
         reply = await nc.request(subject, json.dumps(example["payload"]).encode(), timeout=ANSWER_S)
         wanted = document["components"]["messages"][f"{name}-reply"]["payload"]
         jsonschema.validate(json.loads(reply.data), wanted | {"components": document["components"]})
+    # The first example is a prompt, and the run goes on: it comes to an end of some kind.
+    told = json.loads((await fates.next_msg(timeout=ANSWER_S)).data)
+    jsonschema.validate(
+        told, document["components"]["messages"]["fates"]["payload"] | {"components": document["components"]}
+    )
+    assert told["key"] == "quiz-1"
     await nc.close()
 
 

@@ -323,6 +323,19 @@ def _evaluation(settings: TrainSettings) -> Iterator[str]:
         yield from (f"{evaluation.where(name)}: {problem}" for problem in sampling_problems(one) if problem not in said)
 
 
+def _waiting_evaluations(settings: TrainSettings) -> Iterator[str]:
+    """Rewards that are sent from outside are those of samples that are trained on."""
+    evaluation, reward = settings.evaluation, settings.reward
+    if reward.rm_type != "outside" or reward.custom_rm_path or evaluation.eval_interval is None:
+        return
+    for name, one in evaluation.sets().items():
+        if not (one.custom_rm_path or one.metadata({}).get("rm_type")):
+            yield (
+                f"{evaluation.where(name)}: with rm_type outside its answers would wait for rewards that nobody sends: "
+                "give the set an rm_type of its own (eval_config)."
+            )
+
+
 def _grading(settings: TrainSettings) -> Iterator[str]:
     reward = settings.reward
     rollout = settings.rollout
@@ -337,6 +350,7 @@ def _grading(settings: TrainSettings) -> Iterator[str]:
             "Nobody grades: set rm_type (a prompt's own metadata.rm_type goes before it), custom_rm_path, or a "
             "custom_generate_function_path that sets sample.reward, or agents, whose harnesses give rewards."
         )
+    yield from _waiting_evaluations(settings)
     if reward.custom_reward_post_process_path and settings.rollout.custom_convert_samples_to_train_data_path:
         yield (
             "custom_reward_post_process_path excludes custom_convert_samples_to_train_data_path: the rewards of the "

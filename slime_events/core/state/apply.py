@@ -113,12 +113,14 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, position: int) ->
         metadata=event.metadata,
         recalled=event.recalled or UNSET,
         share=event.share or UNSET,
-        priority=event.priority or UNSET,
     )
     state.groups[event.group] = group
     state.offers.pop(event.group, None)
     if event.purpose is _TRAIN:
         state.waiting.append(event.group)
+        if event.priority:
+            state.priorities = {} if state.priorities is UNSET else state.priorities
+            state.priorities[event.group] = event.priority
         state.counts.prompts_submitted += 1
         _advance(state, event.source.path, event.source.offset)
         if state.function is not UNSET and event.dataset not in (INBOX, BROUGHT):
@@ -231,7 +233,7 @@ def _leaves_function(state: RunState, name: str) -> bool:
         state.function.returned[step].remove(name)
     if group.phase is not _SUBMITTED:
         return True
-    state.waiting.remove(name)
+    _waits_no_more(state, name)
     return False
 
 
@@ -366,13 +368,19 @@ def _fold(state: RunState, events: Sequence[FoldedEvent], first: int) -> None:
     state.counts.response_tokens += tokens
 
 
+def _waits_no_more(state: RunState, group: str) -> None:
+    state.waiting.remove(group)
+    if state.priorities is not UNSET:
+        state.priorities.pop(group, None)
+
+
 def _take_up(state: RunState, group: GroupState, version: int) -> None:
     """First request of a group."""
     group.phase = GroupPhase.REQUESTED
     if group.purpose is _TRAIN:
         group.order, group.version = state.counts.groups_requested, version
         state.counts.groups_requested += 1
-        state.waiting.remove(group.group)
+        _waits_no_more(state, group.group)
 
 
 def _join(state: RunState, event: RolloutCompleted) -> None:

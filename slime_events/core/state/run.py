@@ -91,8 +91,8 @@ class RunState(msgspec.Struct, kw_only=True):
     a row for a failed rollout, reward or filter. branched: only of a run that continues a version of another run; UNSET
     elsewhere, so that the digests of other states do not change; and so is function, of a run that a rollout function
     makes the rollouts of. offered: groups of prompts from outside that nobody has taken in yet, with the position of
-    the offer; UNSET before there was one. foreign: records before its last event that are none;
-    no digest has them.
+    the offer; priorities: of prompts that wait and have one. Both UNSET before there was one. foreign: records before
+    its last event that are none; no digest has them.
     """
 
     run: str
@@ -123,6 +123,7 @@ class RunState(msgspec.Struct, kw_only=True):
     branched: Branched | msgspec.UnsetType = msgspec.UNSET
     function: FunctionState | msgspec.UnsetType = msgspec.UNSET
     offered: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    priorities: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def offers(self) -> dict[str, int]:

@@ -66,7 +66,5 @@ def _is_under_way(group: GroupState) -> bool:
 
 def _by_priority(state: RunState, waiting: list[str]) -> list[str]:
     """The higher first; of equal ones those that came first."""
-    found = {name: state.groups[name].priority for name in waiting}
-    if all(priority is UNSET for priority in found.values()):
-        return waiting
-    return sorted(waiting, key=lambda name: 0 if (priority := found[name]) is UNSET else -priority)
+    found = {} if state.priorities is UNSET else state.priorities
+    return sorted(waiting, key=lambda name: -found.get(name, 0)) if found else waiting

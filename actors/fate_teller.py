@@ -1,0 +1,103 @@
+"""`FateTeller`: tells producers over NATS what becomes of their prompts, as it happens.
+
+A message on `slime.<run>.fates.<source>` for each prompt that is accepted, rejected or trained on: an `InboxFate`. They
+are not stored: who was away asks on `slime.<run>.inbox.groups`, or a gateway.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Any, Self
+
+import msgspec
+import nats
+import nats.errors
+
+from schemas.batches import BatchSealed
+from schemas.errors import SlimeEventsError
+from schemas.event import Event
+from schemas.groups import GroupAccepted, GroupRejected
+from schemas.ids import INBOX
+from schemas.inbox import Fate, InboxFate
+from schemas.prompts import PromptRejected, PromptSubmitted
+from schemas.steps import StepCommitted
+from schemas.subjects import fates, of_type
+from slime_events.core.config.per_source import NATS
+from slime_events.core.run.participant import Participant
+from storage.cancellation import end_all
+from storage.follow import Follower
+from storage.jetstream.address import NatsAddress
+
+log = logging.getLogger(__name__)
+
+TYPES = ("prompt.rejected", "group.accepted", "group.rejected", "batch.sealed", "step.committed")
+LOOK_S, LAST_S = 0.5, 5.0
+"""Between two looks whether it is to end, and how long it may still tell then."""
+
+
+class FateTeller:
+    """As a context manager. What it cannot tell is logged: the run does not wait for it, nor end with it."""
+
+    def __init__(self, worker: Participant, server: NatsAddress) -> None:
+        self._log, self._server = worker.log, server
+        self._batches: dict[int, tuple[str, ...]] = {}
+        self._ending = False
+        self._client: Any = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._client = await nats.connect(
+            **self._server.options(), max_reconnect_attempts=-1, reconnect_time_wait=0.1, name="slime-events-fates"
+        )
+        self._task = asyncio.create_task(self._tell_all(), name="fates")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._ending = True
+        await asyncio.wait([self._task], timeout=LAST_S)
+        await end_all(self._task)
+        with contextlib.suppress(nats.errors.Error):
+            await self._client.close()
+
+    async def _tell_all(self) -> None:
+        subjects = tuple(of_type(self._log.run, one) for one in TYPES)
+        async with Follower(self._log, await self._log.position() + 1, subjects) as follower:
+            while (events := await follower.next(LOOK_S)) or not self._ending:
+                try:
+                    decided = [fate for one in events for fate in await self._fates(one.envelope.event)]
+                    await self._tell([fate for fate in decided if fate.group.startswith(f"{INBOX}-")])
+                except (SlimeEventsError, nats.errors.Error) as error:
+                    log.warning("producers are not told of %d events: %s", len(events), error)
+
+    async def _fates(self, event: Event) -> list[InboxFate]:
+        """What an event decides of groups; their keys are not known yet."""
+        match event:
+            case GroupAccepted():
+                return [InboxFate("", event.group, Fate.ACCEPTED, event.rewards)]
+            case GroupRejected():
+                return [InboxFate("", event.group, Fate.REJECTED, event.rewards, event.reason)]
+            case PromptRejected():
+                return [InboxFate("", event.group, Fate.REJECTED, reason=event.reason)]
+            case BatchSealed():
+                self._batches[event.step] = event.groups
+            case StepCommitted():
+                groups = self._batches.pop(event.step, None) or await self._groups_of(event.step)
+                return [InboxFate("", one, Fate.TRAINED, step=event.step, version=event.version) for one in groups]
+        return []
+
+    async def _groups_of(self, step: int) -> tuple[str, ...]:
+        sealed = await self._log.last(f"slime.{self._log.run}.batch.sealed.{step}")
+        event = sealed.envelope.event if sealed else None
+        return event.groups if isinstance(event, BatchSealed) else ()
+
+    async def _tell(self, told: Sequence[InboxFate]) -> None:
+        run = self._log.run
+        subjects = [f"slime.{run}.prompt.{verb}.{fate.group}" for fate in told for verb in ("submitted", "rejected")]
+        prompts = {one.subject.rpartition(".")[2]: one for one in (await self._log.last_of_each(subjects)).values()}
+        for fate in told:
+            prompt = prompts[fate.group].envelope.event if fate.group in prompts else None
+            if isinstance(prompt, PromptSubmitted | PromptRejected):
+                keyed = msgspec.structs.replace(fate, key=prompt.source.key)
+                await self._client.publish(fates(run, prompt.source.sender or NATS), msgspec.json.encode(keyed))
