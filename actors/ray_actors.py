@@ -79,7 +79,7 @@ class ConductorActor:
             )
             if self._stop_asked:
                 self._conductor.stop()
-            conductor, most = self._conductor, settings.rollout.max_waiting_prompts
+            conductor, most = self._conductor, 0 if settings.run.tinker else settings.rollout.max_waiting_prompts
             async with Inbox(worker, feed, address.nats, offload, lambda: most - len(conductor.state.waiting)):
                 await worker.join({"ready": time.perf_counter() - begun})
                 return (await self._conductor.run()).value
@@ -142,6 +142,7 @@ class TrainerActor:
 
     async def run(self, address: RunAddress, settings: TrainSettings, peers: Sequence[Any]) -> int:
         """Train to the end of the run; the version reached."""
+        from actors.trainer.commanded import CommandedTrainer
         from actors.trainer.ray_ranks import RayRanks
         from actors.trainer.trainer import Trainer, TrainerPlan
 
@@ -159,7 +160,8 @@ class TrainerActor:
             try:
                 snapshot = await _snapshots(address).newest(worker.log)
                 start_of = partial(training_start, snapshot.state) if snapshot else lambda version: 1
-                return await Trainer.of_run(address, settings, worker, ranks, plan, start_of=start_of).run()
+                kind = CommandedTrainer if settings.run.tinker else Trainer
+                return await kind.of_run(address, settings, worker, ranks, plan, start_of=start_of).run()
             finally:
                 await ranks.close()
 

@@ -33,7 +33,7 @@ from schemas.weights import WeightsPublished
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.run.run_address import RunAddress
-from slime_events.core.train_batch import StoredVersion
+from slime_events.core.train_batch import StepResult, StoredVersion
 from slime_events.loop.training.past_versions import NO_PAST, PastVersions
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.loop.training.training_state import Digests, TrainingState, digests_of, read_training_state
@@ -54,7 +54,7 @@ class TrainerPlan:
     checkpoint that does; None keeps all. checkpoint_retention: which checkpoints stay. exact: a step that is trained
     again and comes out otherwise ends the run. shows: a user's function is shown each version before it is published.
     save_hf: path with {rollout_id}, which the weights of a checkpoint are copied to.
-    past: versions that steps need beside their own.
+    past: versions that steps need beside their own. on_demand: versions go to the engines when a client asks for them.
     """
 
     steps: int
@@ -67,6 +67,7 @@ class TrainerPlan:
     shows: bool = False
     save_hf: str | None = None
     past: PastVersions = NO_PAST
+    on_demand: bool = False
 
     @classmethod
     def of(cls, settings: TrainSettings, checkpoints: str, *, evaluated: int = 0) -> TrainerPlan:
@@ -85,17 +86,20 @@ class TrainerPlan:
             trainer.custom_update_weight_post_write_path is not None,
             trainer.save_hf,
             PastVersions.of(settings),
+            settings.run.tinker is not None,
         )
 
     def publishes(self, version: int) -> bool:
         """Whether a version that a step has made goes to the engines."""
-        return version % self.publish_every == 0 or version == self.steps
+        return not self.on_demand and (version % self.publish_every == 0 or version == self.steps)
 
 
 class Trainer:
     """The shell around the ranks. batches: sealed ones, with what they are made of. start_of: where in the log a
     trainer that goes on from a version has to begin to read.
     """
+
+    also_followed: tuple[type[Event], ...] = ()
 
     def __init__(
         self,
@@ -111,7 +115,7 @@ class Trainer:
         self.plan, self._start_of = plan, start_of
         self._folders = CheckpointFolders(plan.checkpoints)
         self._trained = TrainingState()
-        self._saved = set[int]()
+        self._saved, self._kept = set[int](), set[int]()
         self._past = PastWeights(plan.past, 0, self._stored)
         self._to_write = -1
         self._shown: dict[str, str] = {}
@@ -143,15 +147,25 @@ class Trainer:
         if self._trained.over:
             return self._trained.version
         await self._begin()
-        followed = subjects_of(self._worker.log.run, (StepCommitted, StepClaimed, *self._batches.folded))
+        folded: tuple[type[Event], ...] = (StepCommitted, StepClaimed, *self.also_followed, *self._batches.folded)
+        followed = subjects_of(self._worker.log.run, folded)
         async with Follower(self._worker.log, self._start_of(self._version), followed) as follower:
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=1.0):
                     await self._take(recorded)
-                if follower.caught_up and self._version in self._batches.sealed and not self._over:
-                    await self._take_over()
-                    await self._step(self._batches.sealed[self._version])
+                if follower.caught_up and not self._over:
+                    await self._go_on()
         return self._version
+
+    async def _go_on(self) -> None:
+        """Do what is due, with all of the log read so far."""
+        if self._version in self._batches.sealed:
+            await self._take_over()
+            await self._step(self._batches.sealed[self._version])
+
+    async def _with_step(self, sealed: BatchSealed, result: StepResult) -> list[Event]:
+        """What else is said in the append of a step."""
+        return []
 
     async def _begin(self) -> None:
         """Start from the newest checkpoint, or from the first version, which is published if it never was."""
@@ -313,8 +327,8 @@ class Trainer:
             version=version,
             weights_digest=manifest.digest,
             optimizer_digest=result.optimizer_digest,
-            samples=len(batch.samples),
-            tokens=sum(sample.total_length for sample in batch.samples),
+            samples=batch.members,
+            tokens=batch.tokens,
             metrics=result.metrics,
             seconds=seconds,
             functions=result.functions,
@@ -323,10 +337,13 @@ class Trainer:
         )
         due = self.plan.publishes(version)
         published = [self._as_published(manifest)] if due else []
+        more = await self._with_step(sealed, result)
         first, position = self._claim or (-1, 0)
         fence = Fence(self._about(sealed.step), position if sealed.step == first else 0)
         enclose = self._worker.enclose
-        await self._worker.log.append([Append(enclose(committed), fence), *(once(enclose(one)) for one in published)])
+        await self._worker.log.append(
+            [Append(enclose(committed), fence), *(once(enclose(one)) for one in (*published, *more))]
+        )
         for event in (committed, *published):
             self._trained.apply(event)
         if due:
@@ -345,14 +362,16 @@ class Trainer:
             self._saved.difference_update(gone)
         if weights is not None:
             going_on = {self._version, *self._saved}
-            pinned = {self._published, *going_on}.union(*map(self._past.needed_at, going_on))
+            pinned = {self._published, *self._kept, *going_on}.union(*map(self._past.needed_at, going_on))
             self._store.remove(weights.removable(self._store.versions(), pinned=pinned))
 
     async def _checkpoint(self, digests: Digests) -> None:
         """Save the version that the ranks are at, if it is due. Saved again, it is the same event."""
+        if self.plan.checkpoint_every and self._version % self.plan.checkpoint_every == 0:
+            await self._save_checkpoint(digests)
+
+    async def _save_checkpoint(self, digests: Digests) -> None:
         version = self._version
-        if not self.plan.checkpoint_every or version % self.plan.checkpoint_every:
-            return
         begun = time.perf_counter()
         await asyncio.to_thread(self._folders.make_way, version)
         folder = self._folders.of(version)

@@ -10,6 +10,7 @@ from schemas.errors import RankLost, SlimeEventsError
 from schemas.redaction import shown
 from serve_apps.generate.function import generate_setup
 from serve_apps.rollout_function.actor import RolloutFunctionActor
+from serve_apps.tinker.actor import TinkerActor
 from slime_events.app.launch.abandonable import in_thread
 from slime_events.app.launch.cluster import Cluster
 from slime_events.core.config.settings import TrainSettings
@@ -17,7 +18,7 @@ from slime_events.core.run.process_environment import IN_NO_HURRY, TRAINS, rank_
 from slime_events.core.run.run_address import RunAddress
 
 ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conductor", "grader", "archivist"
-LOADER, DUMPER, FUNCTION = "loader", "dumper", "rollout-function"
+LOADER, DUMPER, FUNCTION, TINKER = "loader", "dumper", "rollout-function", "tinker"
 NICE = {TRAINER: TRAINS, ARCHIVIST: IN_NO_HURRY, DUMPER: IN_NO_HURRY}
 RANK_SHARE, ENGINE_SHARE = 0.6, 0.4
 """Of a GPU that both share, as Ray places them: two ranks never fit on one GPU, which NCCL refuses."""
@@ -38,7 +39,8 @@ class Roles:
             TRAINER: UntrainedActor if debug.debug_rollout_only else TrainerActor,
             **({LOADER: loader} if loads else {}),
             **({FUNCTION: RolloutFunctionActor} if calls else {}),
-            **({} if debug.debug_train_only else {GRADER: GraderActor}),
+            **({} if debug.debug_train_only or settings.run.tinker else {GRADER: GraderActor}),
+            **({TINKER: TinkerActor} if settings.run.tinker else {}),
             ARCHIVIST: ArchivistActor,
             **({DUMPER: DumperActor} if debug.save_debug_rollout_data else {}),
         }

@@ -45,10 +45,27 @@ def _run(settings: TrainSettings) -> Iterator[str]:
         yield f"log_keep_steps {run.log_keep_steps} needs archive_url: what leaves the log is nowhere else."
     if run.log_keep_steps is not None and settings.debug.debug_train_only:
         yield "log_keep_steps excludes debug_train_only: it waits for what engines have done, and there are none."
+    if run.tinker is not None:
+        yield from _driven(settings)
     if run.nats_replicas not in (1, 3, 5):
         yield f"nats_replicas is {run.nats_replicas}: a majority of the copies decides, so there are 1, 3 or 5."
     if run.nats_replicas > 1 and not run.nats_url:
         yield f"nats_replicas {run.nats_replicas} needs a cluster's nats_url: a run's own NATS is a single server."
+
+
+def _driven(settings: TrainSettings) -> Iterator[str]:
+    debug, trainer = settings.debug, settings.trainer
+    excluded = {
+        "supervised": settings.data.supervised,
+        "load_debug_rollout_data": debug.load_debug_rollout_data,
+        "debug_rollout_only": debug.debug_rollout_only,
+        "debug_train_only": debug.debug_train_only,
+        "log_keep_steps": settings.run.log_keep_steps,
+    }
+    for name in [name for name, given in excluded.items() if given]:
+        yield f"tinker excludes {name}: a client says what is generated and trained."
+    if trainer.optimizer != "adam":
+        yield f"tinker needs optimizer adam, and it is {trainer.optimizer}: a client's optim_step is Adam's."
 
 
 def _rollout(settings: TrainSettings) -> Iterator[str]:
@@ -321,7 +338,8 @@ def _grading(settings: TrainSettings) -> Iterator[str]:
     may_grade = (
         rollout.custom_generate_function_path or rollout.rollout_sample_hook_path or rollout.rollout_function_path
     )
-    if not (reward.rm_type or reward.custom_rm_path or may_grade or settings.debug.debug_train_only):
+    grades_nothing = settings.debug.debug_train_only or settings.run.tinker
+    if not (reward.rm_type or reward.custom_rm_path or may_grade or grades_nothing):
         yield (
             "Nobody grades: set rm_type (a prompt's own metadata.rm_type goes before it), custom_rm_path, or a "
             "custom_generate_function_path that sets sample.reward."

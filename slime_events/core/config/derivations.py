@@ -68,6 +68,9 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     cannot be derived stays None, and `impossible` says why. Idempotent.
     """
     settings, notes = _debug(settings)
+    if settings.run.tinker is not None:
+        settings, more = _driven(settings, given)
+        notes += more
     data = settings.data
     if data.prompt_data and not data.rollout_global_dataset:
         settings = replace(settings, data=replace(data, prompt_data=None))
@@ -119,6 +122,22 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
         reward=replace(reward, eval_reward_key=reward.eval_reward_key or reward.reward_key),
     )
     return derived, (*notes, *idle(derived))
+
+
+DRIVEN_STEPS, DRIVEN_WAIT_S = 1_000_000, 1e9
+"""Of a run that a client drives, unless it is said: it ends when it is stopped, however long its client thinks."""
+
+
+def _driven(settings: TrainSettings, given: Collection[tuple[str, str]]) -> tuple[TrainSettings, list[str]]:
+    """Nothing is drawn, graded or evaluated: a client says what is generated, and what is trained."""
+    settings, unused = _without_generation(settings)
+    rollout = settings.rollout
+    if rollout.num_rollout is None:
+        rollout = replace(rollout, num_rollout=DRIVEN_STEPS, num_epoch=None)
+    if ("rollout", "rollout_deadline") not in given:
+        rollout = replace(rollout, rollout_deadline=DRIVEN_WAIT_S)
+    notes = [f"{', '.join(unused)}: no effect; a client drives this run (tinker)."] if unused else []
+    return replace(settings, rollout=rollout), notes
 
 
 _DRAWN = ("dynamic_sampling_filter_path", "custom_generate_function_path", "partial_rollout")

@@ -1,0 +1,60 @@
+"""`TinkerActor`: the process that clients of Tinker's protocol talk to."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from functools import partial
+from pathlib import Path
+
+from serve_apps.gateway.settings import GatewaySettings, parse_listen
+from serve_apps.gateway.sources import Sources
+from serve_apps.tinker.answers import Answers
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.join import join_run
+from slime_events.core.run.run_address import RunAddress
+from storage.blobs import BlobStore
+from storage.payloads import fetch
+
+SOURCES = "gateway"
+"""In the run's folder: who may call, with the gateway's own."""
+BIND_S = 10.0
+"""Seconds for the port of a process before this one to become free."""
+
+
+class TinkerActor:
+    """It holds nothing: started again, it answers as before."""
+
+    async def run(self, address: RunAddress, settings: TrainSettings) -> None:
+        """Answer to the end of the run."""
+        import uvicorn
+
+        from serve_apps.tinker.app import tinker_app
+        from serve_apps.tinker.served import served_model
+
+        begun, blobs = time.perf_counter(), BlobStore(address.blob_url)
+        host, port = parse_listen(settings.run.tinker or "")
+        gateway = GatewaySettings(host=host, port=port)
+        async with join_run(address, "tinker") as worker:
+            served = await served_model(worker.log, settings)
+            answers = Answers(worker, partial(fetch, blobs=blobs), attempts=settings.rollout.max_attempts)
+            app = tinker_app(worker, served, answers, blobs, Sources(Path(address.folder) / SOURCES), gateway)
+            config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=1)
+            server = uvicorn.Server(config)
+            with contextlib.closing(await _bound(host, port)) as bound:
+                await worker.join({"ready": time.perf_counter() - begun})
+                serving = asyncio.create_task(server.serve([bound]))
+                await answers.follow()
+                server.should_exit = True
+                await serving
+
+
+async def _bound(host: str, port: int) -> socket.socket:
+    until = time.monotonic() + BIND_S
+    while True:
+        try:
+            return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        except OSError:
+            if time.monotonic() > until:
+                raise
+        await asyncio.sleep(0.2)
