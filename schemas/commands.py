@@ -13,7 +13,9 @@ _canonical = msgspec.msgpack.Encoder(order="sorted")
 
 
 class CommandKind(enum.StrEnum):
-    """What a command asks for. optim_step ends a batch; the others but forward_backward change no weights."""
+    """What a command asks for. A step is made of forward_backwards and one optim_step, or of one command that begins
+    from other weights: load_weights, and create_model of a model that is not the run's first. Others change nothing.
+    """
 
     CREATE_MODEL = "create_model"
     FORWARD = "forward"
@@ -21,6 +23,7 @@ class CommandKind(enum.StrEnum):
     OPTIM_STEP = "optim_step"
     SAVE_WEIGHTS = "save_weights"
     SAVE_WEIGHTS_FOR_SAMPLER = "save_weights_for_sampler"
+    LOAD_WEIGHTS = "load_weights"
 
 
 class CommandGiven(Event, frozen=True, kw_only=True, tag="command.given"):
@@ -51,7 +54,8 @@ class CommandGiven(Event, frozen=True, kw_only=True, tag="command.given"):
 
 
 class CommandDone(Event, frozen=True, kw_only=True, tag="command.done"):
-    """The trainer, once per command, in the order of their numbers; of an optim_step in one append with step.committed.
+    """The trainer, once per command, in the order of their numbers; of one that makes a step in one append with
+    step.committed.
 
     version: the weights that it was carried out on, or made. log_probs: of a pass, float32 of all its datums' targets
     end to end, in nats. metrics: by the protocol's names. path: of what was saved. error: why it was not carried out,

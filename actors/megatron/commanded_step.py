@@ -13,7 +13,7 @@ from actors.megatron.cpu import stand_in
 from actors.megatron.forward import MicroBatch, pack_sequences
 from actors.megatron.trainee import Trainee
 from slime_events.algorithms.token_losses import token_losses
-from slime_events.core.datums import AdamParams, CommandedStep, Datum, PassResult, TrainPass
+from slime_events.core.datums import AdamParams, Datum, PassResult, TrainPass
 
 
 class CommandedSteps:
@@ -53,19 +53,19 @@ class CommandedSteps:
             self._summed.append(asked.key)
         return PassResult(host[:-1], float(host[-1]))
 
-    def step(self, step: CommandedStep) -> dict[str, float]:
+    def step(self, passes: Sequence[TrainPass], update: AdamParams) -> dict[str, float]:
         """The passes that are not in the gradients yet, and the update; its metrics. Where the norm of the gradients is
         not finite, weights and optimizer stay as they are, and `skipped` is 1.
         """
-        keys = [one.key for one in step.passes]
+        keys = [one.key for one in passes]
         if self._summed != keys[: len(self._summed)]:
             self._summed = []
-        for one in step.passes[len(self._summed) :]:
+        for one in passes[len(self._summed) :]:
             self.run(one, backward=True)
         if not keys:
             self._clear()
         self._summed = []
-        model, optimizer, update = self._trainee.model, self._trainee.optimizer, step.update
+        model, optimizer = self._trainee.model, self._trainee.optimizer
         if model.ddp_config.overlap_grad_reduce:
             model.start_grad_sync()
         finalize_model_grads([model])

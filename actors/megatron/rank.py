@@ -41,7 +41,7 @@ from schemas.errors import TrainerError
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.datums import PassResult, TrainPass
+from slime_events.core.datums import Beginning, PassResult, TrainPass
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.past_versions import OLD_ACTOR, old_actor
 from slime_events.plugins.args_view import ArgsView
@@ -128,7 +128,10 @@ class TrainerRank:
         TrainerError; the weights are then not to be used.
         """
         if batch.commanded is not None:
-            metrics = self._commanded.step(batch.commanded)
+            if isinstance(update := batch.commanded.update, Beginning):
+                metrics = self._begin_from(update)
+            else:
+                metrics = self._commanded.step(batch.commanded.passes, update)
             hashed = self._settings.hashes_optimizer(batch.step + 1)
             return StepResult(metrics, self.optimizer_digest() if hashed else "")
         models = self._other_models(batch)
@@ -147,6 +150,16 @@ class TrainerRank:
         seconds = {"seconds_digest": step.metrics.seconds["digest"]}
         optimizer, critic = digests
         return StepResult(metrics | seconds, optimizer, self._functions.digests(*IN_STEPS), models, critic)
+
+    def _begin_from(self, beginning: Beginning) -> dict[str, float]:
+        """Go on from other weights, with a new optimizer or with the one that a checkpoint has; the step's metrics."""
+        if beginning.optimizer:
+            self.load_checkpoint(beginning.checkpoint)
+        else:
+            self.reset()
+            if beginning.version is not None:
+                self.load_weights(beginning.folder)
+        return {"grad_norm": 0.0, "skipped": 0.0}
 
     def run_pass(self, asked: TrainPass, backward: bool) -> PassResult:
         """A pass that a client asks for; backward: its gradients are part of the next step."""

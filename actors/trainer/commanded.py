@@ -21,6 +21,7 @@ from schemas.arrays import pack_log_probs
 from schemas.batches import BatchSealed
 from schemas.commands import CommandDone, CommandGiven, CommandKind
 from schemas.event import Event
+from schemas.steps import StepClaimed, StepCommitted
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
@@ -37,8 +38,6 @@ PASSES = (CommandKind.FORWARD, CommandKind.FORWARD_BACKWARD)
 
 class CommandedTrainer(Trainer):
     """See the module's docstring."""
-
-    also_followed = (CommandDone,)
 
     def __init__(self, worker: Participant, ranks: Ranks, *args: Any, blobs: BlobStore, **more: Any) -> None:
         super().__init__(worker, ranks, *args, **more)
@@ -59,6 +58,10 @@ class CommandedTrainer(Trainer):
         more.pop("start_of", None)
         return super().of_run(address, settings, worker, ranks, plan, blobs=BlobStore(address.blob_url), **more)
 
+    @property
+    def _followed(self) -> tuple[type[Event], ...]:
+        return StepCommitted, StepClaimed, BatchSealed, CommandGiven, CommandDone
+
     async def _take(self, recorded: Recorded) -> None:
         event = recorded.envelope.event
         self._order.first = self._trained.first
@@ -72,7 +75,7 @@ class CommandedTrainer(Trainer):
     async def _go_on(self) -> None:
         """What the client asks for before its next update, then that."""
         for due in list(self._order.due.values()):
-            if due.step != self._version or due.given.kind is CommandKind.OPTIM_STEP:
+            if not due.refused and (due.step != self._version or due.ends):
                 break
             await self._carry_out(due)
         await super()._go_on()

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from actors.trainer.checkpoints import CheckpointFolders
@@ -99,8 +100,6 @@ class Trainer:
     trainer that goes on from a version has to begin to read.
     """
 
-    also_followed: tuple[type[Event], ...] = ()
-
     def __init__(
         self,
         worker: Participant,
@@ -147,8 +146,7 @@ class Trainer:
         if self._trained.over:
             return self._trained.version
         await self._begin()
-        folded: tuple[type[Event], ...] = (StepCommitted, StepClaimed, *self.also_followed, *self._batches.folded)
-        followed = subjects_of(self._worker.log.run, folded)
+        followed = subjects_of(self._worker.log.run, self._followed)
         async with Follower(self._worker.log, self._start_of(self._version), followed) as follower:
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=1.0):
@@ -156,6 +154,11 @@ class Trainer:
                 if follower.caught_up and not self._over:
                     await self._go_on()
         return self._version
+
+    @property
+    def _followed(self) -> tuple[type[Event], ...]:
+        """The events that it reads, beside the run's own."""
+        return StepCommitted, StepClaimed, *self._batches.folded
 
     async def _go_on(self) -> None:
         """Do what is due, with all of the log read so far."""
@@ -205,7 +208,9 @@ class Trainer:
         published, committed = self._trained.published.get(version), self._trained.committed.get(version)
         digest = published.digest if published else committed.weights if committed else ""
         try:
-            return StoredVersion(version, self._store.folder(version, digest), digest) if digest else None
+            saved = self._trained.saved.get(version)
+            checkpoint = saved.url if saved and self._trained.matches(saved) and Path(saved.url).is_dir() else ""
+            return StoredVersion(version, self._store.folder(version, digest), digest, checkpoint) if digest else None
         except WeightsDamaged:
             return None
 
@@ -357,7 +362,7 @@ class Trainer:
         """Delete what retention lets go of: checkpoints first, since weights of one that stays stay too."""
         weights, checkpoints = self.plan.retention, self.plan.checkpoint_retention
         if checkpoints is not None:
-            gone = checkpoints.removable(self._saved)
+            gone = checkpoints.removable(self._saved, pinned=self._kept)
             self._folders.remove(gone)
             self._saved.difference_update(gone)
         if weights is not None:
@@ -388,4 +393,5 @@ class Trainer:
             target = self.plan.save_hf.format(rollout_id=version - 1)
             await asyncio.to_thread(copy_version, self._store.folder(version, digests.weights), target)
         await self._worker.append([saved])
+        self._trained.apply(saved)
         self._saved.add(version)

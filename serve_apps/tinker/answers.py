@@ -130,6 +130,10 @@ class Answers:
                 version = event.version
         return version
 
+    async def has_checkpoint(self, version: int) -> bool:
+        """Whether the optimizer's state was saved with a version."""
+        return await self._last("checkpoint.saved", str(version)) is not None
+
     async def _sample(self, name: str) -> "_Made | Failed | None":
         log, request = self._worker.log, None
         completed = failed = None

@@ -23,6 +23,7 @@ from serve_apps.tinker.answers import Answers, Failed
 from serve_apps.tinker.asked import (
     CreateModel,
     CreateSamplingSession,
+    LoadWeights,
     OfModel,
     OptimStep,
     RetrieveFuture,
@@ -34,7 +35,7 @@ from serve_apps.tinker.sampling import SampleRequest, check, sample_requests
 from serve_apps.tinker.wire import AskedPass, pass_output, sample_output
 from slime_events.core.datums import pack_datums, unpack_datums
 from slime_events.core.run.participant import Participant
-from slime_events.loop.commands.batch import adam_params
+from slime_events.loop.commands.batch import BEGINS, adam_params
 from storage.blobs import BlobStore
 from storage.log import append_all, once
 from storage.payloads import offload_async
@@ -49,8 +50,6 @@ INLINE = 32 * 1024
 """Bytes of a command's datums in its event: who restores a run's commands reads the events of all of them."""
 NO_LORA = "this server trains all weights: lora_config is not looked at"
 REFUSED = {
-    "load_weights": "a run trains one model from its first weights on: to go on from another version, "
-    "`slime-events branch RUN --from VERSION` makes a run of its own",
     "save_weights_external": "weights are written in Hugging Face's format already: see `weights` in its folder",
     "copy_weights": "copy the folder of the version: see `slime-events show`",
     "create_custom_loss": "forward_backward_custom computes a loss at the client",
@@ -165,6 +164,10 @@ def tinker_app(
         adam_params(arguments)
         return await calls.give(asked, CommandKind.OPTIM_STEP, arguments, who)
 
+    @app.post(f"{ROOT}/load_weights")
+    async def load_weights(who: source_of, data: body_of) -> Response:
+        return await calls.load(_decoded(data, LoadWeights), who)
+
     @app.post(f"{ROOT}/save_weights")
     async def save_weights(who: source_of, data: body_of) -> Response:
         return await calls.save(_decoded(data, SaveWeights), CommandKind.SAVE_WEIGHTS, who)
@@ -198,7 +201,9 @@ def tinker_app(
         return await calls.retrieve(_decoded(data, RetrieveFuture).request_id)
 
     for route, why in REFUSED.items():
-        app.post(f"{ROOT}/{route}")(partial(_refuse, 400, f"{route} is not done here: {why}"))
+        app.post(f"{ROOT}/{route}", dependencies=[Depends(source)])(
+            partial(_refuse, 400, f"{route} is not done here: {why}")
+        )
     refusals(app, settings)
 
     @app.exception_handler(ConfigError)
@@ -220,7 +225,7 @@ class Calls:
         self._served.check(asked.base_model)
         if asked.optimizer_config.get("type", "adamw") != "adamw":
             raise Refused(400, f"optimizer_config {asked.optimizer_config}: only adamw is here")
-        model = f"{names.check_session(asked.session_id)}-m{asked.model_seq_id}"
+        model = names.new_model(asked.session_id, asked.model_seq_id)
         arguments = {"base_model": asked.base_model, "lora_config": asked.lora_config}
         return await self._append(model, 0, CommandKind.CREATE_MODEL, arguments, source)
 
@@ -240,6 +245,19 @@ class Calls:
             raise Refused(400, "path: give the weights a name")
         path = "" if asked.path is None else names.path_of(model, kind, asked.path)
         return await self.give(asked, kind, {"path": path}, source)
+
+    async def load(self, asked: LoadWeights, source: str) -> Response:
+        """Weights that this run has saved: into its model, or as the first of a new one."""
+        version = await self.version_at(asked.path)
+        if asked.optimizer and not await self._answers.has_checkpoint(version):
+            raise Refused(400, f"{asked.path} has no optimizer's state: save_state after an optim_step keeps it")
+        begins = None if version == self._served.first else version
+        arguments = {"path": asked.path, "version": begins, "optimizer": asked.optimizer}
+        if asked.model_id is not None:
+            model, number = await self._model(asked.model_id), asked.seq_id or 0
+        else:
+            model, number = names.new_model(asked.session_id or "", asked.model_seq_id or 0), 0
+        return await self._append(model, number, CommandKind.LOAD_WEIGHTS, arguments, source)
 
     async def give(self, asked: OfModel, kind: CommandKind, arguments: dict[str, Any], source: str) -> Response:
         """A command of a model that is there."""
@@ -293,7 +311,9 @@ class Calls:
             lengths = [len(one.targets) for one in unpack_datums(fetch(given.datums))]
             return Response(pass_output(fetch(done.log_probs), lengths, done.metrics), media_type=PROTOBUF)
         said: dict[str, Any] = {"type": given.kind.value}
-        if given.kind is CommandKind.CREATE_MODEL:
+        if given.kind is CommandKind.LOAD_WEIGHTS:
+            said |= {"model_id": names.model_id_of(given.model), "path": given.arguments["path"]}
+        elif given.kind is CommandKind.CREATE_MODEL:
             said["model_id"] = names.model_id_of(given.model)
         elif given.kind is CommandKind.OPTIM_STEP:
             said = {"metrics": {**done.metrics, "version": float(done.version)}}
@@ -317,7 +337,7 @@ class Calls:
     async def _append(
         self, model: str, number: int, kind: CommandKind, arguments: dict[str, Any], source: str, **more: Any
     ) -> Response:
-        if number < 1 and kind is not CommandKind.CREATE_MODEL:
+        if number < 1 and kind not in BEGINS:
             raise Refused(400, f"seq_id {number}: a model's calls are counted from 1")
         command = names.command_of(model, number)
         more |= {"model": model, "number": number, "kind": kind, "source": source}
@@ -340,8 +360,8 @@ def _decoded(data: bytes, kind: type[T]) -> T:
         raise Refused(400, f"{kind.__name__}: {error}") from error
 
 
-async def _refuse(status: int, message: str, request: Request) -> Response:
-    raise Refused(status, message)
+async def _refuse(message: str, request: Request) -> Response:
+    raise Refused(400, message)
 
 
 def _again(future: str) -> Response:

@@ -20,6 +20,17 @@ class CreateModel(msgspec.Struct, frozen=True):
     optimizer_config: dict[str, Any] = {}
 
 
+class LoadWeights(msgspec.Struct, frozen=True):
+    """Into a model, or as the first of a new one of a session."""
+
+    path: str
+    optimizer: bool
+    model_id: str | None = None
+    seq_id: int | None = None
+    session_id: str | None = None
+    model_seq_id: int | None = None
+
+
 class OptimStep(OfModel, frozen=True, kw_only=True):
     """optimizer_params: of other optimizers than Adam."""
 

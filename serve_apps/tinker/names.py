@@ -36,6 +36,11 @@ def check_session(session: str) -> str:
     return session
 
 
+def new_model(session: str, number: int) -> str:
+    """A session's model, in the log. Raises InvalidValue."""
+    return f"{check_session(session)}-m{number}"
+
+
 def model_of(model_id: str) -> str:
     """In the log. Raises InvalidValue."""
     found = _MODEL.fullmatch(model_id)

@@ -128,11 +128,24 @@ class AdamParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 @dataclass(frozen=True, slots=True)
+class Beginning:
+    """Weights to go on from, in the place of an update. version: of this run; None: those that it began with.
+    optimizer: with the state that it had there; else a new one. folder, checkpoint: where weights and state lie, once
+    that is known.
+    """
+
+    version: int | None = None
+    optimizer: bool = False
+    folder: str = ""
+    checkpoint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CommandedStep:
-    """What a client made a step of: gradients of the passes, summed in order, and one update."""
+    """What a client made a step of: gradients of the passes, summed in order, and one update; or a beginning."""
 
     passes: tuple[TrainPass, ...]
-    update: AdamParams
+    update: AdamParams | Beginning
 
 
 @dataclass(frozen=True, slots=True)

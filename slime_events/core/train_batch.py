@@ -52,11 +52,14 @@ class TrainSample:
 
 @dataclass(frozen=True, slots=True)
 class StoredVersion:
-    """A weight version of this run in a Hugging Face folder. digest: of its weights, sha256 (hex)."""
+    """A weight version of this run in a Hugging Face folder. digest: of its weights, sha256 (hex). checkpoint: folder
+    of one of it, with the optimizer's state; empty where none was saved.
+    """
 
     version: int
     folder: str
     digest: str
+    checkpoint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

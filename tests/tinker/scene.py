@@ -23,7 +23,7 @@ from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Sources
 from serve_apps.tinker.answers import Answers
 from serve_apps.tinker.app import Served, tinker_app
-from slime_events.core.datums import PassResult, TrainPass
+from slime_events.core.datums import Beginning, PassResult, TrainPass
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.loop.commands.order import CommandOrder
 from slime_events.loop.conductor.cycle import Policy
@@ -36,6 +36,9 @@ from tests.simulation.roles import keep_all
 from tests.simulation.simulation import Simulation, make_plan
 
 VOCABULARY, LONGEST = 300, 64
+PASS_S = 0.01
+SKIPPED_RATE = 0.5
+"""A learning rate that makes the norm of a gradient no number."""
 SERVED = Served("/models/tiny", "tiny", "Tiny", VOCABULARY, LONGEST)
 
 
@@ -48,7 +51,7 @@ class DigestRanks(ScriptedRanks):
         self.passes = 0
 
     async def run_pass(self, asked: TrainPass, *, backward: bool) -> PassResult:
-        await asyncio.sleep(0)
+        await asyncio.sleep(self._seconds)
         self.passes += 1
         if backward:
             self.summed.append(asked.key)
@@ -59,14 +62,26 @@ class DigestRanks(ScriptedRanks):
 
     async def train(self, batch: TrainBatch) -> StepResult:
         assert batch.commanded is not None
+        self.trained.append(batch)
+        if isinstance(update := batch.commanded.update, Beginning):
+            if update.optimizer:
+                await self.load_checkpoint(update.checkpoint)
+            elif update.version is None:
+                await self.reset()
+            else:
+                await self.load_weights(update.folder)
+            return StepResult({"grad_norm": 0.0, "skipped": 0.0}, self.weights.hex())
         digest = hashlib.sha256(self.weights)
         for one in batch.commanded.passes:
             digest.update(one.key.encode() + one.loss.encode())
-        digest.update(repr(batch.commanded.update).encode())
+        digest.update(repr(update).encode())
         self.weights, self.summed = digest.digest(), []
-        self.trained.append(batch)
-        skipped = float(batch.commanded.update.learning_rate == 0.5)
+        skipped = float(update.learning_rate == SKIPPED_RATE)
         return StepResult({"grad_norm": 1.0, "skipped": skipped}, self.weights.hex())
+
+    async def save_checkpoint(self, folder: str) -> None:
+        Path(folder).mkdir(parents=True)
+        await super().save_checkpoint(folder)
 
 
 class DrivenSimulation(Simulation):
@@ -76,7 +91,7 @@ class DrivenSimulation(Simulation):
         self.blobs = BlobStore(str(folder / "blobs"))
         plan = make_plan(steps=more.pop("steps", 1000))
         policy = Policy(plan, keep_all, lambda raw, sizes: (), commands=CommandOrder())
-        super().__init__(folder, plan, prompts=(), policy=policy, ranks=DigestRanks(), deadline_s=1e6, **more)
+        super().__init__(folder, plan, prompts=(), policy=policy, ranks=DigestRanks(PASS_S), deadline_s=1e6, **more)
 
     def _new_trainer(self, *, exact: bool = False) -> Trainer:
         return CommandedTrainer(

@@ -11,7 +11,7 @@ import tinker
 from schemas.commands import CommandDone
 from schemas.steps import StepCommitted
 from slime_events.analysis.audit.audit import Audit
-from tests.tinker.scene import DigestRanks, DrivenSimulation, datum, scene
+from tests.tinker.scene import PASS_S, DigestRanks, DrivenSimulation, datum, scene
 
 STEPS = 6
 
@@ -64,7 +64,7 @@ async def trainer_killed(step: int, simulation: DrivenSimulation, gateway: Any) 
     if step % 2 == 0:
         await asyncio.sleep(0.01 * step)
         await simulation.kill_trainer()
-        simulation.start_trainer(DigestRanks())
+        simulation.start_trainer(DigestRanks(PASS_S))
 
 
 async def test_a_killed_gateway_and_a_killed_trainer_change_nothing(tmp_path: Path) -> None:
@@ -72,9 +72,7 @@ async def test_a_killed_gateway_and_a_killed_trainer_change_nothing(tmp_path: Pa
     for name, kills in (("gateway", gateway_killed), ("trainer", trainer_killed)):
         seen, simulation = await driven(tmp_path / name, kills)
         assert seen == expected, name
-        digests = [
-            [step.weights_digest for step in one.events(StepCommitted)] for one in (calm, simulation)
-        ]
+        digests = [[step.weights_digest for step in one.events(StepCommitted)] for one in (calm, simulation)]
         assert digests[0] == digests[1]
         done = [event.command for event in simulation.events(CommandDone)]
         assert len(done) == len(set(done)) == 2 + 3 * STEPS

@@ -81,10 +81,23 @@ def test_a_step_is_what_stands_between_two_updates() -> None:
     assert [due.step for due in order.due.values()] == [4, 4, 4, 4, 4, 5, 6]
 
 
-def test_another_model_is_refused_and_changes_no_step() -> None:
+def test_a_new_model_begins_with_a_step_and_the_one_before_it_is_refused() -> None:
+    passed, stepped = CommandKind.FORWARD_BACKWARD, CommandKind.OPTIM_STEP
     other = given_of(0, CommandKind.CREATE_MODEL, "tinker-1-m0")
-    order = folded([*calls([CommandKind.OPTIM_STEP]), other, given_of(1, CommandKind.OPTIM_STEP, "tinker-1-m0")])
-    assert order.due[other.command].refused
+    late = given_of(4, stepped)
+    order = folded([*calls([passed, stepped, passed]), other, late, given_of(1, stepped, "tinker-1-m0")])
+    assert [(batch.commands[-1], len(batch.commands)) for batch in order.batches.values()] == [
+        ("tinker-0-m0-000002", 2),
+        (other.command, 1),
+        ("tinker-1-m0-000001", 1),
+    ]
+    assert [name for name, due in order.due.items() if due.refused] == [late.command]
+
+
+def test_what_an_earlier_model_lacked_a_call_for_is_refused_with_it() -> None:
+    sent = calls([CommandKind.OPTIM_STEP] * 3)
+    order = folded([sent[0], sent[2], sent[3], given_of(0, CommandKind.CREATE_MODEL, "tinker-1-m0"), sent[1]])
+    assert {name for name, due in order.due.items() if due.refused} == {one.command for one in sent[1:]}
     assert len(order.batches) == 1
 
 

@@ -41,8 +41,8 @@ class Commands(Check):
             return
         if first != event.command:
             self.find(f"{first} comes before it and is not carried out", "it was done on other weights than it counts")
-        version = due.step + (due.given.kind is CommandKind.OPTIM_STEP)
-        if event.version != version:
+        version = due.step + due.ends
+        if event.version != version and not due.refused:
             self.find(f"it says v{event.version}, and it is v{version} by its number", "its answer is of other weights")
         self._order.apply(event)
 

@@ -9,16 +9,17 @@ import msgspec
 from schemas.batches import BatchSealed
 from schemas.commands import CommandGiven, CommandKind
 from schemas.errors import InvalidValue, StorageError
-from slime_events.core.datums import LOSSES, AdamParams, CommandedStep, TrainPass, unpack_datums
+from slime_events.core.datums import LOSSES, AdamParams, Beginning, CommandedStep, TrainPass, unpack_datums
 from slime_events.core.train_batch import TrainBatch
 from slime_events.core.trajectory import Fetch
 
-OF_BATCHES = (CommandKind.FORWARD_BACKWARD, CommandKind.OPTIM_STEP)
-"""Commands that a step is made of."""
+BEGINS = (CommandKind.CREATE_MODEL, CommandKind.LOAD_WEIGHTS)
+OF_BATCHES = (CommandKind.FORWARD_BACKWARD, CommandKind.OPTIM_STEP, *BEGINS)
+"""Commands that a step may be made of."""
 
 
 def sealed_commands(step: int, commands: Sequence[CommandGiven]) -> BatchSealed:
-    """The batch of these commands, the last of them the optim_step."""
+    """The batch of these commands, the last of them the one that makes the step."""
     return BatchSealed(
         step=step,
         groups=(),
@@ -45,8 +46,12 @@ def commanded_batch(sealed: BatchSealed, commands: Mapping[str, CommandGiven], f
     given = [commands[name] for name in sealed.commands]
     if commands_digest(sealed.step, given) != sealed.digest:
         raise StorageError(f"step {sealed.step}: the log's commands do not have the digest that was sealed")
-    passes = tuple(train_pass(one, fetch) for one in given[:-1])
-    return TrainBatch(sealed.step, (), commanded=CommandedStep(passes, adam_params(given[-1].arguments)))
+    passes, last = tuple(train_pass(one, fetch) for one in given[:-1]), given[-1].arguments
+    if given[-1].kind in BEGINS:
+        update: AdamParams | Beginning = Beginning(last.get("version"), bool(last.get("optimizer")))
+    else:
+        update = adam_params(last)
+    return TrainBatch(sealed.step, (), commanded=CommandedStep(passes, update))
 
 
 def train_pass(command: CommandGiven, fetch: Fetch) -> TrainPass:

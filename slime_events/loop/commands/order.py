@@ -1,10 +1,10 @@
 """`CommandOrder`: a client's commands in the order in which they are carried out. A fold, and pure.
 
 command.given, in any order -> by their numbers, without gaps -> each with the step that it falls into
-                                                              -> batch.sealed at each optim_step
+                                                              -> batch.sealed by each that makes a step
 
-A run trains one model: the first that was created. What arrives in another order comes out in the same one, and what is
-folded twice changes nothing.
+A run trains one model at a time: the one that was created last, and what an earlier one asks after that is refused.
+What arrives in another order comes out in the same one, and what is folded twice changes nothing.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from schemas.batches import BatchSealed
 from schemas.commands import CommandDone, CommandGiven, CommandKind
 from schemas.event import Event
 from schemas.subjects import of_type
-from slime_events.loop.commands.batch import OF_BATCHES, sealed_commands
+from slime_events.loop.commands.batch import BEGINS, sealed_commands
 from storage.log import Readable
 
 FOLDED = (CommandGiven, CommandDone)
@@ -21,12 +21,14 @@ FOLDED = (CommandGiven, CommandDone)
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A command whose turn has come. step: the one that it falls into, so the weights that it is carried out on.
-    refused: why it is not to be carried out; empty else.
+    """A command whose turn has come. step: the one that it falls into, so the weights that it is carried out on. ends:
+    it makes that step, so that it is over when the step is committed. refused: why it is not to be carried out; empty
+    else.
     """
 
     given: CommandGiven
     step: int
+    ends: bool = False
     refused: str = ""
 
 
@@ -45,6 +47,7 @@ class CommandOrder:
     _early: dict[int, CommandGiven] = field(default_factory=dict)
     _open: list[CommandGiven] = field(default_factory=list)
     _done: set[str] = field(default_factory=set)
+    _before: set[str] = field(default_factory=set)
 
     @property
     def step(self) -> int:
@@ -70,26 +73,47 @@ class CommandOrder:
         return list(self.batches.values())
 
     def _give(self, event: CommandGiven) -> None:
-        if event.kind is CommandKind.CREATE_MODEL and not self.model:
-            self.model = event.model
-        if event.model != self.model:
-            if event.kind is CommandKind.CREATE_MODEL:
-                self._settle(event, f"this run trains model {self.model}: start another run for another model")
+        if event.model in self._before:
+            self._settle(event, refused=self._refusal(event.model))
             return
+        if event.model != self.model:
+            if event.kind not in BEGINS or event.number:
+                return  # of a model that nobody has created
+            self._replace(event.model)
         if event.number >= self._next:
             self._early.setdefault(event.number, event)
         while (given := self._early.pop(self._next, None)) is not None:
             self._next += 1
-            self._settle(given)
-            if given.kind in OF_BATCHES:
-                self._open.append(given)
-            if given.kind is CommandKind.OPTIM_STEP:
-                self.batches[self.step] = sealed_commands(self.step, self._open)
-                self._open, self._sealed = [], self._sealed + 1
+            self._take(given)
 
-    def _settle(self, given: CommandGiven, refused: str = "") -> None:
+    def _replace(self, model: str) -> None:
+        """A model is created: whatever the one before it still asks for comes too late."""
+        before, early = self.model, self._early.values()
+        self.model, self._next, self._early, self._open = model, 0, {}, []
+        if before:
+            self._before.add(before)
+        for given in early:
+            self._settle(given, refused=self._refusal(before))
+
+    def _refusal(self, model: str) -> str:
+        return f"model {model} was replaced: a run trains one model at a time, and {self.model} is its newest"
+
+    def _take(self, given: CommandGiven) -> None:
+        # The first model of a run is there already: it begins with the run's own weights.
+        begins = given.kind in BEGINS and bool(self._before or given.kind is CommandKind.LOAD_WEIGHTS)
+        ends = begins or given.kind is CommandKind.OPTIM_STEP
+        self._settle(given, ends=ends)
+        if begins:
+            self._open = []
+        if ends or given.kind is CommandKind.FORWARD_BACKWARD:
+            self._open.append(given)
+        if ends:
+            self.batches[self.step] = sealed_commands(self.step, self._open)
+            self._open, self._sealed = [], self._sealed + 1
+
+    def _settle(self, given: CommandGiven, *, ends: bool = False, refused: str = "") -> None:
         """It is due, unless its outcome is known."""
         if given.command in self._done:
             self._done.discard(given.command)
         else:
-            self.due.setdefault(given.command, Due(given, self.step, refused))
+            self.due.setdefault(given.command, Due(given, self.step, ends, refused))
