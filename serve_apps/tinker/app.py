@@ -201,9 +201,8 @@ def tinker_app(
         return await calls.retrieve(_decoded(data, RetrieveFuture).request_id)
 
     for route, why in REFUSED.items():
-        app.post(f"{ROOT}/{route}", dependencies=[Depends(source)])(
-            partial(_refuse, 400, f"{route} is not done here: {why}")
-        )
+        refuse = partial(_refuse, f"{route} is not done here: {why}")
+        app.post(f"{ROOT}/{route}", dependencies=[Depends(source)])(refuse)
     refusals(app, settings)
 
     @app.exception_handler(ConfigError)
