@@ -43,6 +43,9 @@ class CommandGiven(Event, frozen=True, kw_only=True, tag="command.given"):
     samples: tuple[str, ...] = ()
     source: str = ""
 
+    def entity(self) -> str:
+        return self.command
+
     def identity(self) -> tuple[str | int, ...]:
         # With its content: another call of the same number is refused by the fence.
         return (self.command, self.digest())
@@ -69,3 +72,6 @@ class CommandDone(Event, frozen=True, kw_only=True, tag="command.done"):
     path: str = ""
     error: str = ""
     seconds: float = 0.0
+
+    def entity(self) -> str:
+        return self.command

@@ -30,6 +30,7 @@ class TinkerActor:
         import uvicorn
 
         from serve_apps.tinker.app import tinker_app
+        from serve_apps.tinker.calls import Calls
         from serve_apps.tinker.served import served_model
 
         begun, blobs = time.perf_counter(), BlobStore(address.blob_url)
@@ -38,7 +39,8 @@ class TinkerActor:
         async with join_run(address, "tinker") as worker:
             served = await served_model(worker.log, settings)
             answers = Answers(worker, partial(fetch, blobs=blobs), attempts=settings.rollout.max_attempts)
-            app = tinker_app(worker, served, answers, blobs, Sources(Path(address.folder) / SOURCES), gateway)
+            calls = Calls(worker, served, answers, blobs)
+            app = tinker_app(calls, Sources(Path(address.folder) / SOURCES), gateway)
             config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=1)
             server = uvicorn.Server(config)
             with contextlib.closing(await _bound(host, port)) as bound:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from schemas.runs import RunStarted
 from schemas.subjects import about
-from serve_apps.tinker.app import Served
+from serve_apps.tinker.calls import Served
 from slime_events.core.config.settings import TrainSettings
 from storage.log import Readable
 

@@ -15,6 +15,7 @@ from schemas.arrays import Array, BlobRef, pack, pack_log_probs, pack_tokens
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.codec import encode
+from schemas.commands import CommandDone, CommandGiven, CommandKind
 from schemas.envelope import Envelope, enclose
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
@@ -266,6 +267,23 @@ def _step() -> Iterator[Event]:
         raw_rewards=(0.0, 1.0),
         digest=DIGEST,
         oldest_version=0,
+    )
+    yield CommandGiven(
+        command="tinker-0123456789abcdef-m0-000001",
+        model="tinker-0123456789abcdef-m0",
+        number=1,
+        kind=CommandKind.FORWARD_BACKWARD,
+        arguments={"loss_fn": "cross_entropy", "config": {}},
+        datums=pack([1, 2, 3], "int8"),
+        samples=("call-0-0123456789abcdef-s0",),
+        source="team",
+    )
+    yield CommandDone(
+        command="tinker-0123456789abcdef-m0-000001",
+        version=0,
+        log_probs=pack_log_probs([-0.5]),
+        metrics={"loss:sum": 0.5},
+        seconds=0.25,
     )
     yield StepClaimed(step=0, trainer="trainer-1")
     yield StepCommitted(

@@ -22,7 +22,8 @@ from actors.trainer.trainer import Trainer, TrainerPlan
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Sources
 from serve_apps.tinker.answers import Answers
-from serve_apps.tinker.app import Served, tinker_app
+from serve_apps.tinker.app import tinker_app
+from serve_apps.tinker.calls import Calls, Served
 from slime_events.core.datums import Beginning, PassResult, TrainPass
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.loop.commands.order import CommandOrder
@@ -122,7 +123,8 @@ class TinkerGateway:
     def app(self) -> Any:
         worker = self._simulation._worker("tinker")
         self.answers = Answers(worker, partial(fetch, blobs=self._simulation.blobs), attempts=2)
-        return tinker_app(worker, SERVED, self.answers, self._simulation.blobs, self.sources, GatewaySettings())
+        calls = Calls(worker, SERVED, self.answers, self._simulation.blobs)
+        return tinker_app(calls, self.sources, GatewaySettings())
 
     async def start(self) -> None:
         server = uvicorn.Server(uvicorn.Config(self.app, port=self.port, log_level="warning", lifespan="off"))

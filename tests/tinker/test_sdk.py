@@ -188,7 +188,8 @@ async def test_every_route_but_the_health_wants_the_key(tmp_path: Path) -> None:
     async with DrivenSimulation(tmp_path) as simulation:
         gateway = TinkerGateway(simulation, tmp_path / "gateway")
         app = gateway.app
-        routes = [(route.path, method) for route in app.routes for method in route.methods - {"HEAD"}]
+        routes = [(path, method.upper()) for path, methods in app.openapi()["paths"].items() for method in methods]
+        assert len(routes) > 15
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
             for key in ("", "tml-", "tml-wrong", gateway.key.removeprefix("tml-")):
                 for path, method in routes:

@@ -68,9 +68,8 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     cannot be derived stays None, and `impossible` says why. Idempotent.
     """
     settings, notes = _debug(settings)
-    if settings.run.tinker is not None:
-        settings, more = _driven(settings, given)
-        notes += more
+    settings, more = _driven(settings, given)
+    notes += more
     data = settings.data
     if data.prompt_data and not data.rollout_global_dataset:
         settings = replace(settings, data=replace(data, prompt_data=None))
@@ -129,7 +128,9 @@ DRIVEN_STEPS, DRIVEN_WAIT_S = 1_000_000, 1e9
 
 
 def _driven(settings: TrainSettings, given: Collection[tuple[str, str]]) -> tuple[TrainSettings, list[str]]:
-    """Nothing is drawn, graded or evaluated: a client says what is generated, and what is trained."""
+    """Where a client drives the run nothing is drawn, graded or evaluated: it says what is generated and trained."""
+    if settings.run.tinker is None:
+        return settings, []
     settings, unused = _without_generation(settings)
     rollout = settings.rollout
     if rollout.num_rollout is None:
