@@ -6,6 +6,8 @@ SET ?= $(if $(wildcard /dev/nvidia[0-9]* /dev/nvidiactl /dev/dxg),gpu,cpu)
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-$(SET)
 PIP := $(BIN)/pip install -q --disable-pip-version-check -c requirements/$(SET).txt
+# Beside the product: what its tests need. An image has none of it (deploy/docker): `make DEV= install`.
+DEV ?= --group dev
 EXTRA := $(if $(filter gpu,$(SET)),gpu,train)
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
@@ -13,7 +15,7 @@ export NO_MKDOCS_2_WARNING := 1
 # A run is a dozen processes: each would compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install install-benchmarks resolve demo demo-smollm2 test test-real test-rest lint docs docs-serve soak chaos \
+.PHONY: deploy-check install install-benchmarks resolve demo demo-smollm2 test test-real test-rest lint docs docs-serve soak chaos \
 	strangers users \
 	chaos-soak mutate mutate-soak bench clean
 
@@ -25,7 +27,7 @@ $(INSTALLED): pyproject.toml requirements/constraints.txt requirements/$(SET).tx
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) pip
 	$(PIP) torch
-	$(PIP) --group dev -e '.[$(EXTRA)]'
+	$(PIP) $(DEV) -e '.[$(EXTRA)]'
 	$(PIP) --no-deps --group engines
 	rm -f $(VENV)/.installed*
 	touch $(INSTALLED)
@@ -96,6 +98,11 @@ mutate: $(INSTALLED)
 
 mutate-soak: $(INSTALLED)
 	$(BIN)/python -m tests.mutation --all
+
+# what lies in deploy/: its files by what can read them, then its services as processes with a run driven through them
+deploy-check: $(INSTALLED)
+	$(PIP) --group deploy
+	$(BIN)/python -m deploy.check
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from actors.offered_prompts import OfferedPrompts
+from actors.offered_rollouts import OfferedRollouts, is_offered
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.step_samples import StepSamples
 from schemas.archives import ArchiveSealed
@@ -55,12 +57,14 @@ prepared and stored.
 
 
 class Readers(NamedTuple):
-    """What reads whole rollouts for the conductor. recorded: those that are reused. finishing: a step's, for the user's
-    functions that see them.
+    """What reads whole events for the conductor. recorded: rollouts that are reused. finishing: those of a step, for
+    the user's functions that see them. offered: prompts that came while nobody conducted. made: rollouts of producers.
     """
 
     recorded: RecordedRolloutReader
     finishing: StepSamples | None = None
+    offered: OfferedPrompts | None = None
+    made: OfferedRollouts | None = None
 
 
 class Conductor:
@@ -84,7 +88,7 @@ class Conductor:
         self._worker, self._policy, self._feed, self._offload = worker, policy, feed, offload
         self._stall = Stall(deadline_s, 2 * TICK_S, time.monotonic())
         self._keeper: StateKeeper[Snapshot] = keeper or StateKeeper(None)
-        self._recorded, self._finishing = readers or Readers(RecordedRolloutReader(worker.id, None))
+        self._readers = readers or Readers(RecordedRolloutReader(worker.id, None))
         self._folded = StateFold(worker.log.run)
         self._appended = self._run_at = 0
         self._begun = self._over = self._stop_asked = False
@@ -176,10 +180,16 @@ class Conductor:
         events = run_cycle(state, plan, *decides)
         if policy.commands is not None:
             events += policy.commands.to_seal(state.next_step)
-        if self._finishing is not None:
-            events = await self._finishing.finish(events, state)
+        readers = self._readers
+        if readers.finishing is not None:
+            events = await readers.finishing.finish(events, state)
         self._appended = await self._append(events)
-        self._appended = await self._append(await self._recorded.answers(reused_rollouts_due(state)))
+        due = reused_rollouts_due(state)
+        self._appended = await self._append(await readers.recorded.answers(one for one in due if not is_offered(one)))
+        if readers.made is not None:
+            self._appended = await self._append(await readers.made.answers(due))
+        if readers.offered is not None:
+            self._appended = await self._append(await readers.offered.answers(state))
 
     async def _append(self, events: list[Event]) -> int:
         """Append in order; the position of the last. The later events are prepared once the first few are stored."""
@@ -198,7 +208,8 @@ class Conductor:
         if reason := is_broken(self.state, self._policy.plan):
             newest = await self._newest_rejections(self.state.broken_in_a_row)
             return f"{reason}; most often: {Rejections(Counter(map(reason_of, newest))).commonest()}"
-        idle = self._stall.seconds(self.state.moved, time.monotonic())
+        excused = self._policy.outsiders.are_waited_for(self.state, self._policy.plan)
+        idle = self._stall.seconds(self.state.moved, time.monotonic(), excused=excused)
         if idle is None:
             return None
         return f"no progress for {idle:.0f} s while waiting for {waits_for(self.state, self._policy.plan)}"

@@ -10,11 +10,14 @@ import logging
 
 from actors.conductor import Offload
 from schemas.errors import Conflict
+from schemas.event import Event
+from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted
 from schemas.subjects import about
 from slime_events.core.run.participant import Participant, run_events_before, subjects_of
 from slime_events.core.trajectory import Fetch, Trajectory, read_trajectory
 from slime_events.loop.training.pending_rewards import PendingRewards
+from slime_events.plugins.rewards.dispatch import OUTSIDE
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.rewards.outcome import outcome_event
 from storage.cancellation import end_all
@@ -23,6 +26,9 @@ from storage.group_commit import GroupCommit
 from storage.log import Append, Fence, Recorded
 
 log = logging.getLogger(__name__)
+
+Gradings = dict[asyncio.Task[None], set[str]]
+"""Each with the samples that it is to grade."""
 
 
 class Grader:
@@ -48,7 +54,7 @@ class Grader:
 
     async def run(self) -> None:
         """Grade until the run is over. Raises errors of the pool itself; a grader's errors are outcomes."""
-        over, tasks = False, set[asyncio.Task[None]]()
+        over, tasks = False, Gradings()
         for recorded in await run_events_before(self._start_at, self._worker):
             over = self._worker.is_over(over, recorded.envelope.event)
         try:
@@ -58,14 +64,19 @@ class Grader:
                     for recorded in await follower.next(wait_s=0.25):
                         self._pending.apply(recorded)
                         over = self._worker.is_over(over, recorded.envelope.event)
+                        _let_go(tasks, recorded.envelope.event)
                     if follower.caught_up:
                         due = self._pending.take()
-                        tasks |= {asyncio.create_task(self._grade(*one), name=f"grade-{one[0]}") for one in due}
+                        tasks |= {self._grading(*one): set(one[1]) for one in due}
                     for task in [task for task in tasks if task.done()]:
-                        tasks.discard(task)
-                        task.result()
+                        del tasks[task]
+                        if not task.cancelled():
+                            task.result()
         finally:
             await end_all(*tasks)
+
+    def _grading(self, group: str, completed: dict[str, Recorded]) -> asyncio.Task[None]:
+        return asyncio.create_task(self._grade(group, completed), name=f"grade-{group}")
 
     async def _chunked(self, completed: dict[str, Recorded]) -> dict[str, Trajectory]:
         """Of samples with tokens in chunks, where the graders see tokens."""
@@ -94,3 +105,13 @@ class Grader:
                 log.info("%s was graded by another grader", ", ".join(a.envelope.event.entity() for a in call))
             elif isinstance(result, BaseException):
                 raise result
+
+
+def _let_go(gradings: Gradings, event: Event) -> None:
+    """End those that wait for nothing but rewards that were sent from outside, and are there."""
+    if not isinstance(event, RewardAssigned) or event.grader.partition(":")[0] != OUTSIDE:
+        return
+    for task, samples in gradings.items():
+        samples.discard(event.sample)
+        if not samples:
+            task.cancel()

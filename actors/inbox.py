@@ -1,15 +1,16 @@
 """`Inbox`: takes prompts from outside producers and answers each message; and says what became of them.
 
 JSON on `slime.<run>.inbox.prompts`, one prompt or a list; the reply names the groups, or every invalid field. A
-message is accepted whole or not at all. The sender's key makes it idempotent: a repeated key is the same group.
-Keys on `slime.<run>.inbox.groups` are answered with the fate of their groups. On `slime.<run>.inbox.gateway` only a
-gateway may send: a header says in whose name (storage/nats/accounts.py).
+message is accepted whole or not at all. So are finished groups on `.trajectories` and rewards on `.rewards`. The
+sender's key makes it idempotent: a repeated key is the same group. Keys on `slime.<run>.inbox.groups` are answered with
+the fate of their groups. On `slime.<run>.inbox.gateway` only a gateway may send: headers say in whose name, and what
+(storage/nats/accounts.py).
 """
 
 import logging
-import re
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Protocol, Self
 
 import msgspec
 import nats
@@ -17,37 +18,48 @@ import nats.errors
 
 from actors.conductor import Offload
 from schemas.errors import EventTooLarge, SlimeEventsError, UnwritableEvent
-from schemas.inbox import SENDER, FieldError, InboxFates, InboxPrompt, InboxQuestion, InboxReply
-from schemas.prompts import PromptSubmitted
-from schemas.subjects import inbox
+from schemas.event import Event
+from schemas.inbox import KIND, PROMPTS, SENDER, FieldError, InboxFates, InboxQuestion, InboxReply
+from schemas.rewards import RewardAssigned
+from schemas.subjects import about, inbox
 from slime_events.analysis.model.fates import fates_of
 from slime_events.core.run.participant import Participant
-from slime_events.loop.conductor.prompts import PromptFeed
-from slime_events.loop.prompts.prompt import Problem
+from slime_events.loop.prompts.inbox_message import WHOLE, WrongField, field_error, read_message
 from storage.jetstream.address import NatsAddress
-from storage.log import MAX_BATCH, Append, check_size, once
+from storage.log import MAX_BATCH, Append, Fence, check_size, once
 
 log = logging.getLogger(__name__)
 
-WHOLE = "message"
-"""In place of a field, where all of a message is wrong."""
-_NAMED = re.compile(r"field `(\w+)`")
+
+class Door(Protocol):
+    """What is taken in of one kind. item: as a producer sends it. adds: they wait until it is their turn."""
+
+    @property
+    def item(self) -> type[msgspec.Struct]: ...
+
+    @property
+    def adds(self) -> bool: ...
+
+    async def events(self, item: Any, sender: str) -> tuple[str, list[Event]]:
+        """What the reply calls it, and the events that it comes to, appended all or none. Raises WrongField,
+        LogUnavailable.
+        """
 
 
 class Inbox:
-    """A subscription on the run's inbox, as a context manager. offload: where long prompts' arrays go. room: how many
-    more prompts the run takes now; None: any number.
+    """A subscription on the run's inbox, as a context manager. doors: by what they take. offload: where long arrays go.
+    room: how many more prompts the run takes now; None: any number.
     """
 
     def __init__(
         self,
         worker: Participant,
-        feed: PromptFeed,
+        doors: Mapping[str, Door],
         server: NatsAddress,
         offload: Offload | None = None,
         room: Callable[[], int] | None = None,
     ) -> None:
-        self._worker, self._feed, self._server, self._offload = worker, feed, server, offload
+        self._worker, self._doors, self._server, self._offload = worker, doors, server, offload
         self._room = room
         self._client: Any = None
 
@@ -55,7 +67,8 @@ class Inbox:
         self._client = await nats.connect(
             **self._server.options(), max_reconnect_attempts=-1, reconnect_time_wait=0.1, name="slime-events-inbox"
         )
-        await self._client.subscribe(inbox(self._worker.log.run), cb=self._receive)
+        for kind in self._doors:
+            await self._client.subscribe(inbox(self._worker.log.run, kind), cb=partial(self._receive, kind=kind))
         await self._client.subscribe(inbox(self._worker.log.run, "gateway"), cb=self._receive_for)
         await self._client.subscribe(inbox(self._worker.log.run, "groups"), cb=self._tell)
         return self
@@ -68,11 +81,12 @@ class Inbox:
 
     async def _receive_for(self, message: Any) -> None:
         """For whom a gateway names. Only these come from a gateway: another sender's header is no proof."""
-        await self._receive(message, (message.headers or {}).get(SENDER, ""))
+        headers = message.headers or {}
+        await self._receive(message, headers.get(SENDER, ""), headers.get(KIND, PROMPTS))
 
-    async def _receive(self, message: Any, sender: str = "") -> None:
+    async def _receive(self, message: Any, sender: str = "", kind: str = PROMPTS) -> None:
         try:
-            reply = await self.accept(message.data, (message.headers or {}).get("traceparent"), sender)
+            reply = await self.accept(message.data, (message.headers or {}).get("traceparent"), sender, kind)
         except SlimeEventsError as error:
             reply = InboxReply(accepted=False, errors=(FieldError(0, "", f"not accepted now, try again: {error}"),))
             log.warning("a message to the inbox was not accepted: %s", error)
@@ -83,68 +97,62 @@ class Inbox:
         try:
             reply = await fates_of(self._worker.log, msgspec.json.decode(message.data, type=InboxQuestion))
         except msgspec.DecodeError as error:
-            reply = InboxFates(errors=(_field_error(0, error, WHOLE),))
+            reply = InboxFates(errors=(field_error(0, error, WHOLE),))
         except SlimeEventsError as error:
             reply = InboxFates(errors=(FieldError(0, "", f"not known now, try again: {error}"),))
         if message.reply:
             await message.respond(msgspec.json.encode(reply))
 
-    async def accept(self, data: bytes, traceparent: str | None = None, sender: str = "") -> InboxReply:
-        """Append the prompts of a message, or reply with its errors. traceparent: the sender's span, linked to ours."""
-        if self._room is not None and self._room() <= 0:
+    async def accept(
+        self, data: bytes, traceparent: str | None = None, sender: str = "", kind: str = PROMPTS
+    ) -> InboxReply:
+        """Append what a message has, or reply with its errors. traceparent: the sender's span, linked to ours. kind: of
+        the items in it.
+        """
+        if (door := self._doors.get(kind)) is None:
+            return InboxReply(accepted=False, errors=(FieldError(0, WHOLE, f"this run takes no {kind}"),))
+        if door.adds and self._room is not None and self._room() <= 0:
             full = FieldError(0, "", "as many prompts wait as the run takes (--max-waiting-prompts); try again")
             return InboxReply(accepted=False, errors=(full,), full=True)
-        prompts, errors = read_message(data)
-        groups: list[str] = []
-        events: dict[str, tuple[int, PromptSubmitted]] = {}  # by group: a key twice in one message is one prompt
-        for index, prompt in prompts:
-            made = self._feed.from_inbox(prompt, sender)
-            if isinstance(made, Problem):
-                errors.append(FieldError(index, "prompt", f"{made.reason.value}: {made.message}"))
-            else:
-                groups.append(made.group)
-                events.setdefault(made.group, (index, made))
-        appends: list[Append] = []
-        for index, event in () if errors else events.values():
-            stored = await self._offload(event) if self._offload else event
-            appends.append(append := once(self._worker.enclose(stored, traceparent=traceparent)))
+        items, errors = read_message(data, door.item)
+        names: list[str] = []
+        appends: dict[str, list[Append]] = {}  # by name: a key twice in one message is one prompt
+        for index, item in items:
             try:
-                check_size(append, len(append.encoded()))
+                name, events = await door.events(item, sender)
+                names.append(name)
+                if name not in appends:
+                    appends[name] = [await self._checked(event, traceparent) for event in events]
+            except WrongField as error:
+                errors.append(FieldError(index, error.field, error.message))
             except (EventTooLarge, UnwritableEvent) as error:
                 errors.append(FieldError(index, "prompt", str(error)))
         if errors:
             return InboxReply(accepted=False, errors=tuple(errors))
         try:
-            await self._worker.log.append(appends)
+            for part in _whole(appends.values()):
+                await self._worker.log.append(part)
         except EventTooLarge as error:  # all together
             return InboxReply(accepted=False, errors=(FieldError(0, WHOLE, str(error)),))
-        return InboxReply(accepted=True, groups=tuple(groups))
+        return InboxReply(accepted=True, groups=tuple(names))
+
+    async def _checked(self, event: Event, traceparent: str | None) -> Append:
+        """Raises EventTooLarge, UnwritableEvent."""
+        envelope = self._worker.enclose(await self._offload(event) if self._offload else event, traceparent=traceparent)
+        append = once(envelope)
+        if isinstance(event, RewardAssigned):  # a sample has a reward, or none for good
+            append = Append(envelope, Fence(about(envelope.run, "reward", event.sample), 0))
+        check_size(append, len(append.encoded()))
+        return append
 
 
-def read_message(data: bytes) -> tuple[list[tuple[int, InboxPrompt]], list[FieldError]]:
-    """The prompts of a message by index, and its errors by index and field."""
-    try:
-        many = data.lstrip()[:1] == b"["
-        raw = msgspec.json.decode(data, type=list[msgspec.Raw]) if many else [msgspec.Raw(data)]
-    except msgspec.DecodeError as error:
-        return [], [FieldError(0, WHOLE, f"not JSON: {error}")]
-    if len(raw) > MAX_BATCH:
-        most = f"it has {len(raw):,} prompts, {MAX_BATCH:,} are the most: send several"
-        return [], [FieldError(MAX_BATCH, WHOLE, most)]
-    prompts: list[tuple[int, InboxPrompt]] = []
-    errors: list[FieldError] = []
-    for index, item in enumerate(raw):
-        try:
-            prompts.append((index, msgspec.json.decode(item, type=InboxPrompt)))
-        except msgspec.DecodeError as error:
-            errors.append(_field_error(index, error, "prompt"))
-    return prompts, errors
-
-
-def _field_error(index: int, error: msgspec.DecodeError, whole: str) -> FieldError:
-    """whole: the field where what is JSON is of another type as a whole."""
-    if not isinstance(error, msgspec.ValidationError):
-        return FieldError(index, WHOLE, f"not JSON: {error}")
-    reason, _, path = str(error).partition(" - at `$")
-    named = _NAMED.search(reason)  # a field that is missing or unknown stands in the words alone
-    return FieldError(index, path.rstrip("`").lstrip(".") or (named[1] if named else whole), reason)
+def _whole(items: Iterable[list[Append]]) -> Iterator[list[Append]]:
+    """In as few appends as there can be, each item in one."""
+    part: list[Append] = []
+    for item in items:
+        if part and len(part) + len(item) > MAX_BATCH:
+            yield part
+            part = []
+        part = [*part, *item] if item else part
+    if part:
+        yield part

@@ -11,9 +11,12 @@ from typing import Any
 
 from actors.archivist import Backoff, LetGo, SealPolicy, archive_run, retried
 from actors.conductor import Conductor, Readers
+from actors.doors import doors_of
 from actors.grader import Grader
 from actors.inbox import Inbox
 from actors.log_keeper import LogKeeper
+from actors.offered_prompts import OfferedPrompts
+from actors.offered_rollouts import OfferedRollouts
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.step_samples import StepSamples
 from actors.trainer.ranks import rendezvous_address
@@ -25,6 +28,7 @@ from slime_events.core.run.process_environment import rank_environment, rank_sec
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.run_reader import open_run
 from slime_events.core.state.keeper import StateKeeper
+from slime_events.core.state.run import RunState
 from slime_events.core.state.snapshot import Snapshot, Snapshots, low_water, training_start
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.core.trajectory import Fetch
@@ -75,12 +79,18 @@ class ConductorActor:
                 offload,
                 deadline_s=settings.rollout.rollout_deadline,
                 keeper=StateKeeper(_snapshots(address), address.archive_url),
-                readers=Readers(RecordedRolloutReader(worker.id, recorded), finishing),
+                readers=Readers(
+                    RecordedRolloutReader(worker.id, recorded),
+                    finishing,
+                    OfferedPrompts(worker.log, feed),
+                    OfferedRollouts(worker.log, worker.id, partial(fetch, blobs=blobs)),
+                ),
             )
             if self._stop_asked:
                 self._conductor.stop()
             conductor, most = self._conductor, 0 if settings.run.tinker else settings.rollout.max_waiting_prompts
-            async with Inbox(worker, feed, address.nats, offload, lambda: most - len(conductor.state.waiting)):
+            doors = doors_of(settings, feed, worker.log, lambda: conductor.state)
+            async with Inbox(worker, doors, address.nats, offload, lambda: most - _waiting(conductor.state)):
                 await worker.join({"ready": time.perf_counter() - begun})
                 return (await self._conductor.run()).value
 
@@ -198,6 +208,11 @@ async def _keeper(address: RunAddress) -> AsyncIterator[LetGo | None]:
         yield keeper.let_go
     finally:
         await log.close()
+
+
+def _waiting(state: RunState) -> int:
+    """Prompts that wait for their turn, and those that are to be taken in."""
+    return len(state.waiting) + len(state.offers)
 
 
 def _finishing(settings: TrainSettings, worker: Participant, fetch: Fetch) -> StepSamples | None:

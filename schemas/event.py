@@ -7,7 +7,7 @@ import msgspec
 
 
 class Purpose(enum.StrEnum):
-    """What a prompt and its rollouts are for. call: a generation that a rollout function asked for."""
+    """What a prompt and its rollouts are for. call: a generation that a rollout function or an agent asked for."""
 
     TRAIN = "train"
     EVAL = "eval"

@@ -5,6 +5,7 @@ eval-held-v7-000003    of an evaluation: data set, version, row         draw-000
 loaded-2-000001        of a dump: step, place                                                   of an archive
 brought-000007         by a rollout function                    call-3-<16 hex digits>   generations that it asked
 step-3, evaluated-3    what a rollout function returned                                 for in step 3, `eval3` of v3
+turn-5-<sample>        the generation of an agent's turn       <sample>.0               an agent's session, by attempt
 <group>-s3             sample: the group's third, from 0                <group>-s3-1            the rollout's second
 """
 
@@ -44,6 +45,22 @@ def brought_group_id(offset: int) -> str:
 def call_group_id(step: int, digest: str, *, evaluation: bool) -> str:
     """Of equal generations that a rollout function asks for in one call. digest: of the question, hex."""
     return f"call-{'eval' if evaluation else ''}{step}-{digest[:16]}"
+
+
+def turn_group_id(sample: str, turn: int) -> str:
+    """Of the generation of an agent's turn."""
+    return f"turn-{turn}-{sample}"
+
+
+def session_name(sample: str, attempt: int) -> str:
+    """Of an agent's session: no subject has it, and no sample a point."""
+    return f"{sample}.{attempt}"
+
+
+def session_of(name: str) -> tuple[str, int] | None:
+    """(sample, attempt) of a session's name; None where it is none."""
+    sample, point, attempt = name.rpartition(".")
+    return (sample, int(attempt)) if point and attempt.isdecimal() and attempt.isascii() else None
 
 
 def returned_id(step: int, *, evaluation: bool) -> str:

@@ -9,6 +9,9 @@ MAX_KEYS = 100
 """Keys in one question."""
 SENDER = "Slime-Sender"
 """Header of a gateway's message: in whose name it brings the prompts."""
+KIND = "Slime-Kind"
+"""Header of a gateway's message: what it holds, by the last word of the subject on which producers send it."""
+PROMPTS, TRAJECTORIES, REWARDS = "prompts", "trajectories", "rewards"
 
 
 class InboxPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -40,6 +43,7 @@ class FieldError(msgspec.Struct, frozen=True):
 
 class InboxReply(msgspec.Struct, frozen=True, omit_defaults=True):
     """The answer to a message of one prompt or a list of them: group ids in order, or every error. All or nothing.
+    Likewise of finished groups; of rewards with sample ids.
 
     full: it was not taken since too many prompts wait already.
     """

@@ -75,6 +75,23 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     custom_rm_path: str = ""
 
 
+class PromptOffered(Event, frozen=True, kw_only=True, tag="prompt.offered"):
+    """A gateway, or `slime-events produce`, for a prompt from outside that comes while nobody conducts the run. Whoever
+    conducts it next takes it in: as `prompt.submitted`, or as `prompt.rejected` with the reason.
+
+    group: as it will be. The others: as the producer gave them (`InboxPrompt`), sender: in whose name.
+    """
+
+    group: str
+    key: str
+    prompt: str | list[dict[str, Any]]
+    sender: str = ""
+    label: Label = None
+    metadata: Any = {}
+    tools: list[dict[str, Any]] | None = None
+    rendered: bool = False
+
+
 class PromptWanted(Event, frozen=True, kw_only=True, tag="prompt.wanted"):
     """The process of a rollout function, where the function asks its data source for more groups than are there.
 
@@ -88,13 +105,19 @@ class PromptWanted(Event, frozen=True, kw_only=True, tag="prompt.wanted"):
 
 
 class PromptRejected(Event, frozen=True, kw_only=True, tag="prompt.rejected"):
-    """The prompt source, for a line that cannot be used; the others go on. reason: one sentence."""
+    """The prompt source, for a line that cannot be used; the others go on. reason: one sentence.
+
+    group: of a prompt that was offered from outside.
+    """
 
     source: Source
     reason: str
     dataset: str = TRAIN
+    group: str = ""
 
     def entity(self) -> str:
+        if self.group:
+            return self.group
         if self.source.seen:
             return self.source.draw
         return bad_line_id(self.dataset, self.source.epoch, self.source.line)

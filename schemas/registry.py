@@ -7,17 +7,19 @@ from schemas.commands import CommandDone, CommandGiven
 from schemas.evals import EvalCompleted
 from schemas.event import Event, type_of
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.prompts import PromptRejected, PromptSubmitted, PromptWanted
+from schemas.prompts import PromptOffered, PromptRejected, PromptSubmitted, PromptWanted
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import (
     RolloutCompleted,
     RolloutFailed,
+    RolloutOffered,
     RolloutProgressed,
     RolloutRequested,
     RolloutReturned,
     RolloutSuspended,
 )
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.sessions import SessionOpened, SessionSealed
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.trainers import TrainerRestored
 from schemas.turns import TurnBegun, TurnRecorded
@@ -26,9 +28,18 @@ from schemas.workers import WorkerJoined, WorkerLost
 
 EVENT_CLASSES: tuple[type[Event], ...] = (
     *(RunStarted, RunResumed, RunFinished, RunFailed),
-    *(PromptSubmitted, PromptRejected, PromptWanted),
-    *(RolloutRequested, RolloutProgressed, RolloutCompleted, RolloutSuspended, RolloutFailed, RolloutReturned),
+    *(PromptOffered, PromptSubmitted, PromptRejected, PromptWanted),
+    *(
+        RolloutOffered,
+        RolloutRequested,
+        RolloutProgressed,
+        RolloutCompleted,
+        RolloutSuspended,
+        RolloutFailed,
+        RolloutReturned,
+    ),
     *(TurnBegun, TurnRecorded),
+    *(SessionOpened, SessionSealed),
     *(RewardAssigned, RewardFailed),
     *(GroupAccepted, GroupRejected),
     *(CommandGiven, CommandDone),

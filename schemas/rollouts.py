@@ -63,12 +63,15 @@ class StopReason(enum.StrEnum):
 
 
 class FailureKind(enum.StrEnum):
-    """Why a rollout could not be made. aborted: a rollout function wanted no more of a generation."""
+    """Why a rollout could not be made. aborted: a rollout function wanted no more of a generation. agent: its session
+    came to nothing, and another may be opened.
+    """
 
     TOO_LONG = "too_long"
     ENGINE = "engine"
     INVALID = "invalid"
     ABORTED = "aborted"
+    AGENT = "agent"
 
 
 class SuspendReason(enum.StrEnum):
@@ -99,9 +102,11 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     recalls: the recorded sample that answers it, of the run in the prompt's `recalled`; no engine takes such a
     request, and min_version is the version that its group's oldest weights count as.
     function: the rollout function that has answered it, `module:name`; no engine takes such a request either.
+    agents: an agent's session makes it, and no engine takes such a request.
 
-    Of purpose `call`: by the process of a rollout function, for one generation; `sample` is `<call group>-s<n>` and has
-    no prompt event. payload: what else the engine is asked for, by the names of SGLang's /generate.
+    Of purpose `call`: by the process of a rollout function, for one generation, or by the gateway, for a turn of an
+    agent; `sample` is `<call group>-s<n>` and has no prompt event. payload: what else the engine is asked for, by the
+    names of SGLang's /generate. streams: somebody reads its tokens as they come, so its chunks are short.
     """
 
     sample: str
@@ -119,8 +124,31 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     place: Place | None = None
     function: str = ""
     payload: dict[str, Any] = {}
+    agents: bool = False
+    streams: bool = False
 
     IDENTITY = ("sample", "attempt")
+
+
+class RolloutOffered(Event, frozen=True, kw_only=True, tag="rollout.offered"):
+    """The inbox, in the append that submits its group, for a rollout that was made outside. It answers the sample's
+    request, once that is there.
+
+    tokens: int32 [response]; log_probs: float32 [response], or empty; loss_mask: int8 [response], absent = all ones.
+    version: of this run's weights that it counts as made by. reward: as the sender gave it; None: the run grades.
+    """
+
+    sample: str
+    group: str
+    tokens: Array
+    text: str
+    version: int
+    stop: StopReason
+    log_probs: Array = EMPTY_LOG_PROBS
+    loss_mask: Array | None = None
+    reward: float | None = None
+    sender: str = ""
+    metadata: dict[str, Any] = {}
 
 
 class RolloutProgressed(Event, frozen=True, kw_only=True, tag="rollout.progressed"):
@@ -152,14 +180,15 @@ class RolloutProgressed(Event, frozen=True, kw_only=True, tag="rollout.progresse
 
 
 class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"):
-    """The engine, when the rollout has ended by a stop or by its length limit; the conductor, of a recorded one.
+    """The engine, when the rollout has ended by a stop or by its length limit; the conductor, of a recorded one; the
+    gateway, of an agent's session that is sealed.
 
     Holds response tokens [start, length), which no chunk holds yet. spans, text, stop and loss_mask (int8 [length],
     absent = all ones) are of the whole response. digest: sha256 over all response tokens and log-probs, hex.
 
-    A rollout that a generate function made in turns starts at 0 and is stored whole, whatever its turns hold: log-probs
-    are 0 where the mask is, spans cover generated tokens only; trained tokens without a span have no log-prob, and the
-    trainer takes its own. prompt: int32, where it is not the request's, and
+    A rollout that a generate function or an agent made in turns starts at 0 and is stored whole, whatever its turns
+    hold: log-probs are 0 where the mask is, spans cover generated tokens only; trained tokens without a span have no
+    log-prob, and the trainer takes its own. prompt: int32, where it is not the request's, and
     prompt_text its text. metadata: what the function added to the sample's. attributes: what else it left on the sample
     that this event and the prompt do not say, JSON values by attribute; graders see it. functions: the generate
     function and the sample hooks that made it, as `module:name`, and the sha256 (hex) of their sources. A function that
@@ -223,7 +252,9 @@ class RolloutSuspended(Event, frozen=True, kw_only=True, tag="rollout.suspended"
 
 
 class RolloutFailed(Event, frozen=True, kw_only=True, tag="rollout.failed"):
-    """The engine, when a rollout cannot be made. message: what happened, one sentence."""
+    """The engine, when a rollout cannot be made; the gateway, of a session that came to nothing. message: what
+    happened, one sentence.
+    """
 
     sample: str
     group: str

@@ -1,11 +1,11 @@
-"""A turn of a rollout that a user's generate function makes: one generation, or one call of a tool."""
+"""A turn of a rollout: one generation, or one call of a tool. A user's generate function makes it, or an agent."""
 
 import enum
 from typing import Any
 
 import msgspec
 
-from schemas.arrays import EMPTY_LOG_PROBS, EMPTY_TOKENS, Array
+from schemas.arrays import EMPTY_BYTES, EMPTY_LOG_PROBS, EMPTY_TOKENS, Array
 from schemas.event import Event
 from schemas.rollouts import StopReason, WeightSpan
 
@@ -25,13 +25,52 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
     may_repeat: bool = False
 
 
+class RootReason(enum.StrEnum):
+    """Why an agent's turn continues none of its session's: it is the first, it asks what a root asked, its messages
+    were shortened or changed, they are another conversation's (another system message, other tools or arguments of the
+    template), or the model's template gave other tokens than are recorded.
+    """
+
+    FIRST = "first"
+    REPEAT = "repeat"
+    COMPACTION = "compaction"
+    REWRITE = "rewrite"
+    SUBAGENT = "subagent"
+    DRIFT = "drift"
+
+
+class AgentTurn(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What makes a turn an agent's. key: by which a retry is known, sha256 hex. dialect: the API it was asked in. call:
+    the sample that the generation was requested as.
+
+    messages: digests (16 hex digits each) of the canonical messages that turn `extends` and its answer do not cover,
+    each over the one before it too; so equal digests mean equal messages from the first on. answered: the digest with
+    the answer. frame: digest of the tools and of what else shapes a prompt. root: why it continues no turn; nearest:
+    the one it has most tokens in common with then, drift: the first token that differs from its path. rule: what made
+    the prompt's tokens. request: the body as it came (int8).
+    """
+
+    key: str
+    dialect: str
+    call: str
+    messages: tuple[str, ...] = ()
+    answered: str = ""
+    frame: str = ""
+    root: RootReason | None = None
+    nearest: int | None = None
+    drift: int | None = None
+    rule: str = ""
+    request: Array = EMPTY_BYTES
+
+
 class TurnBegun(Event, frozen=True, kw_only=True, tag="turn.begun"):
-    """The engine, before it calls a tool, and with the first chunk of a generation.
+    """The engine, before it calls a tool, and with the first chunk of a generation; the gateway, in the append that
+    requests the generation of an agent's turn.
 
     Fenced on all events of the sample, as every event of such a rollout. Where no `turn.recorded` of the index
     follows, the turn was in flight when its engine was lost: a generation goes on from its chunks, a tool is called
-    again only if it may be. asked: sha256 of the question (prompt and sampling, or tool and arguments), hex.
-    overlapping: another turn of the sample was under way.
+    again only if it may be. asked: sha256 of the question (prompt and sampling, or tool and arguments), hex; of an
+    agent, its turn's key. overlapping: another turn of the sample was under way.
     Example: index 1, role tool, call {name: calculator, arguments: {expression: 2+3}}.
     """
 
@@ -49,7 +88,8 @@ class TurnBegun(Event, frozen=True, kw_only=True, tag="turn.begun"):
 
 
 class TurnRecorded(Event, frozen=True, kw_only=True, tag="turn.recorded"):
-    """The engine, when a turn has ended. A generate function that is run again is answered with it.
+    """The engine, when a turn has ended. A generate function that is run again is answered with it. The gateway, before
+    an agent is told that its answer has ended; one that asks again is answered with it.
 
     index: counts the sample's turns in the order they were asked for. asked: as in `turn.begun`. seconds: it took.
 
@@ -63,7 +103,8 @@ class TurnRecorded(Event, frozen=True, kw_only=True, tag="turn.recorded"):
 
     Of a tool: call, and either result (a JSON value) or error (what it raised; empty where it did not).
 
-    overlapping: another turn of the sample was under way at the same time.
+    overlapping: another turn of the sample was under way at the same time. agent: of an agent's turn. All its tokens
+    stand here then, and engine is the one that ended the generation; the indexes go on over the sample's attempts.
     Example: index 1, role tool, call {name: calculator, arguments: {expression: 2+3}}, result 5, seconds 0.02.
     """
 
@@ -88,5 +129,6 @@ class TurnRecorded(Event, frozen=True, kw_only=True, tag="turn.recorded"):
     error: str = ""
     overlapping: bool = False
     seconds: float = 0.0
+    agent: AgentTurn | None = None
 
     IDENTITY = ("sample", "index", "engine")

@@ -39,14 +39,22 @@ CACHED_PROMPTS = 1024
 
 @dataclass(frozen=True, slots=True)
 class ChunkRule:
-    """When a chunk is due: after `tokens` new tokens, or `seconds` after the last chunk."""
+    """When a chunk is due: after `tokens` new tokens, or `seconds` after the last chunk. first_at_once: and at the
+    first token of all.
+    """
 
     tokens: int
     seconds: float
+    first_at_once: bool = False
 
-    def due(self, new_tokens: int, since_s: float) -> bool:
-        """Whether to append now."""
-        return new_tokens >= self.tokens or (new_tokens > 0 and since_s >= self.seconds)
+    def due(self, new_tokens: int, since_s: float, known: int = 0) -> bool:
+        """Whether to append now. known: tokens appended so far."""
+        first = self.first_at_once and not known
+        return new_tokens >= (1 if first else self.tokens) or (new_tokens > 0 and since_s >= self.seconds)
+
+
+STREAMED = ChunkRule(tokens=8, seconds=0.04, first_at_once=True)
+"""Of a rollout whose tokens somebody reads as they come."""
 
 
 @dataclass(slots=True)
@@ -196,7 +204,8 @@ async def stream(
             aborted, suspended = delta.finish is StopReason.ABORT, context.is_suspended()
             if delta.finish is not None and not aborted:
                 return delta
-            due = context.rule.due(rollout.new_length, time.perf_counter() - rollout.appended_at)
+            since = time.perf_counter() - rollout.appended_at
+            due = context.rule.due(rollout.new_length, since, rollout.known.length)
             if due or ((aborted or suspended) and rollout.new_length):
                 chunk = rollout.chunk()
                 rollout.appended(chunk, await append(chunk))

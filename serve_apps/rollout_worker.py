@@ -43,7 +43,7 @@ from schemas.subjects import about, everything_about, of_type
 from serve_apps.engine.engine import Engine, GenerateRequest, narrows
 from serve_apps.engine_weights import Claim, EngineWeights
 from serve_apps.generate.custom import CustomGenerate
-from serve_apps.rollout import ChunkRule, Prompts, Rollout, RolloutContext, stream
+from serve_apps.rollout import STREAMED, ChunkRule, Prompts, Rollout, RolloutContext, stream
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
@@ -235,7 +235,7 @@ class RolloutWorker:
     async def _work(self, delivery: Delivery, *, after: asyncio.Task[None] | None) -> None:
         """One request, to its end in the log. What this raises ends the worker."""
         request = _request_of(delivery.recorded)
-        if request.recalls or request.function:  # answered by a recorded rollout, or by a rollout function
+        if request.recalls or request.function or request.agents:  # a recorded rollout, a function or an agent answers
             await delivery.done()
             return
         rollout: Rollout | None = None
@@ -281,7 +281,8 @@ class RolloutWorker:
         """To the rollout's end in the log, or until it is suspended. Raises EngineError, Conflict."""
         append, is_suspended = partial(self._append, rollout, delivery), partial(self._is_suspended, delivery.recorded)
         generate = partial(self._weights.generate, claim)
-        context = RolloutContext(generate, self._context.rule, rid_of(delivery), append, is_suspended)
+        rule = STREAMED if rollout.request.streams else self._context.rule
+        context = RolloutContext(generate, rule, rid_of(delivery), append, is_suspended)
         is_call = rollout.request.purpose is Purpose.CALL  # one generation, whatever the run's generate function is
         if self._custom is not None and not is_call and await self._custom.makes(rollout.request):
             await self._custom.make(rollout, context)

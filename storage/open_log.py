@@ -38,18 +38,23 @@ def record_place(run_folder: Path, place: NatsPlace) -> None:
     (run_folder / URL_FILE).write_text(f"{place.url}\n" + (f"{files}\n" if files != _NO_FILES else ""))
 
 
-def recorded_place(run_folder: Path) -> NatsPlace | None:
-    """The external server that the run's log is on; None where it has one of its own."""
+def recorded_place(run_folder: Path, creds: str | None = None) -> NatsPlace | None:
+    """The external server that the run's log is on; None where it has one of its own. creds: a file of credentials in
+    the place of the roles', which are recorded.
+    """
     try:
         url, _, files = (run_folder / URL_FILE).read_text().strip().partition("\n")
     except FileNotFoundError:
         return None
-    return structs.replace(msgspec.json.decode(files or _NO_FILES, type=NatsPlace), url=url)
+    place = msgspec.json.decode(files or _NO_FILES, type=NatsPlace)
+    return structs.replace(place, url=url, creds=creds or place.creds)
 
 
-def live_address(run_folder: Path, access: Access) -> NatsAddress | None:
-    """Where and as whom to connect to the run's server now; None where none of its own lives, but for readers."""
-    if (place := recorded_place(run_folder)) is not None:
+def live_address(run_folder: Path, access: Access, creds: str | None = None) -> NatsAddress | None:
+    """Where and as whom to connect to the run's server now; None where none of its own lives, but for readers. creds:
+    see `recorded_place`.
+    """
+    if (place := recorded_place(run_folder, creds)) is not None:
         return place.address()
     server = NatsServer.attach(run_folder / NATS_FOLDER)
     return None if server is None or server.record.temporary else server.address(access)
@@ -57,10 +62,15 @@ def live_address(run_folder: Path, access: Access) -> NatsAddress | None:
 
 @contextlib.asynccontextmanager
 async def open_run_log(
-    run_folder: Path, run: str | None = None, *, deadline_s: float = 30.0, access: Access | None = None
+    run_folder: Path,
+    run: str | None = None,
+    *,
+    deadline_s: float = 30.0,
+    access: Access | None = None,
+    creds: str | None = None,
 ) -> AsyncIterator[JetStreamLog]:
     """The log of a run, to read. run: its name, by default that of the folder. access: to a server of the run's own;
-    None: a viewer's, or, where only readers are there, the roles', which read in bulk.
+    None: a viewer's, or, where only readers are there, the roles', which read in bulk. creds: see `recorded_place`.
 
     Uses the server that the run has, or starts one on its folder; the last reader stops what readers have started.
     Raises RunNotFound, LogUnavailable, AccessDenied, MissingPart.
@@ -68,7 +78,7 @@ async def open_run_log(
     name, folder = run or run_folder.resolve().name, run_folder / NATS_FOLDER
     opening: dict[str, Any] = {"archive_url": str(run_folder / ARCHIVE_FOLDER), "create": False}
     async with contextlib.AsyncExitStack() as stack:
-        if (place := recorded_place(run_folder)) is not None:
+        if (place := recorded_place(run_folder, creds)) is not None:
             log = await JetStreamLog.open(place.address(), name, deadline_s=deadline_s, **opening)
         elif folder.is_dir():
             await stack.enter_async_context(_reader(folder, deadline_s))
@@ -99,9 +109,9 @@ def keeping_server(run_folder: Path) -> Iterator[None]:
             runner.run(reader.__aexit__(None, None, None))
 
 
-async def own_server(run_folder: Path, run: str) -> NatsServer:
+async def own_server(run_folder: Path, run: str, *, agents: bool = False) -> NatsServer:
     """The run's server, for its launcher: the live one in its folder, or a new one. It admits nobody without
-    credentials; one that does, since older code started it, is started again.
+    credentials; one that does, since older code started it, is started again. agents: see `guard`.
 
     A server that readers have started is the run's own from here on: they do not stop it. Raises as `NatsServer.start`.
     """
@@ -110,7 +120,7 @@ async def own_server(run_folder: Path, run: str) -> NatsServer:
     end = time.monotonic() + LAUNCH_S
     async with _reader(folder, LAUNCH_S):
         while True:
-            server, is_new = NatsServer.adopt(folder), guard(folder, run)
+            server, is_new = NatsServer.adopt(folder), guard(folder, run, agents=agents)
             if server is not None:
                 if not is_new:
                     return server

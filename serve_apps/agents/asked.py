@@ -23,33 +23,41 @@ class DialectName(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Asked:
     """One request. messages: chat messages as chat templates take them (OpenAI's keys: role, content, tool_calls,
-    tool_call_id, reasoning_content, name), system first. tokens: ids in their place, of /generate. tools: functions as
-    OpenAI's chat API has them. tool_choice: auto, none, required, or a function's name. sampling: SGLang's names, those
-    alone that were given. template: `chat_template_kwargs`. stream: as it comes. log_probs: how many alternatives were
-    asked for beside the log-prob of each token; None: no log-probs. body: the request, decoded, for what a dialect
-    repeats in its answer.
+    tool_call_id, reasoning_content, name), system first. tokens, text: ids or a text in their place, of /generate.
+    tools: functions as OpenAI's chat API has them. tool_choice: auto, none, required, or a function's name. parallel:
+    an answer may have several calls. sampling: SGLang's names, those alone that were given. template:
+    `chat_template_kwargs`. stream: as it comes. log_probs: how many alternatives were asked for beside the log-prob of
+    each token; None: no log-probs. skip_special: special tokens are left out of the text; None: as the parsers need it.
+    trim_stop: what ended the answer is left out too. body: the request, decoded, for what a dialect repeats.
     """
 
     dialect: DialectName
     model: str
     messages: tuple[dict[str, Any], ...] = ()
     tokens: tuple[int, ...] | None = None
+    text: str | None = None
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: str = "auto"
+    parallel: bool = True
     sampling: Mapping[str, Any] = field(default_factory=dict)
     template: Mapping[str, Any] = field(default_factory=dict)
     stream: bool = False
     log_probs: int | None = None
+    skip_special: bool | None = None
+    trim_stop: bool = True
     body: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A piece of the answer's text. tokens, log_probs: those that came since the last piece."""
+    """A piece of the answer's text. tokens, log_probs: those that came since the last piece, of reasoning and of calls
+    too. pieces: the bytes of each token, where log-probs are asked for.
+    """
 
     text: str
     tokens: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()
+    pieces: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,8 @@ class Said:
     """The whole answer. id: of the turn, the same at each try. created: seconds of Unix time, of the turn's request.
     message: the assistant's message with OpenAI's keys (content, reasoning_content, tool_calls), as it comes back in
     the next request. stop, matched: why it ended; matched: the stop string or token id that ended it. tokens,
-    log_probs: generated, equally many. versions: of the weights that made them, oldest first. text: of the tokens.
+    log_probs: generated, equally many. pieces: the bytes of each, where log-probs are asked for. versions: of the
+    weights that made them, oldest first. text: of the tokens. reasoning_tokens: those that the reasoning took.
     """
 
     id: str
@@ -98,6 +107,8 @@ class Said:
     versions: tuple[int, ...] = ()
     matched: str | int | None = None
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    pieces: tuple[bytes, ...] = ()
 
 
 class Encoder(Protocol):
@@ -120,11 +131,13 @@ class Dialect(Protocol):
     name: DialectName
 
     def read(self, body: bytes) -> Asked:
-        """Raises BadField with the name of what is wrong, or changes the meaning and is not supported here."""
+        """The messages are canonical: an answer that comes back is the message that `Said` has. Raises BadField with
+        the name of what is wrong, or changes the meaning and is not supported here.
+        """
 
     def whole(self, asked: Asked, said: Said) -> dict[str, Any]: ...
 
-    def stream(self, asked: Asked, id: str, created: int) -> Encoder: ...
+    def stream(self, asked: Asked, id: str, created: int, prompt_tokens: int = 0) -> Encoder: ...
 
     def refusal(self, status: int, message: str, field: str = "") -> dict[str, Any]:
         """The body of an error, as this API's clients expect it."""

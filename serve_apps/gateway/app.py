@@ -1,8 +1,11 @@
 """`gateway_app`: the HTTP routes of a run's gateway.
 
     POST /v1/runs/{run}/prompts                  prompts in: JSON, a list of it, or NDJSON
+    POST /v1/runs/{run}/trajectories             prompts with finished answers
+    POST /v1/runs/{run}/rewards                  rewards of samples that wait for them
     GET  /v1/runs/{run}/groups/{group}           what became of one of them
     GET  /v1/runs/{run}/groups/{group}/events    the same as it changes, as server-sent events
+    POST /v1/runs/{run}/sessions                 a rollout for an agent to make, see agent_routes.py
     GET  /healthz                                the gateway is there
 
 It holds no state that is not in the log: a gateway that was killed and started again answers as if it had not been.
@@ -20,13 +23,15 @@ from fastapi.responses import StreamingResponse
 
 from schemas.errors import SlimeEventsError
 from schemas.inbox import Fate, InboxFate, InboxReply
+from serve_apps.gateway.agent_routes import add_agent_routes
+from serve_apps.gateway.agents import AgentAccess
 from serve_apps.gateway.openapi import describe, documented
 from serve_apps.gateway.refusals import Refused, refusals
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Sources
 from serve_apps.gateway.submission import MEDIA_TYPES, submit
 from slime_events.analysis.model.fates import fate_of
-from slime_events.loop.prompts.outside import InboxClient
+from slime_events.loop.prompts.outside import ITEMS, InboxClient
 from storage.log import Readable
 
 KEEP_ALIVE_S = 15.0
@@ -39,8 +44,10 @@ class GatewayRun(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def send(self, data: bytes, sender: str) -> InboxReply:
-        """A message of a sender's to the inbox. Raises LogUnavailable, DeadlineExceeded."""
+    async def send(self, data: bytes, sender: str, kind: str) -> InboxReply:
+        """A message of a sender's to the inbox. kind: PROMPTS, TRAJECTORIES or REWARDS. Raises LogUnavailable,
+        DeadlineExceeded.
+        """
 
     async def max_bytes(self) -> int:
         """Of a message. Raises LogUnavailable."""
@@ -49,8 +56,10 @@ class GatewayRun(Protocol):
         """The run's log. Raises StorageError."""
 
 
-def gateway_app(run: GatewayRun, sources: Sources, settings: GatewaySettings) -> FastAPI:
-    """The routes of one run's gateway."""
+def gateway_app(
+    run: GatewayRun, sources: Sources, settings: GatewaySettings, agents: AgentAccess | None = None
+) -> FastAPI:
+    """The routes of one run's gateway. agents: to the sessions of a run whose rollouts agents make."""
     app = FastAPI(title="slime-events gateway", version="1", docs_url=None, redoc_url=None)
 
     def source(request: Request, run_name: str) -> str:
@@ -65,21 +74,14 @@ def gateway_app(run: GatewayRun, sources: Sources, settings: GatewaySettings) ->
 
     source_of = Annotated[str, Depends(source)]
 
-    @app.post("/v1/runs/{run_name}/prompts", **documented("submit"))
-    async def submit_prompts(request: Request, sender: source_of) -> Response:
-        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media not in MEDIA_TYPES:
-            raise Refused(415, f"content-type {media or 'is missing'}: send {' or '.join(MEDIA_TYPES)}")
-        if int(request.headers.get("content-length") or 0) > settings.max_body:
-            raise Refused(413, f"a request has {settings.max_body:,} bytes at most: send several")
+    def taking(kind: str) -> Callable[..., Awaitable[Response]]:
+        async def take(request: Request, sender: source_of) -> Response:
+            return await _take_in(request, run, settings, sender, kind)
 
-        async def send(data: bytes) -> InboxReply:
-            return await run.send(data, sender)
+        return take
 
-        inbox = InboxClient(send, await run.max_bytes(), again_s=())
-        key = request.headers.get("idempotency-key")
-        taken = await submit(request.stream(), inbox, media=media, key=key, most=settings.max_body)
-        return _json(taken, 422 if taken.errors else 202)
+    for kind in ITEMS:
+        app.post(f"/v1/runs/{{run_name}}/{kind}", **documented(kind))(taking(kind))
 
     @app.get("/v1/runs/{run_name}/groups/{group}", **documented("group"))
     async def group_fate(group: str, sender: source_of) -> Response:
@@ -94,12 +96,32 @@ def gateway_app(run: GatewayRun, sources: Sources, settings: GatewaySettings) ->
         look = partial(_looked, run, group, sender)
         return StreamingResponse(_changes(first, look, settings.poll_s), media_type="text/event-stream")
 
+    if agents is not None:
+        add_agent_routes(app, agents, source, settings)
+
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:
         return _json({"run": run.name})
 
     describe(app)
     return refusals(app, settings)
+
+
+async def _take_in(request: Request, run: GatewayRun, settings: GatewaySettings, sender: str, kind: str) -> Response:
+    """A body of prompts, trajectories or rewards."""
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media not in MEDIA_TYPES:
+        raise Refused(415, f"content-type {media or 'is missing'}: send {' or '.join(MEDIA_TYPES)}")
+    if int(request.headers.get("content-length") or 0) > settings.max_body:
+        raise Refused(413, f"a request has {settings.max_body:,} bytes at most: send several")
+
+    async def send(data: bytes) -> InboxReply:
+        return await run.send(data, sender, kind)
+
+    inbox = InboxClient(send, await run.max_bytes(), again_s=())
+    key = request.headers.get("idempotency-key")
+    taken = await submit(request.stream(), inbox, media=media, key=key, most=settings.max_body, kind=kind)
+    return _json(taken, 422 if taken.errors else 202)
 
 
 async def _looked(run: GatewayRun, group: str, sender: str) -> InboxFate | None:

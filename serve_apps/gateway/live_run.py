@@ -9,26 +9,36 @@ import nats
 import nats.errors
 
 from schemas.errors import LogUnavailable
-from schemas.inbox import SENDER, InboxReply
+from schemas.inbox import KIND, PROMPTS, SENDER, InboxReply
 from schemas.subjects import inbox
 from slime_events.core.run.run_folder import RunFolder
-from slime_events.loop.prompts.outside import ROOM, ask_inbox
+from slime_events.loop.prompts.offered import offer
+from slime_events.loop.prompts.outside import ROOM, NobodyListens, ask_inbox
 from storage.jetstream.address import NatsAddress, refusal_of
 from storage.jetstream.log import JetStreamLog
-from storage.log import Readable
+from storage.log import EventLog, Readable
 from storage.nats.accounts import Access
 from storage.open_log import live_address, open_run_log
 
 CONNECT_S, LOG_S = 2.0, 5.0
+OFF_BYTES = 900_000
+"""Of a message to a run that is off: less than any server of ours takes."""
+GATEWAY = "gateway"
+
+
+class NotOn(LogUnavailable):
+    """No server of the run's lives."""
 
 
 class LiveRun:
     """As a context manager. A run that is resumed may have its server elsewhere: it is looked for at each message that
-    finds no connection. reply_s: seconds for the run to answer.
+    finds no connection. reply_s: seconds for the run to answer. creds: a file of a gateway's credentials, for a run on
+    a server of the user's own; by default those that the run was given.
     """
 
-    def __init__(self, folder: RunFolder, *, reply_s: float = 30.0) -> None:
+    def __init__(self, folder: RunFolder, *, reply_s: float = 30.0, creds: str | None = None) -> None:
         self.name, self._folder, self._reply_s = folder.log_name(), folder, reply_s
+        self._creds = creds
         self._client: Any = None
         self._log: JetStreamLog | None = None
         self._url, self._opening = "", asyncio.Lock()
@@ -39,14 +49,28 @@ class LiveRun:
     async def __aexit__(self, *_: object) -> None:
         await self._close()
 
-    async def send(self, data: bytes, sender: str) -> InboxReply:
-        """A message of a sender's to the run's inbox. Raises LogUnavailable, DeadlineExceeded."""
-        client, subject = await self._connected(), inbox(self.name, "gateway")
-        return await ask_inbox(client, self.name, subject, data, self._reply_s, {SENDER: sender})
+    async def send(self, data: bytes, sender: str, kind: str = PROMPTS) -> InboxReply:
+        """A message of a sender's to the run's inbox; where nobody conducts the run, to its log. Raises LogUnavailable,
+        InboxFull, DeadlineExceeded.
+        """
+        try:
+            client, subject = await self._connected(), inbox(self.name, "gateway")
+            return await ask_inbox(client, self.name, subject, data, self._reply_s, {SENDER: sender, KIND: kind})
+        except (NobodyListens, NotOn) as error:
+            if kind != PROMPTS:
+                raise LogUnavailable(f"{error}: it takes {kind} while it is on") from error
+            if isinstance(error, NotOn):
+                async with open_run_log(self._folder.path, self.name) as log:
+                    return await offer(log, data, sender, GATEWAY)
+            assert self._log is not None
+            return await offer(self._log, data, sender, GATEWAY)
 
     async def max_bytes(self) -> int:
         """Of a message. Raises LogUnavailable."""
-        return int((await self._connected()).max_payload) - ROOM
+        try:
+            return int((await self._connected()).max_payload) - ROOM
+        except NotOn:
+            return OFF_BYTES
 
     @contextlib.asynccontextmanager
     async def log(self) -> AsyncIterator[Readable]:
@@ -54,18 +78,26 @@ class LiveRun:
         try:
             await self._connected()
         except LogUnavailable:  # it is not on: a server is started to read it
-            async with open_run_log(self._folder.path, self.name) as log:
+            async with open_run_log(self._folder.path, self.name, creds=self._creds) as log:
                 yield log
             return
         assert self._log is not None
         yield self._log
 
+    async def events(self) -> EventLog:
+        """The run's log while it is on, to append to; another object where it had to be opened anew. Raises
+        LogUnavailable.
+        """
+        await self._connected()
+        assert self._log is not None
+        return self._log
+
     async def _connected(self) -> Any:
         async with self._opening:
-            address = live_address(self._folder.path, Access.GATEWAY)
+            address = live_address(self._folder.path, Access.GATEWAY, self._creds)
             if address is None:
                 await self._close()
-                raise LogUnavailable(f"run {self.name} is not on: it takes prompts while it runs")
+                raise NotOn(f"run {self.name} is not on")
             if self._client is None or not self._client.is_connected or address.url != self._url:
                 await self._close()
                 await self._open(address)

@@ -5,13 +5,17 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 
-from schemas.inbox import InboxFate, InboxPrompt
+from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, InboxFate, InboxPrompt
+from schemas.outside import OutsideGroup, OutsideReward
+from serve_apps.gateway.session_views import OpenedSession, SealWish, SessionView, SessionWish
 from serve_apps.gateway.submission import MEDIA_TYPES, Submission
 
-_SCHEMAS, _PARTS = msgspec.json.schema_components(
-    (InboxPrompt, Submission, InboxFate), ref_template="#/components/schemas/{name}"
+_STRUCTS = (
+    *(InboxPrompt, Submission, InboxFate, OutsideGroup, OutsideReward),
+    *(SessionWish, OpenedSession, SealWish, SessionView),
 )
-_PROMPT, _SUBMISSION, _FATE = _SCHEMAS
+_SCHEMAS, _PARTS = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
+_PROMPT, _SUBMISSION, _FATE, _GROUP, _REWARD, _WISH, _OPENED, _SEAL, _SESSION = _SCHEMAS
 _ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 _REASONS = {
     401: "no token of a source",
@@ -20,22 +24,34 @@ _REASONS = {
     421: "Host is not a name of this gateway",
 }
 _BUSY = {429: "the run has prompts enough for now: see Retry-After", 503: "the run is not on: see Retry-After"}
-_OPERATIONS: dict[str, dict[str, Any]] = {
-    "submit": {
-        "summary": "Prompts in. Each stands alone, and one that was taken is on disk",
-        "requestBody": {
-            "required": True,
-            "content": {
-                MEDIA_TYPES[0]: {"schema": {"oneOf": [_PROMPT, {"type": "array", "items": _PROMPT}]}},
-                **{media: {"schema": {"type": "string"}} for media in MEDIA_TYPES[1:]},
-            },
-        },
+_SESSIONS = {
+    400: "not JSON",
+    409: "the session has ended, or the run is over",
+    413: "too large",
+    422: "a field that cannot be",
+    503: "the run is not on: see Retry-After",
+}
+
+
+def _taking(summary: str, item: dict[str, Any]) -> dict[str, Any]:
+    """An operation that takes items of one kind."""
+    many = {"oneOf": [item, {"type": "array", "items": item}]}
+    content = {MEDIA_TYPES[0]: {"schema": many}, **{one: {"schema": {"type": "string"}} for one in MEDIA_TYPES[1:]}}
+    return {
+        "summary": summary,
+        "requestBody": {"required": True, "content": content},
         "answers": {
             202: ("all were taken", _SUBMISSION),
             422: ("some were not: each is named with its field and the reason", _SUBMISSION),
         },
         "errors": {400: "not JSON", 413: "too large", 415: "another content type", **_BUSY},
-    },
+    }
+
+
+_OPERATIONS: dict[str, dict[str, Any]] = {
+    PROMPTS: _taking("Prompts in. Each stands alone, and one that was taken is on disk", _PROMPT),
+    TRAJECTORIES: _taking("Finished groups in: each a prompt with all its answers", _GROUP),
+    REWARDS: _taking("Rewards of finished samples that wait for them", _REWARD),
     "group": {
         "summary": "What became of a prompt",
         "answers": {200: ("what the log says now", _FATE)},
@@ -45,6 +61,23 @@ _OPERATIONS: dict[str, dict[str, Any]] = {
         "summary": "What becomes of a prompt, as server-sent events, until it is rejected or trained on",
         "answers": {200: ("an event named after the fate for each change", _FATE)},
         "errors": _BUSY,
+    },
+    "open_session": {
+        "summary": "A rollout for an agent to make, with the keys of its session",
+        "requestBody": {"required": False, "content": {MEDIA_TYPES[0]: {"schema": _WISH}}},
+        "answers": {201: ("a session, which is nobody else's", _OPENED)},
+        "errors": {**_SESSIONS, 429: "no rollout waits for an agent: see Retry-After"},
+    },
+    "session": {
+        "summary": "What the log has of a session",
+        "answers": {200: ("its turns, and those under way with their age", _SESSION)},
+        "errors": _SESSIONS,
+    },
+    "seal_session": {
+        "summary": "The end of a session, with a reward or an exit code",
+        "requestBody": {"required": True, "content": {MEDIA_TYPES[0]: {"schema": _SEAL}}},
+        "answers": {200: ("it is sealed, and what it came to is in the log", _SESSION)},
+        "errors": _SESSIONS,
     },
 }
 
@@ -71,7 +104,7 @@ def describe(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         document = make() | {"components": {"schemas": _PARTS, "securitySchemes": {"source": scheme}}}
         for operation in (one for path in document["paths"].values() for one in path.values()):
-            if "422" in operation["responses"] and operation["operationId"] != "submit":
+            if "422" in operation["responses"] and "requestBody" not in operation:
                 del operation["responses"]["422"]  # FastAPI's own: a path parameter is a text, which cannot be wrong
         return document
 

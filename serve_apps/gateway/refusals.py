@@ -38,12 +38,12 @@ def refusals(app: FastAPI, settings: GatewaySettings) -> FastAPI:
     async def guard(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
         host = urlsplit(f"//{request.headers.get('host', '')}").hostname
         if host not in settings.names:
-            return answer(421, f"Host {host!r} is not a name of this gateway (--host-name)")
+            return answer(421, f"Host {host!r} is not a name of this gateway ({settings.flag('host-name')})")
         origin = request.headers.get("origin")
         if origin is None:
             return await call(request)
         if origin not in settings.origins:
-            return answer(403, f"web pages of {origin} may not use this gateway (--allow-origin)")
+            return answer(403, f"web pages of {origin} may not use this gateway ({settings.flag('allow-origin')})")
         response = answer(204, "") if request.method == "OPTIONS" else await call(request)
         response.headers["Access-Control-Allow-Origin"] = origin
         response.headers["Access-Control-Allow-Headers"] = "Authorization, Content-Type, Idempotency-Key"

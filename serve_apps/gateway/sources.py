@@ -1,7 +1,7 @@
 """`Sources`: who may send prompts to a run's gateway, by a bearer token each.
 
-`<folder>/sources.json` holds the sha256 of each token, never the token, and only the run's owner may read it. It is
-read again when it changes: a new token is admitted, and a revoked one refused, from the next request on.
+`<run folder>/gateway/sources.json` holds the sha256 of each token, never the token, and only the run's owner may read
+it. It is read again when it changes: a new token is admitted, and a revoked one refused, from the next request on.
 """
 
 import hashlib
@@ -15,15 +15,16 @@ from pathlib import Path
 from schemas.errors import InvalidValue
 from storage.nats.accounts import write_private
 
-FILE = "sources.json"
+FOLDER, FILE = "gateway", "sources.json"
+"""In the run's folder."""
 NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 class Sources:
-    """The sources of one run. folder: where their file is, or is to be."""
+    """The sources of one run. run_folder: in which their file is, or is to be."""
 
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / FILE
+    def __init__(self, run_folder: Path) -> None:
+        self._file = run_folder / FOLDER / FILE
         self._read: tuple[int, dict[str, str]] = (-1, {})
 
     @property

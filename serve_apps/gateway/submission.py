@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 
 import msgspec
 
+from schemas.inbox import PROMPTS
 from serve_apps.gateway.refusals import Refused
 from slime_events.loop.prompts.outside import BadLine, InboxClient, Line, produce, read_line
 from storage.log import MAX_BATCH
@@ -53,23 +54,30 @@ class Submission(msgspec.Struct, omit_defaults=True):
             return
         self.accepted += 1
         if names:
-            self.groups.append(TakenPrompt(result[0].prompt.key, result[1]))
+            self.groups.append(TakenPrompt(result[0].key, result[1]))
 
 
 async def submit(
-    body: AsyncIterator[bytes], inbox: InboxClient, *, media: str, key: str | None, most: int
+    body: AsyncIterator[bytes],
+    inbox: InboxClient,
+    *,
+    media: str,
+    key: str | None,
+    most: int,
+    kind: str = PROMPTS,
 ) -> Submission:
-    """Send all prompts of a body. media: of MEDIA_TYPES. key: of a single prompt that has none. most: bytes of all.
+    """Send all items of a body. media: of MEDIA_TYPES. key: of a single one that has none. most: bytes of all. kind: of
+    `ITEMS`.
 
     Raises Refused for a body that is too large or is no JSON, LogUnavailable, DeadlineExceeded. What was sent before is
     taken then; to send all of it again is safe.
     """
     taken = Submission(0, 0, [], [])
     if media == JSON:
-        lines = _items(await _whole(body, min(most, JSON_BYTES)), key)
+        lines = _items(await _whole(body, min(most, JSON_BYTES)), key, kind)
         await _send(inbox, lines, taken)
         return taken
-    async for pack in _packs(body, most):
+    async for pack in _packs(body, most, kind):
         await _send(inbox, pack, taken)
     return taken
 
@@ -88,7 +96,7 @@ async def _whole(body: AsyncIterator[bytes], most: int) -> bytes:
     return bytes(data)
 
 
-def _items(data: bytes, key: str | None) -> Iterator[Line | BadLine]:
+def _items(data: bytes, key: str | None, kind: str) -> Iterator[Line | BadLine]:
     try:
         many = data.lstrip()[:1] == b"["
         items = msgspec.json.decode(data, type=list[msgspec.Raw]) if many else [msgspec.Raw(data)]
@@ -97,10 +105,10 @@ def _items(data: bytes, key: str | None) -> Iterator[Line | BadLine]:
     if key is not None and many:
         raise Refused(400, "Idempotency-Key names one prompt, and this is a list: give each a `key`")
     for number, item in enumerate(items, 1):
-        yield read_line(bytes(item), str(number), default=key)
+        yield read_line(bytes(item), str(number), default=key, kind=kind)
 
 
-async def _packs(body: AsyncIterator[bytes], most: int) -> AsyncIterator[list[Line | BadLine]]:
+async def _packs(body: AsyncIterator[bytes], most: int, kind: str) -> AsyncIterator[list[Line | BadLine]]:
     """Lines as they come, at most MAX_BATCH at once."""
     rest, size, number = b"", 0, 0
     pack: list[Line | BadLine] = []
@@ -114,7 +122,7 @@ async def _packs(body: AsyncIterator[bytes], most: int) -> AsyncIterator[list[Li
         for line in lines:
             number += 1
             if line.strip():
-                pack.append(read_line(line.strip(), str(number)))
+                pack.append(read_line(line.strip(), str(number), kind=kind))
             if len(pack) == MAX_BATCH:
                 yield pack
                 pack = []

@@ -34,7 +34,7 @@ class TinkerActor:
         from serve_apps.tinker.served import served_model
 
         begun, blobs = time.perf_counter(), BlobStore(address.blob_url)
-        host, port = parse_listen(settings.run.tinker or "")
+        host, port = parse_listen(settings.run.tinker or "", "--tinker")
         gateway = GatewaySettings(host=host, port=port)
         async with join_run(address, "tinker") as worker:
             served = await served_model(worker.log, settings)

@@ -160,8 +160,8 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
 }
 
 NOT_HERE: dict[str, str] = {
-    "slime.agent": "the gateway takes prompts, and has no chat endpoints for agents; a generate function makes the "
-    "turns of such an agent with session.generate(messages) and session.call(tool, ...)",
+    "slime.agent": "an agent needs no adapter: `train --agents --gateway` gives it a base URL, which answers the chat, "
+    "responses and messages APIs, and keeps its turns (docs/agents.md)",
 }
 """Packages of slime's that are not here, and what does their work."""
 

@@ -4,7 +4,8 @@ A file in the server's folder for each, which only the run's owner may read:
 
     roles.json      run, url, user, password: everything on the run's stream
     producer.json   prompts and questions to the inbox, and the replies to them
-    gateway.json    the same in the name of others (`slime-events gateway`), and reads the stream
+    gateway.json    the same in the name of others (`slime-events gateway`), also while nobody conducts the run, and
+                    reads the stream; of a run with --agents, appends what is said of agents' sessions
     viewer.json     reads the stream, changes nothing
 
 Accounts, not users of one account: what a client asks the server for is answered on a subject that the client names.
@@ -30,6 +31,8 @@ ACCOUNT = "SLIME"
 OLD_ACCOUNT = "$G"
 """Had them while a server admitted everybody."""
 API, REPLIES = "$JS.API.>", "_INBOX.>"
+AGENTS = "agents"
+"""In the gateway's file: it makes sessions of agents."""
 EVERY_RUN = "*"
 """In the place of a run's name."""
 
@@ -54,12 +57,27 @@ def user_of(access: Access) -> str:
 
 def inboxes(run: str) -> list[str]:
     """Subjects on which a producer asks. run: or EVERY_RUN."""
-    return [f"slime.{run}.inbox.{what}" for what in ("prompts", "groups")]
+    return [f"slime.{run}.inbox.{what}" for what in ("prompts", "trajectories", "rewards", "groups")]
 
 
 def inbox_of_gateway(run: str) -> str:
     """Subject of prompts that a gateway brings in the name of a sender. run: or EVERY_RUN."""
     return f"slime.{run}.inbox.gateway"
+
+
+def sessions(run: str) -> list[str]:
+    """Subjects of the events that make a session of an agent, for a gateway of a run with --agents. run: or EVERY_RUN.
+
+    A log that lets events go takes them in by a door.
+    """
+    made = ("session.*", "turn.*", "rollout.requested", "rollout.completed", "rollout.failed", "reward.assigned")
+    events = [f"slime.{run}.{one}.*" for one in made]
+    return [*events, *(f"slime.{run}.at.*.{one}" for one in events)]
+
+
+def offers(run: str) -> str:
+    """Subjects of the events that any gateway may append. run: or EVERY_RUN."""
+    return f"slime.{run}.prompt.offered.*"
 
 
 def reads(run: str) -> list[str]:
@@ -79,9 +97,9 @@ def is_guarded(folder: Path) -> bool:
     return file_of(folder, Access.ROLES).is_file()
 
 
-def guard(folder: Path, run: str) -> bool:
-    """Make credentials for the server of a run where there are none. Whether it made some: a server that runs already
-    has to start again then.
+def guard(folder: Path, run: str, *, agents: bool = False) -> bool:
+    """Make credentials for the server of a run where there are none. Whether it made some, or gave the gateway what it
+    needs for agents: a server that runs already has to start again then.
     """
     is_new = False
     for access in reversed(Access):  # with the roles', the last, the folder is guarded
@@ -91,6 +109,10 @@ def guard(folder: Path, run: str) -> bool:
             with contextlib.suppress(FileExistsError):  # another reader is faster
                 write_private(file_of(folder, access), _text(fields | more), new=True)
                 is_new = True
+    gateway = json.loads(file_of(folder, Access.GATEWAY).read_text())
+    if agents and not gateway.get(AGENTS):
+        write_private(file_of(folder, Access.GATEWAY), _text(gateway | {AGENTS: True}))
+        is_new = True
     return is_new
 
 
@@ -132,17 +154,23 @@ def accounts_of(folder: Path) -> str:
     """The accounts of a guarded folder's server, as configuration."""
     files = {access: json.loads(file_of(folder, access).read_text()) for access in Access}
     passwords = {access: json.dumps(file["password"]) for access, file in files.items()}
-    return accounts_text(files[Access.ROLES]["run"], passwords)
+    agents = bool(files[Access.GATEWAY].get(AGENTS))
+    return accounts_text(files[Access.ROLES]["run"], passwords, agents=agents)
 
 
-def accounts_text(run: str, passwords: Mapping[Access, str]) -> str:
+def accounts_text(run: str, passwords: Mapping[Access, str], *, agents: bool = False) -> str:
     """Configuration of a server that admits a user for each access. run: or EVERY_RUN. passwords: as they are to be
-    written.
+    written. agents: the gateway may append what is said of agents' sessions.
 
     A reader's account imports the whole API, since a part of it would stand beside the server's own answers; which of
     it a reader may use is its permission.
     """
-    asks = {Access.PRODUCER: inboxes(run), Access.GATEWAY: [inbox_of_gateway(run)], Access.VIEWER: list[str]()}
+    asks = {
+        Access.PRODUCER: inboxes(run),
+        Access.GATEWAY: [inbox_of_gateway(run), offers(run)],
+        Access.VIEWER: list[str](),
+    }
+    asks[Access.GATEWAY] += sessions(run) if agents else []
     exports = [
         *(f'{{ service: "{one}", accounts: [{_account(access)}] }}' for access, all_ in asks.items() for one in all_),
         f'{{ service: "{reads(run)[-1]}", accounts: [{", ".join(map(_account, READERS))}] }}',

@@ -21,6 +21,7 @@ from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
 from slime_events.plugins.sample import Sample
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
+from tests.agents.stage import ASKED, Stage, ask, seal
 from tests.audit.doctored import Doctored
 from tests.conductor.driver import dropping
 from tests.generate.scene import a_run
@@ -140,6 +141,24 @@ async def _turns(folder: Path) -> Run:
     return Run(plan, log.records, folder)
 
 
+async def _agents(folder: Path) -> Run:
+    """Two steps of sessions of agents: the first fails, the others have two paths each, which share a turn."""
+    stage = Stage(folder)
+    async with stage.simulation, stage.gateway() as client:
+        stage.simulation.start_engine(STEP)
+        failing = await stage.open(client)
+        await ask(client, failing, ASKED)
+        await seal(client, failing, exit_code=1)
+        for _ in range(stage.plan.steps * stage.plan.samples):
+            session = await stage.open(client)
+            said = await ask(client, session, ASKED)
+            for question in ("one way", "another way"):
+                await ask(client, session, [*ASKED, said, {"role": "user", "content": question}])
+            await seal(client, session, reward=1.0)
+        await stage.simulation.finish()
+    return Run(stage.plan, stage.simulation.log.records, folder)
+
+
 MAKERS: dict[str, Callable[[Path], Awaitable[Run]]] = {
     "synchronous": _synchronous,
     "asynchronous": _asynchronous,
@@ -148,6 +167,7 @@ MAKERS: dict[str, Callable[[Path], Awaitable[Run]]] = {
     "learner": _learner,
     "recalling": _recalling,
     "turns": _turns,
+    "agents": _agents,
 }
 
 

@@ -51,7 +51,7 @@ def _lines(text: str, **how: Any) -> list[Line | BadLine]:
 
 
 def _prompts(lines: Iterable[Line | BadLine]) -> list[InboxPrompt]:
-    return [line.prompt for line in lines if isinstance(line, Line)]
+    return [line.item for line in lines if isinstance(line, Line)]
 
 
 def test_keys_are_the_senders_or_follow_from_the_line() -> None:

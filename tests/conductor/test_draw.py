@@ -68,6 +68,14 @@ def test_training_asks_for_published_weights_and_samples_as_training() -> None:
     assert [request.entity() for request in asked] == ["a-s0", "a-s1"]
 
 
+def test_what_agents_make_is_marked() -> None:
+    state = state_of(1)
+    state.published = 0
+    for agents in (True, False):
+        _, *asked = with_requests([prompt("a")], state, make_plan(groups=1, samples=2, agents=agents))
+        assert [isinstance(one, RolloutRequested) and one.agents for one in asked] == [agents, agents]
+
+
 def prompt(group: str, *, seen: int = 0) -> PromptSubmitted:
     return PromptSubmitted(group=group, text="", tokens=pack_tokens([1]), source=Source(path="f", seen=seen))
 

@@ -22,9 +22,9 @@ def parsed(tmp_path: Path, text: str, *more: str):
 
 
 def test_keys_are_on_args_and_recorded(tmp_path: Path) -> None:
-    settings = parsed(tmp_path, "tool_url: http://t\nagents: {solver: [1, 2.5], judge: true}\n")
-    assert settings.rollout.custom_config == {"tool_url": "http://t", "agents": {"solver": [1, 2.5], "judge": True}}
-    assert ArgsView.of_run(settings).agents["solver"] == [1, 2.5]
+    settings = parsed(tmp_path, "tool_url: http://t\nsolvers: {solver: [1, 2.5], judge: true}\n")
+    assert settings.rollout.custom_config == {"tool_url": "http://t", "solvers": {"solver": [1, 2.5], "judge": True}}
+    assert ArgsView.of_run(settings).solvers["solver"] == [1, 2.5]
 
 
 def test_a_key_that_is_a_setting_sets_it(tmp_path: Path) -> None:

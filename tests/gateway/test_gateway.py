@@ -38,8 +38,8 @@ class SimulatedRun:
     def __init__(self, simulation: Simulation) -> None:
         self.name, self._simulation, self.is_on = "sim", simulation, True
 
-    async def send(self, data: bytes, sender: str) -> InboxReply:
-        return await self._simulation.inbox.accept(data, None, sender)
+    async def send(self, data: bytes, sender: str, kind: str = "prompts") -> InboxReply:
+        return await self._simulation.inbox.accept(data, None, sender, kind)
 
     async def max_bytes(self) -> int:
         if not self.is_on:
@@ -235,14 +235,14 @@ def test_tokens_do_not_cross_a_network_in_clear_text(settings: Any, insecure: bo
     from schemas.errors import InvalidValue
 
     with contextlib.nullcontext() if is_fine else pytest.raises(InvalidValue):
-        GatewaySettings(**settings).check(insecure=insecure)
+        GatewaySettings(**settings, insecure=insecure).checked()
 
 
 def test_a_token_is_nowhere(tmp_path: Path) -> None:
     sources = Sources(tmp_path)
     token = sources.issue("quiz")
     assert sources.of(token) == Sources(tmp_path).of(token) == "quiz"
-    file = tmp_path / "sources.json"
+    file = tmp_path / "gateway" / "sources.json"
     assert token not in file.read_text()
     assert file.stat().st_mode & 0o077 == 0
     assert sources.issue("quiz") != token

@@ -17,7 +17,6 @@ import pytest
 
 from schemas.prompts import PromptSubmitted
 from serve_apps.gateway.sources import Sources
-from slime_events.app.cli.commands.gateway import FOLDER
 from storage.nats.ports import free_port
 from tests.cli.invoke import command
 from tests.run.cheap import Parts, cheap_parts
@@ -87,7 +86,7 @@ def test_what_was_answered_survives_the_gateway(tmp_path: Path, capsys: pytest.C
 
     async def produce(view: Watching) -> None:
         await view.until(lambda progress: progress.state.version >= 0)
-        token = Sources(run / FOLDER).issue("quiz")
+        token = Sources(run).issue("quiz")
         headers = {"authorization": f"Bearer {token}"}
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=ANSWER_S) as client:
             found.update(await send_and_kill(run, client, port))
@@ -105,12 +104,16 @@ def test_what_was_answered_survives_the_gateway(tmp_path: Path, capsys: pytest.C
 
 
 async def _after_the_end(run: Path, port: int, group: str) -> None:
-    """What became of a prompt is told; a new one is not taken."""
-    token = Sources(run / FOLDER).issue("quiz")
+    """What became of a prompt is told; a new one waits for the run to be resumed."""
+    token = Sources(run).issue("quiz")
     headers = {"authorization": f"Bearer {token}"}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=ANSWER_S) as client:
         with gateway(run, port):
             told = await until_answered(client, "GET", f"/v1/runs/{RUN}/groups/{group}")
-            refused = await client.post(f"/v1/runs/{RUN}/prompts", json={"prompt": "late"})
+            late = await client.post(f"/v1/runs/{RUN}/prompts", json={"prompt": "late"})
+            again = await client.post(f"/v1/runs/{RUN}/prompts", json={"prompt": "late"})
+            (taken,) = late.json()["groups"]
+            waits = await client.get(f"/v1/runs/{RUN}/groups/{taken['group']}")
     assert (told.status_code, told.json()["key"]) == (200, "0-0")
-    assert refused.status_code == 503
+    assert (late.status_code, late.json()) == (202, again.json())
+    assert waits.json()["fate"] == "waiting"

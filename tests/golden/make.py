@@ -43,6 +43,8 @@ from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined, WorkerLost
 from tests.golden.log_file import FOLDER, rendered_file, write_records
+from tests.golden.make_outside import from_outside
+from tests.golden.make_session import session
 
 RUN = "golden"
 DIGEST = "ab" * 32
@@ -61,6 +63,8 @@ def a_run() -> Iterator[Event]:
     yield from _trained_group()
     yield from _rejected_group()
     yield from _rollout_in_turns()
+    yield from session(SAMPLING, DIGEST)
+    yield from from_outside()
     yield from _step()
     yield PromptWanted(total=2)
     yield RolloutReturned(
@@ -257,17 +261,7 @@ def _rollout_of_turns(name: str, origin: str) -> RolloutCompleted:
     )
 
 
-def _step() -> Iterator[Event]:
-    samples = ("train-0-0-s0", "train-0-0-s1")
-    yield BatchSealed(
-        step=0,
-        groups=("train-0-0",),
-        samples=samples,
-        rewards=(-1.0, 1.0),
-        raw_rewards=(0.0, 1.0),
-        digest=DIGEST,
-        oldest_version=0,
-    )
+def _commands() -> Iterator[Event]:
     yield CommandGiven(
         command="tinker-0123456789abcdef-m0-000001",
         model="tinker-0123456789abcdef-m0",
@@ -285,6 +279,20 @@ def _step() -> Iterator[Event]:
         metrics={"loss:sum": 0.5},
         seconds=0.25,
     )
+
+
+def _step() -> Iterator[Event]:
+    samples = ("train-0-0-s0", "train-0-0-s1")
+    yield BatchSealed(
+        step=0,
+        groups=("train-0-0",),
+        samples=samples,
+        rewards=(-1.0, 1.0),
+        raw_rewards=(0.0, 1.0),
+        digest=DIGEST,
+        oldest_version=0,
+    )
+    yield from _commands()
     yield StepClaimed(step=0, trainer="trainer-1")
     yield StepCommitted(
         step=0,

@@ -144,7 +144,7 @@ class LocalCluster:
     def start(self) -> None:
         """Nothing to start."""
 
-    def actor(self, cls: type, name: str, *args: Any, gpus: float | None = None, nice: int = 0, env: Any = None) -> Any:
+    def actor(self, cls: type, name: str, *args: Any, **_: Any) -> Any:
         self.actors.append(_Handle(cls(*args), self))
         return self.actors[-1]
 

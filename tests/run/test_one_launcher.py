@@ -11,8 +11,8 @@ import pytest
 
 from schemas.errors import RunIsOn
 from slime_events.app.launch.launcher_presence import check_absent, present
-from slime_events.app.launch.orphans import end_orphans
 from slime_events.app.launch.run_lock import MARK, holding, is_held
+from slime_events.core.run.orphans import end_orphans
 from slime_events.core.run.run_folder import RunFolder
 from storage.jetstream.log import JetStreamLog
 from storage.nats.server import NatsServer
@@ -51,11 +51,11 @@ def test_only_what_carries_the_mark_is_ended() -> None:
     marks = ("killed", "killed", "other")
     left, spared, other = (subprocess.Popen(sleeping, env=os.environ | {MARK: mark}) for mark in marks)
     try:
-        assert end_orphans("killed", (spared.pid,)) == 1
+        assert end_orphans("killed", (spared.pid,), variable=MARK) == 1
         left.wait(10)
         assert spared.poll() is None
         assert other.poll() is None
-        assert end_orphans("nobody's") == 0
+        assert end_orphans("nobody's", variable=MARK) == 0
     finally:
         for process in (left, spared, other):
             process.kill()

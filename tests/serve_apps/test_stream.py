@@ -102,3 +102,10 @@ async def test_a_chunk_is_appended_so_many_seconds_after_the_last(
     monkeypatch.setattr(rollout, "time", SimpleNamespace(perf_counter=lambda: streamed.seconds))
     assert await streamed.run() is StopReason.LENGTH
     assert [chunk.tokens.n for chunk in streamed.chunks] == sizes
+
+
+async def test_whoever_reads_along_gets_the_first_token_at_once() -> None:
+    """And whole chunks from then on."""
+    streamed = Streamed(ChunkRule(tokens=4, seconds=1e9, first_at_once=True))
+    await streamed.run()
+    assert [chunk.tokens.n for chunk in streamed.chunks] == [2, 4]

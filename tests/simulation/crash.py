@@ -18,6 +18,7 @@ from typing import Any
 
 from actors.archivist import SealPolicy
 from actors.conductor import Readers
+from actors.doors import PromptDoor
 from actors.inbox import Inbox
 from actors.log_keeper import LogKeeper
 from actors.recorded_rollout_reader import RecordedRolloutReader
@@ -272,7 +273,7 @@ class Crashed:
 
     async def _conduct(self, line: MortalLine) -> None:
         worker = self._worker(line)
-        inbox = Inbox(worker, self.feed, "")
+        inbox = Inbox(worker, {"prompts": PromptDoor(self.feed)}, "")
         for prompt in self.scene.inbox:  # their sender asks again until it has an answer
             assert (await inbox.accept(json.dumps(prompt).encode())).accepted
         await worker.join({})

@@ -9,9 +9,13 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from actors.conductor import Readers
-from actors.inbox import Inbox
+from actors.doors import PromptDoor, RewardDoor, TrajectoryDoor
+from actors.inbox import Door, Inbox
+from actors.offered_prompts import OfferedPrompts
+from actors.offered_rollouts import OfferedRollouts
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.trainer.trainer import Trainer
+from schemas.arrays import unpack
 from schemas.codec import decode
 from schemas.event import Event
 from schemas.rollouts import Sampling
@@ -19,6 +23,7 @@ from schemas.runs import RunStarted
 from serve_apps.engine.engine import Engine
 from serve_apps.engine_weights import HOLD_S
 from serve_apps.rollout import ChunkRule
+from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
 from slime_events.core.run.run_reader import OpenedRun
@@ -26,6 +31,7 @@ from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunPhase, RunState
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.cycle import Policy
+from slime_events.loop.conductor.outside_rollouts import Limits, OutsideRollouts
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
 from storage.follow import Follower
@@ -85,13 +91,24 @@ class Simulation:
         rows = [f"prompt {n}" for n in range(40)] if prompts is None else prompts
         self.feed = feed or make_feed(folder, rows, evaluations or {})
         worker = self._worker("conductor")
-        readers = Readers(RecordedRolloutReader(worker.id, recorded))
+        offered = OfferedPrompts(self.log, self.feed)
+        made = OfferedRollouts(self.log, worker.id, unpack)
+        readers = Readers(RecordedRolloutReader(worker.id, recorded), offered=offered, made=made)
         more: dict[str, Any] = {"deadline_s": deadline_s, "readers": readers, "policy": policy}
         self.conductor = make_conductor(worker, self.plan, self.feed, judge, **more)
-        self.inbox = Inbox(worker, self.feed, NatsAddress(url=""))
+        self.inbox = Inbox(worker, self._doors(), NatsAddress(url=""))
         self.trainer = self._new_trainer()
         self._whole_groups = whole_groups
         self._roles: list[asyncio.Task[Any]] = []
+
+    def _doors(self) -> dict[str, Door]:
+        def state() -> RunState:
+            return self.conductor.state
+
+        limits = Limits(self.plan.samples, self.plan.sampling.max_new_tokens, None, bound=8, vocabulary=256)
+        rewards = RewardDoor(self.log, RewardSettings(rm_type="outside", reward_sources=["raters"]), state)
+        made = TrajectoryDoor(OutsideRollouts(self.feed, limits, {}), state)
+        return {"prompts": PromptDoor(self.feed), "trajectories": made, "rewards": rewards}
 
     def begin_incarnation(self, incarnation: Incarnation) -> None:
         """What starts from here on belongs to it."""

@@ -19,6 +19,7 @@ from slime_events.analysis.audit.ledger import Ledger, Rules
 from slime_events.analysis.audit.prompts import Prompts
 from slime_events.analysis.audit.recorded_rollouts import RecordedEnds, RecordedRollouts
 from slime_events.analysis.audit.rollouts import Rollouts
+from slime_events.analysis.audit.sessions import Sessions
 from slime_events.analysis.audit.steps import Staleness, Steps, Training
 from slime_events.analysis.audit.tokens import Fetch, Tokens
 from slime_events.analysis.audit.weights import WeightFiles, Weights
@@ -114,8 +115,9 @@ class Audit:
         self._positions, self._foreign = Positions(ledger), list[Foreign]()
         self._checks: list[Check] = [  # in the order in which they are reported: from the record to the run
             self._positions, Lifetime(ledger), Prompts(ledger), Rollouts(ledger),
-            RecordedRollouts(ledger, recorded or {}), Tokens(ledger, fetch), Rewards(ledger), Verdicts(ledger),
-            Commands(ledger, fetch), Batches(ledger), Steps(ledger), Training(ledger), Followed(ledger, parent),
+            RecordedRollouts(ledger, recorded or {}), Tokens(ledger, fetch), Sessions(ledger, fetch), Rewards(ledger),
+            Verdicts(ledger), Commands(ledger, fetch), Batches(ledger), Steps(ledger), Training(ledger),
+            Followed(ledger, parent),
             Staleness(ledger), Evaluations(ledger), Weights(ledger), Archive(ledger), Fold(ledger),
             *([WeightFiles(ledger, weights)] if files else []),
         ]  # fmt: skip

@@ -20,7 +20,7 @@ class Prompts(Check):
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
         self._next: dict[str, int] = {}
-        self._keys: dict[str, int] = {}
+        self._keys: dict[tuple[str, str], int] = {}
         self._rows: dict[tuple[str, int], set[int]] = {}
         self._sets: dict[str, tuple[int, set[int]]] = {}
 
@@ -40,7 +40,8 @@ class Prompts(Check):
         elif event.source.path != INBOX:
             self._draw(event.source)
         else:
-            first = self._keys.setdefault(event.source.key, self.recorded.position)
+            key = (event.source.sender, event.source.key)
+            first = self._keys.setdefault(key, self.recorded.position)
             self.seen["from outside"] = len(self._keys)
             if first != self.recorded.position:
                 wrong = f"its key {event.source.key!r} was taken in at position {first}"

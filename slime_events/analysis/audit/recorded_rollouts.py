@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound
+from schemas.ids import INBOX
 from schemas.prompts import PromptSubmitted
 from schemas.recorded import Recalled
 from schemas.rollouts import Origin, RolloutCompleted, RolloutRequested, WeightSpan
@@ -84,7 +85,7 @@ class RecordedRollouts(Check):
         first: dict[tuple[str, str], str] = {}
         for name in event.groups:
             group = self.ledger.groups.get(name)
-            if group is None or group.recalled is None:
+            if group is None or group.recalled is None or group.recorded[0] == INBOX:
                 continue
             if (other := first.setdefault(group.recorded, name)) != name:
                 wrong = f"groups {other} and {name} are both the recorded group {group.recorded[1]}"
@@ -102,7 +103,7 @@ async def recorded_ends(log: Readable) -> RecordedEnds:
         if isinstance(event := recorded.envelope.event, PromptSubmitted) and event.recalled
     }
     ends: dict[str, dict[str, RecordedEnd]] = {}
-    for path in paths:
+    for path in paths.keys() - {INBOX}:  # what producers have offered lies in this log, and has no digest
         with contextlib.suppress(RunNotFound):  # its rollouts are counted as not looked up
             async with open_run(path) as opened:
                 ends[path] = {

@@ -125,18 +125,18 @@ class Tokens(Check):
             self.find("its digest is not that of the tokens and log-probs in the log", "one of them was changed")
 
     def _mask(self, event: RolloutCompleted, log_probs: bytes) -> None:
-        """Every token that is trained on was made by a known version, or by the generate function, without a log-prob:
-        there the trainer takes its own.
+        """Every token that is trained on was made by a known version, or by the generate function or somebody outside,
+        without a log-prob: there the trainer takes its own.
         """
         data = None if event.loss_mask is None else self._data(event.loss_mask)
         if event.loss_mask is not None and event.loss_mask.n != event.length:
             wrong = f"its loss mask has {event.loss_mask.n} entries for {event.length} tokens"
             self.find(wrong, "the sample cannot be trained on")
             return
+        is_ours = not event.functions and (event.origin is None or event.origin.sample != event.sample)
         for start, end in _gaps(event.spans, 0, event.length):
             trained = [at for at in range(start, end) if event.loss_mask is None or (data is not None and data[at])]
-            by_function = event.functions and not any(any(log_probs[4 * at : 4 * at + 4]) for at in trained)
-            if trained and not by_function:
+            if trained and (is_ours or any(any(log_probs[4 * at : 4 * at + 4]) for at in trained)):
                 wrong = f"its weight versions do not cover tokens {start} to {end}, which are trained on"
                 self.find(wrong, "nobody knows which weights made them")
                 return

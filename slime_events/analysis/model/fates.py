@@ -4,6 +4,8 @@ from schemas.errors import RunNotFound
 from schemas.groups import GroupRejected
 from schemas.ids import INBOX, inbox_group_id
 from schemas.inbox import Fate, InboxFate, InboxFates, InboxQuestion, SampleFate
+from schemas.prompts import PromptOffered, PromptRejected
+from schemas.subjects import is_token
 from slime_events.analysis.model.lookup import Lookup
 from slime_events.analysis.model.records import Group, Run, Sample
 from storage.log import Readable
@@ -13,7 +15,11 @@ async def fates_of(log: Readable, question: InboxQuestion) -> InboxFates:
     """By what the log says now. Raises StorageError."""
     lookup = Lookup(log)
     groups = {key: await lookup.verdict(inbox_group_id(key)) for key in question.keys}
-    return InboxFates(tuple(_fate(key, group, lookup.run) for key, group in groups.items()))
+    fates = [_fate(key, group, lookup.run) for key, group in groups.items()]
+    for index, fate in enumerate(fates):
+        if fate.fate is Fate.UNKNOWN and (offered := await _offered(log, fate.group)) is not None:
+            fates[index] = offered[1]
+    return InboxFates(tuple(fates))
 
 
 async def fate_of(log: Readable, group: str, sender: str) -> InboxFate:
@@ -22,11 +28,28 @@ async def fate_of(log: Readable, group: str, sender: str) -> InboxFate:
     """
     lookup = Lookup(log)
     found = (await lookup.verdict(group)).prompt if group.startswith(f"{INBOX}-") else None
+    offered = await _offered(log, group) if found is None else None
+    if offered is not None and offered[0] == sender:
+        return offered[1]
     if found is None or found.event.source.sender != sender:
         raise RunNotFound(f"{sender} has sent no prompt to run {log.run} that is group {group!r}")
     record = await lookup.group(group)
     samples = tuple(map(_sample, record.members))
     return _fate(found.event.source.key, record, lookup.run, samples)
+
+
+async def _offered(log: Readable, group: str) -> tuple[str, InboxFate] | None:
+    """Sender and fate of a prompt that came while nobody conducted the run, as long as it is none of the run's."""
+    if not is_token(group):
+        return None
+    subjects = [f"slime.{log.run}.prompt.{verb}.{group}" for verb in ("offered", "rejected")]
+    events = [recorded.envelope.event for recorded in (await log.last_of_each(subjects)).values()]
+    refused = next((one for one in events if isinstance(one, PromptRejected)), None)
+    if refused is not None:
+        source = refused.source
+        return source.sender, InboxFate(source.key, group, Fate.REJECTED, reason=refused.reason)
+    waits = next((one for one in events if isinstance(one, PromptOffered)), None)
+    return None if waits is None else (waits.sender, InboxFate(waits.key, group, Fate.WAITING))
 
 
 def _fate(key: str, group: Group, run: Run, samples: tuple[SampleFate, ...] = ()) -> InboxFate:

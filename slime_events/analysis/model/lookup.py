@@ -24,6 +24,7 @@ from schemas.registry import BY_TYPE
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, RolloutSuspended
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.sessions import SessionSealed
 from schemas.steps import StepCommitted
 from schemas.subjects import check_token, of_type
 from schemas.trainers import TrainerRestored
@@ -33,13 +34,13 @@ from slime_events.analysis.model.records import Group, Run, Sample, Step, Versio
 from storage.log import Readable, Recorded
 
 SAMPLE_EVENTS = (RolloutRequested, RolloutCompleted, RewardAssigned, RewardFailed)
-ALL_SAMPLE_EVENTS = (*SAMPLE_EVENTS, RolloutProgressed, RolloutSuspended, RolloutFailed, TurnRecorded)
+ALL_SAMPLE_EVENTS = (*SAMPLE_EVENTS, RolloutProgressed, RolloutSuspended, RolloutFailed, TurnRecorded, SessionSealed)
 RUN_EVENTS = (RunStarted, RunResumed, RunFinished, RunFailed)
 GROUP_EVENTS = (PromptSubmitted, GroupAccepted, GroupRejected)
 STEP_EVENTS = (BatchSealed, StepCommitted)
 RECURRING: tuple[type[Event], ...] = (
     *(RunResumed, RunFinished, RunFailed, WeightsActivated, TrainerRestored),
-    *(RolloutRequested, RolloutProgressed, RolloutSuspended, RolloutFailed, TurnRecorded),
+    *(RolloutRequested, RolloutProgressed, RolloutSuspended, RolloutFailed, TurnRecorded, SessionSealed),
 )
 """Types of which there may be several about one entity."""
 AT_ONCE = 32

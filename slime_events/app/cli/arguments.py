@@ -94,7 +94,7 @@ Flags may change what does not enter into what is trained:
   --chunk-tokens, --chunk-seconds
   --keep-weights, --keep-weights-every, --keep-checkpoints, --keep-checkpoints-every
   --nats-url, --nats-creds, --nats-tls-*, --archive-seconds, --log-keep-steps, --ray-address, --otlp-endpoint
-  --trace-share, --plain, --use-tensorboard, --tb-*, --use-wandb, --wandb-*, --log-*
+  --trace-share, --plain, --use-tensorboard, --tb-*, --use-wandb, --wandb-*, --use-otlp, --log-*
 
 A run that is on is not touched. A run that has finished is left as it is."""
 
@@ -321,6 +321,7 @@ def _gateway(parser: CommandParser) -> None:
     option(parser, "--issue NAME", "only print a new token of a source; an earlier one of it ends")
     option(parser, "--revoke NAME", "only end a source's token")
     switch(parser, "--sources", "only list the sources that have a token")
+    option(parser, "--nats-creds FILE", "credentials of a gateway, where the run's log is on a server of your own")
     option(parser, "--tls-cert FILE", "PEM certificate: answer by HTTPS")
     option(parser, "--tls-key FILE", "PEM key of that certificate")
     switch(parser, "--insecure", "listen beyond this machine without TLS, behind something that does it")
@@ -337,6 +338,7 @@ for producers, one for a gateway, one for viewers. With --out it makes their pas
     option(parser, "--run NAME", "the run that producers and viewers may use [any]", default="*", dest="name")
     option(parser, "--out DIR", "a new folder for accounts.conf and a file of credentials for each", Path)
     option(parser, "--nats-url URL", "the server's address, to be noted in those files")
+    switch(parser, "--agents", "gateways may make sessions of agents, of runs with --agents")
 
 
 def _doctor(parser: CommandParser) -> None:

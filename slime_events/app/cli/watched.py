@@ -121,7 +121,7 @@ def _code_in(output: bytes) -> int | None:
 def _report_silent_end(code: int, output: bytes, mark: str) -> int:
     """Report it, and end what is left. code: of the child, negative for a signal."""
     from schemas.errors import SlimeEventsError
-    from slime_events.app.launch.orphans import end_orphans
+    from slime_events.core.run.orphans import end_orphans
 
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"was ended with code {code}"
     lines = output.decode(errors="replace").splitlines()

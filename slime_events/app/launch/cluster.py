@@ -98,17 +98,19 @@ class Cluster:
         gpus: float | None = None,
         nice: int = 0,
         env: Mapping[str, str] | None = None,
+        here: bool = False,
     ) -> Any:
         """A Ray actor of `cls` with a process of its own. gpus: with 0 torch sees none in it, with None whatever the
         machine has. nice: by how much it yields to others on its machine. env: of its process alone, beside what all
-        have.
+        have. here: on this machine.
         """
         import ray
 
         variables = dict(env or {}) | ({"CUDA_VISIBLE_DEVICES": ""} if gpus == 0 else {})
         own = {"runtime_env": {"env_vars": variables}} if variables else {}
         remote = ray.remote(num_cpus=0, num_gpus=gpus or 0, max_restarts=0, **own)(cls)
-        actor = remote.options(name=name).remote(*args)
+        placed = remote.options(name=name, **({"scheduling_strategy": _this_node()} if here else {}))
+        actor = placed.remote(*args)
         if nice:
             actor.__ray_call__.remote(lambda _, nice: yield_to_others(nice), nice)
         return actor
@@ -159,6 +161,13 @@ class Cluster:
             with contextlib.suppress(Exception):  # it may not be there yet
                 ray.kill(ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE))
             time.sleep(LEAVE_LOOK_S)
+
+
+def _this_node() -> Any:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 def _log_ray(data: dict[str, Any], ignore_prefix: bool = False) -> None:

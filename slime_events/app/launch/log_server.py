@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from schemas.errors import SlimeEventsError
-from slime_events.app.launch.orphans import end_orphans
-from slime_events.app.launch.run_lock import Holder
+from slime_events.app.launch.run_lock import MARK, Holder
+from slime_events.core.run.orphans import end_orphans
 from slime_events.core.run.run_folder import RunFolder
 from storage.cancellation import end_all
 from storage.jetstream.address import NatsAddress, NatsPlace
@@ -23,10 +23,18 @@ AGAIN_S = 5.0
 
 
 class LogServer:
-    """place: a server that is not ours; None for one of our own. note: says what happens to it."""
+    """place: a server that is not ours; None for one of our own. note: says what happens to it. agents: see `guard`."""
 
-    def __init__(self, folder: RunFolder, run: str, place: NatsPlace | None, note: Callable[[str], None]) -> None:
-        self._folder, self._run, self._place, self._note = folder, run, place, note
+    def __init__(
+        self,
+        folder: RunFolder,
+        run: str,
+        place: NatsPlace | None,
+        note: Callable[[str], None],
+        *,
+        agents: bool = False,
+    ) -> None:
+        self._folder, self._run, self._place, self._note, self._agents = folder, run, place, note, agents
         self._server: NatsServer | None = None
         self._starting = asyncio.Lock()
 
@@ -36,7 +44,8 @@ class LogServer:
         if before is not None:
             # The server that has the log is kept: whatever else is left could still write to it.
             server = NatsServer.attach(self._folder.nats)
-            count = await asyncio.to_thread(end_orphans, before.mark, (server.pid,) if server else ())
+            spare = (server.pid,) if server else ()
+            count = await asyncio.to_thread(end_orphans, before.mark, spare, variable=MARK)
             if count:
                 self._note(f"ended {count} processes that launcher {before.pid} had left when it was killed")
         if self._place is not None:
@@ -44,7 +53,7 @@ class LogServer:
             record_place(self._folder.path, self._place)
             yield address
             return
-        self._server = await own_server(self._folder.path, self._run)
+        self._server = await own_server(self._folder.path, self._run, agents=self._agents)
         keeping = asyncio.create_task(self._keep(), name="keep-nats")
         try:
             yield self._server.address(Access.ROLES)
@@ -80,7 +89,7 @@ class LogServer:
             if self._server is None or self._server.alive:
                 return
             self._note(f"the NATS server {self._server.pid} of this run has died: starting it again")
-            self._server = await own_server(self._folder.path, self._run)
+            self._server = await own_server(self._folder.path, self._run, agents=self._agents)
             self._note(f"NATS is back at {self._server.url}; everything acked is there")
 
     async def _keep(self) -> None:

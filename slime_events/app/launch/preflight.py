@@ -19,7 +19,8 @@ import fsspec
 from msgspec.structs import replace
 
 from schemas.errors import ConfigError, DataError, InvalidValue, PlugPointError, SlimeEventsError
-from serve_apps.gateway.settings import is_loopback, parse_listen
+from serve_apps.agent_command.actor import check_agent_command
+from serve_apps.gateway.settings import GatewaySettings, is_loopback, parse_listen
 from slime_events.app.launch.gpu_facts import machines
 from slime_events.app.launch.gpu_preflight import Needs, check_listed, device_for
 from slime_events.core.config.data import DataSettings
@@ -59,6 +60,10 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
         _try("--tinker", _check_tinker, settings.run.tinker)
     if new:
         _check_servers(settings)
+    if settings.gateway.listens:
+        _check_gateway(settings)
+    if settings.agents.agent_command:
+        check_agent_command(settings.agents)
     if settings.data.archive_prompts is not None:
         _try("--archive-prompts", _check_archive, settings)
     return _on_devices(settings)
@@ -207,11 +212,11 @@ def _check_reward(path: str, settings: TrainSettings) -> None:
 
 
 def _check_grader(reward: RewardSettings) -> None:
-    from slime_events.plugins.rewards.dispatch import REMOTE, built_in, check_installed, grader_name
+    from slime_events.plugins.rewards.dispatch import OUTSIDE, REMOTE, built_in, check_installed, grader_name
     from slime_events.plugins.sample import Sample
 
     name = grader_name(reward, Sample())
-    if REMOTE not in name:
+    if REMOTE not in name and name != OUTSIDE:
         built_in(name)
         check_installed(name)
 
@@ -278,7 +283,7 @@ def _check_row_graders(data: DataSettings, settings: TrainSettings) -> None:
 
 def _check_tinker(where: str) -> None:
     """Whether clients can be listened to there, and this machine alone can."""
-    host, port = parse_listen(where)
+    host, port = parse_listen(where, "--tinker")
     if not is_loopback(host):
         raise InvalidValue(
             f"{where} is beyond this machine, and keys would cross the network in clear text: give 127.0.0.1:{port}, "
@@ -310,6 +315,16 @@ def _check_archive(settings: TrainSettings) -> None:
     steps = settings.rollout.num_rollout or 1  # --num-epoch is not counted yet, and of no consequence here
     plan = make_plan(replace(settings.rollout, num_rollout=steps), settings.evaluation, settings.trainer)
     asyncio.run(archived_prompts(settings.data, samples_where, samples=plan.samples, ahead=plan.ahead))
+
+
+def _check_gateway(settings: TrainSettings) -> None:
+    from serve_apps.gateway.serving import bound
+
+    own = GatewaySettings.of_run(settings.gateway)
+    for flag, file in ((own.flag("tls-cert"), own.tls_cert), (own.flag("tls-key"), own.tls_key)):
+        if file and not os.access(file, os.R_OK):
+            raise InvalidValue(f"{flag} {file} cannot be read: give a PEM file")
+    bound(own).close()
 
 
 def _check_folders(settings: TrainSettings) -> None:

@@ -8,6 +8,8 @@ from actors.debug.supervised import SupervisedActor
 from actors.ray_actors import ArchivistActor, ConductorActor, GraderActor, RankActor, TrainerActor
 from schemas.errors import RankLost, SlimeEventsError
 from schemas.redaction import shown
+from serve_apps.agent_command.actor import AgentCommandActor
+from serve_apps.gateway.actor import GatewayActor
 from serve_apps.generate.function import generate_setup
 from serve_apps.rollout_function.actor import RolloutFunctionActor
 from serve_apps.tinker.actor import TinkerActor
@@ -18,7 +20,8 @@ from slime_events.core.run.process_environment import IN_NO_HURRY, TRAINS, rank_
 from slime_events.core.run.run_address import RunAddress
 
 ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conductor", "grader", "archivist"
-LOADER, DUMPER, FUNCTION, TINKER = "loader", "dumper", "rollout-function", "tinker"
+LOADER, DUMPER, FUNCTION = "loader", "dumper", "rollout-function"
+GATEWAY, AGENTS, TINKER = "gateway", "agents", "tinker"
 NICE = {TRAINER: TRAINS, ARCHIVIST: IN_NO_HURRY, DUMPER: IN_NO_HURRY}
 RANK_SHARE, ENGINE_SHARE = 0.6, 0.4
 """Of a GPU that both share, as Ray places them: two ranks never fit on one GPU, which NCCL refuses."""
@@ -43,6 +46,8 @@ class Roles:
             **({TINKER: TinkerActor} if settings.run.tinker else {}),
             ARCHIVIST: ArchivistActor,
             **({DUMPER: DumperActor} if debug.save_debug_rollout_data else {}),
+            **({GATEWAY: GatewayActor} if settings.gateway.listens else {}),
+            **({AGENTS: AgentCommandActor} if settings.agents.agent_command else {}),
         }
         self._actors: dict[str, list[Any]] = {}
         self._starts: dict[str, int] = {}
@@ -113,7 +118,8 @@ class Roles:
     def _actor(self, cls: type, role: str, name: str = "", *args: Any, gpus: float | None = None) -> Any:
         place = f"{name or role}-{self._address.run}-{self._starts[role]}"
         env = rank_variables(self._settings.trainer) if role == TRAINER else None
-        actor = self._cluster.actor(cls, place, *args, gpus=gpus, nice=NICE.get(role, 0), env=env)
+        here = role in (GATEWAY, AGENTS)  # its address is one of this machine
+        actor = self._cluster.actor(cls, place, *args, gpus=gpus, nice=NICE.get(role, 0), env=env, here=here)
         self._actors.setdefault(role, []).append(actor)
         return actor
 

@@ -60,7 +60,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 STOP_DEADLINE_S = 120.0
 FAILED = ".failed"
 """Folder beside the runs: for each name of an empty run, the process logs of the last one."""
-MADE = ("rollout.completed", "group.rejected", "step.committed")
+MADE = ("rollout.completed", "group.rejected", "step.committed", "prompt.offered")
 
 
 class Launch:
@@ -82,7 +82,9 @@ class Launch:
         self._settings, self._view, self._resumes = on_device(settings, settings.engine.device), view, resumes
         self._branched = resumes.started.branched if resumes else branched
         self._folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
-        self._server = LogServer(self._folder, settings.run.run, nats_place(settings.run), view.note)
+        self._server = LogServer(
+            self._folder, settings.run.run, nats_place(settings.run), view.note, agents=settings.rollout.agents
+        )
         self._progress = Progress(settings.run.run)
         self._roles: Roles | None = None
         self._begun = time.perf_counter()
@@ -240,7 +242,7 @@ class Launch:
 
 def client_words(folder: RunFolder, where: str) -> str:
     """What a client of Tinker's SDK is to be told. The first one's key is made here, and shown this once."""
-    sources, (host, port) = Sources(folder.path / SOURCES), parse_listen(where)
+    sources, (host, port) = Sources(folder.path / SOURCES), parse_listen(where, "--tinker")
     address = f"TINKER_BASE_URL=http://{f'[{host}]' if ':' in host else host}:{port}"
     if sources.names:
         return f"a client of Tinker's SDK finds this run with {address} and the key that it has"

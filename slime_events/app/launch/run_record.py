@@ -7,6 +7,7 @@ from schemas.errors import InvalidValue, RunNotFound
 from schemas.runs import FinishReason, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from schemas.subjects import about, of_type
+from slime_events.core.config.gateway import RunGatewaySettings
 from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_settings import differences, flag_of, settings_in_force
@@ -21,13 +22,15 @@ MAY_CHANGE = {
         *("log_keep_steps", "ray_address", "otlp_endpoint", "trace_share", "max_deaths", "plain"),
     ),
     "rollout": ("num_rollout", "rollout_deadline", "max_attempts", "max_waiting_prompts"),
-    "reward": ("rm_timeout", "rm_workers", "rm_memory_gb", "rm_env"),
+    "reward": ("rm_timeout", "rm_workers", "rm_memory_gb", "rm_env", "outside_reward_seconds", "reward_sources"),
     "engine": ("device", "rollout_num_gpus", "colocate", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),
     "trainer": (
         *("keep_weights", "keep_weights_every", "keep_checkpoints", "keep_checkpoints_every", "save_hf"),
         *("distributed_timeout_minutes", "exact", "optimizer_digest"),
     ),
     "metrics": MetricsSettings.__struct_fields__,
+    "gateway": RunGatewaySettings.__struct_fields__,
+    "agents": ("agent_command", "agent_concurrency", "agent_timeout"),
 }
 """Settings that do not change what is trained: how long, how patiently, on what hardware, watched by whom."""
 

@@ -20,7 +20,7 @@ from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.analysis.model.foreign import named
 from slime_events.analysis.model.progress import Progress, ProgressSnapshot, disagreement
 from slime_events.analysis.model.rejections import Rejections
-from slime_events.app.launch.roles import ARCHIVIST, CONDUCTOR, Roles, error_of, is_lost, reason_of
+from slime_events.app.launch.roles import ARCHIVIST, CONDUCTOR, GATEWAY, Roles, error_of, is_lost, reason_of
 from slime_events.app.launch.run_announcement import FAIL_DEADLINE_S, announce_failure
 from slime_events.app.launch.view import View
 from slime_events.core.config.settings import TrainSettings
@@ -30,6 +30,7 @@ from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.run import RunPhase, RunState
 from slime_events.core.state.snapshot import Snapshots
 from slime_events.loop.conductor.decide import Stall, waits_for
+from slime_events.loop.conductor.outsiders import Outsiders
 from slime_events.loop.conductor.plan import make_plan
 from storage.cancellation import end_all
 from storage.follow import RecordFollower
@@ -148,7 +149,8 @@ class Supervisor:
             if warning := disagreement(line):
                 self._view.note(warning)
         archived = self._archive.apply(event, time.monotonic())
-        for news in (self._rejections.apply(event), self._engines.apply(event), archived, _said_of(event)):
+        said = _said_of(event, self._settings.run.run)
+        for news in (self._rejections.apply(event), self._engines.apply(event), archived, said):
             if news:
                 self._view.note(news)
 
@@ -165,7 +167,8 @@ class Supervisor:
     async def _check_conductor(self) -> None:
         """It fails a run that does not move on. Where it does not, it hangs itself."""
         state = self._progress.state
-        idle = self._stall.seconds(state.moved, time.monotonic())
+        excused = Outsiders.of(self._settings).are_waited_for(state, self._plan)
+        idle = self._stall.seconds(state.moved, time.monotonic(), excused=excused)
         if idle is not None and not self._over:
             waited_for = waits_for(state, self._plan)
             reason = f"no progress for {idle:.0f} s while waiting for {waited_for}, and it does not say so: it hangs"
@@ -349,8 +352,11 @@ class RejectionWatch:
         return is_news
 
 
-def _said_of(event: Event) -> str | None:
-    """What is to be known of a trainer that took over and came to other bits."""
+def _said_of(event: Event, run: str) -> str | None:
+    """Where the gateway is; and what is to be known of a trainer that took over and came to other bits."""
+    if isinstance(event, WorkerJoined) and event.role == GATEWAY:
+        token = f"`slime-events gateway {run} --issue NAME` makes a source's token"
+        return f"the gateway is at {event.facts['url']}; {token}"
     if not isinstance(event, TrainerRestored) or event.optimizer is Fidelity.EXACT:
         return None
     return (

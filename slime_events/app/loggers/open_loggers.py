@@ -15,16 +15,28 @@ def logger_flags(settings: MetricsSettings) -> Iterator[str]:
         yield "--use-tensorboard"
     if wandb_mode(settings) != "disabled":
         yield "--use-wandb"
+    if settings.use_otlp:
+        yield "--use-otlp"
+
+
+PACKAGES = {"--use-tensorboard": "tensorboard", "--use-wandb": "wandb", "--use-otlp": "opentelemetry.exporter.otlp"}
 
 
 def missing(settings: MetricsSettings) -> dict[str, str]:
     """The flags of loggers whose package is not installed, with a sentence for each."""
-    packages = {flag: flag.removeprefix("--use-") for flag in logger_flags(settings)}
     return {
-        flag: f"{flag} needs the package {package}, which is not installed: pip install 'slime-events[{package}]'"
-        for flag, package in packages.items()
-        if importlib.util.find_spec(package) is None
+        flag: f"{flag} needs the package {PACKAGES[flag]}, which is not installed: pip install 'slime-events[{extra}]'"
+        for flag in logger_flags(settings)
+        if not _is_installed(PACKAGES[flag])
+        for extra in [flag.removeprefix("--use-")]
     }
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # what it lies in
+        return False
 
 
 def open_loggers(settings: TrainSettings, run: LoggedRun) -> list[Logger]:
@@ -37,6 +49,10 @@ def open_loggers(settings: TrainSettings, run: LoggedRun) -> list[Logger]:
             from slime_events.app.loggers.tensorboard_logger import TensorBoardLogger
 
             loggers.append(TensorBoardLogger(settings.metrics, run))
+        elif flag == "--use-otlp":
+            from slime_events.app.loggers.otlp_logger import OtlpLogger
+
+            loggers.append(OtlpLogger(settings.run.otlp_endpoint, run))
         else:
             from slime_events.app.loggers.wandb_logger import WandbLogger
 

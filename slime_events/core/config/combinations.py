@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from slime_events.core.config.agent_combinations import made_by_agents
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.evaluation import EvalSet, name_problem, sampling_problems
 from slime_events.core.config.fields import settings_fields
@@ -17,7 +18,7 @@ def impossible(settings: TrainSettings) -> list[str]:
 
     It reads the settings alone, never the machine: see `missing_paths` for that.
     """
-    drawn = (_ranges, _run, _rollout, _rollout_function, _data)
+    drawn = (_ranges, _run, _rollout, _rollout_function, made_by_agents, _data)
     rules = (*drawn, _algorithm, _distillation, _trainer, _evaluation, _grading, _engines, _debug)
     return [problem for rule in rules for problem in rule(settings)]
 
@@ -336,13 +337,16 @@ def _grading(settings: TrainSettings) -> Iterator[str]:
     reward = settings.reward
     rollout = settings.rollout
     may_grade = (
-        rollout.custom_generate_function_path or rollout.rollout_sample_hook_path or rollout.rollout_function_path
+        rollout.custom_generate_function_path
+        or rollout.rollout_sample_hook_path
+        or rollout.rollout_function_path
+        or rollout.agents
     )
     grades_nothing = settings.debug.debug_train_only or settings.run.tinker
     if not (reward.rm_type or reward.custom_rm_path or may_grade or grades_nothing):
         yield (
             "Nobody grades: set rm_type (a prompt's own metadata.rm_type goes before it), custom_rm_path, or a "
-            "custom_generate_function_path that sets sample.reward."
+            "custom_generate_function_path that sets sample.reward, or agents, whose harnesses give rewards."
         )
     if reward.custom_reward_post_process_path and settings.rollout.custom_convert_samples_to_train_data_path:
         yield (

@@ -6,11 +6,17 @@ from msgspec import field
 
 from slime_events.core.config.base import Settings, doc
 
+OUTSIDE = "outside"
+"""In the place of a file: there is none."""
+
 
 class DataSettings(Settings, frozen=True, kw_only=True):
     """JSONL or Parquet on any fsspec URL, with an optional slice `path@[a:b]`."""
 
-    prompt_data: Annotated[str | None, doc("JSONL or Parquet, any fsspec URL, optional @[a:b]")] = None
+    prompt_data: Annotated[
+        str | None,
+        doc("JSONL or Parquet, any fsspec URL, optional @[a:b]; outside: prompts that are published to the run alone"),
+    ] = None
     rollout_global_dataset: Annotated[
         bool, doc("read prompt-data; without that, prompts are published to the run or come from data-source-path")
     ] = True
@@ -63,6 +69,11 @@ class DataSettings(Settings, frozen=True, kw_only=True):
         str | None, doc("SQL over that run, with a column group_id or sample: what is drawn again")
     ] = None
     max_bad_lines: Annotated[int, doc("malformed or too long prompt lines before the run stops")] = 100
+
+    @property
+    def waits_for_producers(self) -> bool:
+        """Whether all prompts are published to the run."""
+        return not (self.prompt_data or self.data_source_path or self.archive_prompts)
 
     @property
     def reuses_rollouts(self) -> bool:

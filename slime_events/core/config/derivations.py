@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 from msgspec.structs import replace
 
 from slime_events.core.config.algorithm import AlgorithmSettings, TeacherType
+from slime_events.core.config.data import OUTSIDE, DataSettings
 from slime_events.core.config.engine import Device
 from slime_events.core.config.evaluation import EvalSettings
 from slime_events.core.config.idle import idle
@@ -61,6 +62,19 @@ def _without_generation(settings: TrainSettings) -> tuple[TrainSettings, list[st
     return settings, [name for name in unused if name not in ("eval_prompt_data", "eval_config", "eval_sets")]
 
 
+def _prompts(data: DataSettings) -> tuple[DataSettings, list[str]]:
+    """No file where prompts are published to the run."""
+    if data.prompt_data == OUTSIDE:
+        return replace(data, prompt_data=None, rollout_global_dataset=False), []
+    if data.prompt_data and not data.rollout_global_dataset:
+        note = (
+            "prompt_data is not read: rollout_global_dataset is off, so prompts are published to the run "
+            "(`slime-events produce`) or come from data_source_path."
+        )
+        return replace(data, prompt_data=None), [note]
+    return data, []
+
+
 def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> tuple[TrainSettings, tuple[str, ...]]:
     """The settings with all derived values, and a sentence for each change.
 
@@ -69,14 +83,9 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     """
     settings, notes = _debug(settings)
     settings, more = _driven(settings, given)
-    notes += more
-    data = settings.data
-    if data.prompt_data and not data.rollout_global_dataset:
-        settings = replace(settings, data=replace(data, prompt_data=None))
-        notes.append(
-            "prompt_data is not read: rollout_global_dataset is off, so prompts are published to the run "
-            "(`slime-events produce`) or come from data_source_path."
-        )
+    data, no_file = _prompts(settings.data)
+    settings = replace(settings, data=data)
+    notes += [*more, *no_file]
     if settings.data.supervised:
         settings, more = _supervised(settings, given)
         notes += more
@@ -100,10 +109,11 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     if rollout.rollout_max_prompt_len is None and rollout.rollout_max_context_len is not None:
         rollout = replace(rollout, rollout_max_prompt_len=rollout.rollout_max_context_len - 1)
     evaluation = _evaluation(settings.evaluation, settings)
-    if (rollout.rollout_top_p != 1.0 or rollout.rollout_top_k > 0) and rollout.custom_generate_function_path:
+    narrow = rollout.rollout_top_p != 1.0 or rollout.rollout_top_k > 0
+    if narrow and (rollout.custom_generate_function_path or rollout.agents):
         notes.append(
-            "rollout_top_p, rollout_top_k: of rollouts that custom_generate_function_path makes, engine and trainer "
-            "take log-probs over the whole vocabulary, not over what was left of it."
+            "rollout_top_p, rollout_top_k: of rollouts in turns (custom_generate_function_path, agents), engine and "
+            "trainer take log-probs over the whole vocabulary, not over what was left of it."
         )
     notes += _teacher_notes(algorithm, rollout)
     trainer = replace(settings.trainer, hf_checkpoint=settings.trainer.hf_checkpoint or checkpoint)

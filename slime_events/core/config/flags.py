@@ -239,6 +239,8 @@ def _apply_as_setting(draft: _Draft, flag: str, word: str) -> None:
 
 def _apply_honoured(draft: _Draft, one: _Occurrence, flag: str) -> None:
     """flag: its name today."""
+    if one.inline is None and not one.words and flag in tables.ALONE:
+        one = _Occurrence(flag, tables.ALONE[flag], [])
     for known in honoured()[flag]:
         if known.type.switch:
             one.take("none")

@@ -14,6 +14,7 @@ _MIS = (
     "tis_level tis_mode tis_lower_bound tis_upper_bound tis_batch_normalize "
     "use_rs rs_level rs_lower_bound rs_upper_bound rs_veto_threshold"
 )
+_GATEWAY = "gateway_tls_cert gateway_tls_key gateway_insecure gateway_allow_origin gateway_host_name"
 _WANDB = "wandb_mode wandb_project wandb_team wandb_group wandb_run_id wandb_host wandb_dir wandb_always_use_train_step"
 
 
@@ -56,9 +57,14 @@ def _of_the_run(settings: TrainSettings) -> Iterator[_Rule]:
     partial = rollout.partial_rollout
     yield "rollout", "mask_offpolicy_in_partial_rollout", partial, "partial_rollout is not set"
     yield "data", "loss_mask_type", data.supervised, "it is of supervised training"
+    limits = "agent_credit agent_turn_seconds agent_session_seconds agent_idle_seconds agent_tokens_in_flight"
+    yield "agents", limits, rollout.agents, "agents is not set"
+    command = settings.agents.agent_command
+    yield "agents", "agent_concurrency agent_timeout", command, "agent_command is not set"
     own = settings.evaluation.own_function
     yield "rollout", "custom_eval_rollout_log_function_path", not own, "your own function evaluates, and may log itself"
     yield "metrics", _WANDB, metrics.use_wandb, "use_wandb is not set"
+    yield "gateway", _GATEWAY, settings.gateway.listens, "gateway is not set"
     board = metrics.use_tensorboard
     yield "metrics", "tb_project_name tb_experiment_name", board, "use_tensorboard is not set"
 

@@ -29,6 +29,9 @@ class MetricsSettings(Settings, frozen=True, kw_only=True):
     wandb_always_use_train_step: Annotated[
         bool, doc("count optimizer steps on the axes of rollouts and evaluations too")
     ] = False
+    use_otlp: Annotated[
+        bool, doc("send metrics to the collector of otlp-endpoint, else to OTEL_EXPORTER_OTLP_ENDPOINT")
+    ] = False
     log_passrate: Annotated[bool, doc("passrate/: pass@1, 2, 4, ... of a step's groups and of evaluations")] = False
     log_multi_turn: Annotated[bool, doc("multi_turn/: lengths with and without what tools said, and rounds")] = False
     log_reward_category: Annotated[

@@ -14,7 +14,7 @@ class RewardSettings(Settings, frozen=True, kw_only=True):
         str | None,
         doc(
             "built-in grader: math, math-verify, deepscaler, dapo, f1, gpqa, ifbench, exact, reasoning_gym, remote_rm, "
-            "boxed_X"
+            "boxed_X; outside: rewards are sent to the run"
         ),
     ] = None
     rm_url: Annotated[
@@ -34,6 +34,12 @@ class RewardSettings(Settings, frozen=True, kw_only=True):
     eval_reward_key: Annotated[str | None, doc("the same for evaluation; default: reward-key")] = None
     group_rm: Annotated[bool, doc("grade a whole group at once")] = False
     rm_timeout: Annotated[float, doc("seconds one grading may take", above=0)] = 30.0
+    outside_reward_seconds: Annotated[
+        float, doc("seconds that a finished sample waits for its reward of rm-type outside", above=0)
+    ] = 3600.0
+    reward_sources: Annotated[
+        list[str], doc("sources that may send the rewards of all samples, not only of those of their own prompts")
+    ] = field(default_factory=list)
     rm_workers: Annotated[int, doc("grader processes", above=0)] = 1
     rm_memory_gb: Annotated[
         float, doc("memory of a grader process, in 10^9 bytes; what needs more fails; 0: no limit", least=0)

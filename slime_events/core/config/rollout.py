@@ -62,6 +62,9 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
     custom_eval_rollout_log_function_path: Annotated[
         str | None, doc("the same for each evaluation: (rollout_id, args, data, extra_metrics) -> bool")
     ] = None
+    agents: Annotated[
+        bool, doc("rollouts are made by agents outside: programs that know only the base URL of a session")
+    ] = False
     generate_timeout: Annotated[float, doc("seconds that the generate function may take for a rollout", above=0)] = (
         1800.0
     )

@@ -2,11 +2,13 @@
 
 from typing import Annotated
 
+from slime_events.core.config.agents import AgentSettings
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.base import Settings, doc
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.evaluation import EvalSettings
+from slime_events.core.config.gateway import RunGatewaySettings
 from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.rollout import RolloutSettings
@@ -99,3 +101,5 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
     trainer: TrainerSettings = TrainerSettings()
     debug: DebugSettings = DebugSettings()
     metrics: MetricsSettings = MetricsSettings()
+    agents: AgentSettings = AgentSettings()
+    gateway: RunGatewaySettings = RunGatewaySettings()

@@ -7,6 +7,7 @@ INERT (accepted; the reason is printed), ONLY_VALUE (accepted with the one value
 
 from typing import Any, Literal
 
+from slime_events.core.config import gateway
 from slime_events.core.config.values import Kind, ValueType
 
 Arity = Literal["none", "one", "many"]
@@ -104,6 +105,9 @@ USUAL_VALUES: dict[str, tuple[str, ...]] = {
 }
 """slime's own defaults of honoured flags: the same as leaving the flag out."""
 
+ALONE: dict[str, str] = {"--gateway": gateway.DEFAULT}
+"""Flags that may stand without a value, and the one that they have then."""
+
 _NOT_YET = {
     "linear attention models are not built in the trainer": "--qwen-gdn-backend",
     "sparse attention models are not built in the trainer": "--freeze-indexer --allgather-cp",
@@ -130,8 +134,8 @@ _NOT_YET = {
     "it needs a profiler hook in the trainer": (
         "--memory-snapshot-dir --memory-snapshot-num-steps --profile-target --memory-recorder --record-memory-history"
     ),
-    "a rollout function of yours asks a service for its trajectories (--rollout-function-path), and prompts of others "
-    "are published to the run: `slime-events produce`": (
+    "nothing is fetched from a buffer: who makes trajectories sends them to the run's gateway "
+    "(docs/finished-rollouts.md), or an agent makes them over it (docs/agents.md)": (
         "--rollout-buffer-url --fetch-trajectory-retry-times --min-batch-collection-ratio --rollout-task-type"
     ),
     "it needs a block-FP8 forward in the trainer": (

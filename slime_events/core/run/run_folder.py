@@ -14,7 +14,7 @@ RUNS_DIR = "slime-runs"
 """Default folder of all runs."""
 PARTS = (
     *("nats", "blobs", "archive", "weights", "checkpoints", "snapshots", "seek", "logs", "traces"),
-    *("tensorboard", "wandb"),
+    *("tensorboard", "wandb", "agents"),
     *("nats-url", "address.json", "run.lock", "settings.toml", "summary.json"),
 )
 """All that a run writes into its folder."""
@@ -32,6 +32,7 @@ class RunFolder:
     seek/        the index for time travel: a cache
     logs/        a file per process
     traces/      span files, a file per process, where no OTLP endpoint is set
+    agents/      a folder for each program of --agent-command that runs
     tensorboard/, wandb/  metrics, where --use-tensorboard and --use-wandb have no other folder
     address.json address of the log while the run is on
     run.lock     locked by the launcher while it lives

@@ -13,7 +13,7 @@ from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.ids import BROUGHT, INBOX, TRAIN, evaluation_id, group_of, order_in_group
-from schemas.prompts import PromptRejected, PromptSubmitted, PromptWanted
+from schemas.prompts import PromptOffered, PromptRejected, PromptSubmitted, PromptWanted
 from schemas.registry import EVENT_CLASSES
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import (
@@ -25,6 +25,7 @@ from schemas.rollouts import (
     RolloutSuspended,
 )
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.sessions import SessionOpened, SessionSealed
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
@@ -54,7 +55,7 @@ _RULES: dict[type, tuple[Rule | None, bool]] = dict.fromkeys(EVENT_CLASSES, (Non
 progress of a run, as completions and rewards do. Prompts and requests do not: they may pile up while nobody works on
 them.
 """
-_RULES |= {TurnBegun: (None, True), TurnRecorded: (None, True)}
+_RULES |= dict.fromkeys((TurnBegun, TurnRecorded, SessionOpened, SessionSealed), (None, True))
 
 
 def _rule(kind: type[Event], *, moves: bool = False) -> Callable[[Rule], Rule]:
@@ -91,6 +92,13 @@ def _run_failed(state: RunState, event: RunFailed, position: int) -> None:
     state.phase, state.failure = RunPhase.FAILED, event.reason
 
 
+@_rule(PromptOffered)
+def _prompt_offered(state: RunState, event: PromptOffered, position: int) -> None:
+    if event.group not in state.groups:  # it may have come by both ways
+        state.offered = state.offers
+        state.offered[event.group] = position
+
+
 @_rule(PromptSubmitted)
 def _prompt_submitted(state: RunState, event: PromptSubmitted, position: int) -> None:
     group = GroupState(
@@ -106,6 +114,7 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, position: int) ->
         recalled=event.recalled or UNSET,
     )
     state.groups[event.group] = group
+    state.offers.pop(event.group, None)
     if event.purpose is _TRAIN:
         state.waiting.append(event.group)
         state.counts.prompts_submitted += 1
@@ -123,6 +132,7 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, position: int) ->
 @_rule(PromptRejected)
 def _prompt_rejected(state: RunState, event: PromptRejected, position: int) -> None:
     state.counts.prompts_rejected += 1
+    state.offers.pop(event.group, None)
     if event.dataset == TRAIN:  # an evaluation may read the same file and has no cursor
         _advance(state, event.source.path, event.source.offset)
 

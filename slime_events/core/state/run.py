@@ -90,7 +90,8 @@ class RunState(msgspec.Struct, kw_only=True):
     version by engine. moved: position of the newest event that counts as progress. broken_in_a_row: groups rejected in
     a row for a failed rollout, reward or filter. branched: only of a run that continues a version of another run; UNSET
     elsewhere, so that the digests of other states do not change; and so is function, of a run that a rollout function
-    makes the rollouts of. foreign: records before its last event that are none;
+    makes the rollouts of. offered: groups of prompts from outside that nobody has taken in yet, with the position of
+    the offer; UNSET before there was one. foreign: records before its last event that are none;
     no digest has them.
     """
 
@@ -121,6 +122,12 @@ class RunState(msgspec.Struct, kw_only=True):
     counts: Counts = msgspec.field(default_factory=Counts)
     branched: Branched | msgspec.UnsetType = msgspec.UNSET
     function: FunctionState | msgspec.UnsetType = msgspec.UNSET
+    offered: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def offers(self) -> dict[str, int]:
+        """Those that nobody has taken in yet."""
+        return {} if self.offered is msgspec.UNSET else self.offered
 
     @property
     def by_function(self) -> FunctionState:

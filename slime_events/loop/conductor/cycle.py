@@ -22,6 +22,7 @@ from slime_events.loop.commands.order import CommandOrder
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.decide import decide, evals_due, prompts_to_draw, with_requests
 from slime_events.loop.conductor.draw import requests_for, requests_missing
+from slime_events.loop.conductor.outsiders import Outsiders
 from slime_events.loop.conductor.plan import Plan, make_plan
 from slime_events.loop.conductor.seal import Normalise
 from slime_events.loop.prompts.prompt import Prompted
@@ -34,8 +35,8 @@ from storage.log import Recorded
 
 class Policy(NamedTuple):
     """What the conductor decides by beside the state: its settings, and pure functions. texts: what the filter and the
-    post-processing see of the samples beside the state; None where neither is set. commands: of a client that drives
-    the run; None in any other.
+    post-processing see of the samples beside the state; None where neither is set. outsiders: who may be waited for.
+    commands: of a client that drives the run; None in any other.
     """
 
     plan: Plan
@@ -43,6 +44,7 @@ class Policy(NamedTuple):
     normalise: Normalise
     texts: Texts | None = None
     post_process: PostProcess | None = None
+    outsiders: Outsiders = Outsiders()
     commands: CommandOrder | None = None
 
     @classmethod
@@ -60,6 +62,7 @@ class Policy(NamedTuple):
             functools.partial(normalize_rewards, settings=settings.algorithm),
             texts,
             PostProcess.of(settings.reward, args, texts),
+            Outsiders.of(settings),
             CommandOrder() if settings.run.tinker else None,
         )
 

@@ -169,7 +169,8 @@ def waits_for(state: RunState, plan: Plan) -> str:
     ungraded = phases.pop(SamplePhase.COMPLETED, 0)
     running = phases[SamplePhase.REQUESTED] + phases[SamplePhase.RUNNING]
     if running:
-        return f"{running} samples to be generated" + (f" and {ungraded} to be graded" if ungraded else "")
+        by = "made by agents" if plan.agents else "generated"
+        return f"{running} samples to be {by}" + (f" and {ungraded} to be graded" if ungraded else "")
     if ungraded:
         return f"{ungraded} samples to be graded"
     if state.evals:
@@ -190,8 +191,11 @@ class Stall:
         self._deadline_s, self._look_s = deadline_s, look_s
         self._moved, self._idle, self._looked = -1, 0.0, now
 
-    def seconds(self, moved: int, now: float) -> float | None:
-        """Seconds without progress, once they reach the deadline. moved: position of the newest progress."""
-        self._idle = self._idle + min(now - self._looked, self._look_s) if moved == self._moved else 0.0
+    def seconds(self, moved: int, now: float, *, excused: bool = False) -> float | None:
+        """Seconds without progress, once they reach the deadline. moved: position of the newest progress. excused: it
+        is not the run that is waited for.
+        """
+        counts = moved == self._moved and not excused
+        self._idle = self._idle + min(now - self._looked, self._look_s) if counts else 0.0
         self._moved, self._looked = moved, now
         return self._idle if self._idle >= self._deadline_s else None

@@ -43,7 +43,7 @@ def reused_rollouts_due(state: RunState) -> list[ReusedRollout]:
     ]
 
 
-RETRYABLE = (FailureKind.ENGINE,)
+RETRYABLE = (FailureKind.ENGINE, FailureKind.AGENT)
 
 
 def groups_to_request(state: RunState, plan: Plan) -> int:
@@ -104,6 +104,7 @@ def _request(
         seed=sample_seed(plan.seed, sample),
         purpose=Purpose.TRAIN if training else Purpose.EVAL,
         max_version=None if training or not plan.eval_exact else version,
+        agents=plan.agents,
         **more,
     )
 

@@ -37,7 +37,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     verdict is appended as soon as possible; else, without a filter, with its batch. partial_rollout: unfinished
     rollouts are suspended at step boundaries. mask_offpolicy: suspended ones are trained on the tokens of their newest
     version only. eval_exact: only the evaluated version makes an evaluation's answers. evals: data sets by name.
-    by_function, evals_by_function: a user's rollout function makes the rollouts, and the evaluations.
+    by_function, evals_by_function: a user's rollout function makes the rollouts, and the evaluations. agents: sessions
+    of agents make all of them.
     """
 
     steps: int
@@ -60,6 +61,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     evals: dict[str, EvalPlan] = {}
     by_function: bool = False
     evals_by_function: bool = False
+    agents: bool = False
 
     def eval_of(self, name: str) -> EvalPlan:
         """How a data set is evaluated; as training samples where it is one no more, and still under way."""
@@ -124,6 +126,7 @@ def make_plan(rollout: RolloutSettings, evaluation: EvalSettings, trainer: Train
         evals={name: _eval_plan(one, evaluation, sampling) for name, one in sets.items()},
         by_function=by_function,
         evals_by_function=evaluation.own_function is not None,
+        agents=rollout.agents,
     )
 
 

@@ -47,7 +47,7 @@ class PromptFeed:
         drawer: PromptSampler | UserDataSource | None = None,
     ) -> None:
         self._source, self._evaluations, self._data = source, evaluations, data
-        self._tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
+        self.tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
         self._drawer = drawer
         self._evaluation_rows: dict[str, list[PromptRow | BadRow]] = {}
 
@@ -125,7 +125,7 @@ class PromptFeed:
             apply_chat_template=template,
             apply_chat_template_kwargs=self._data.apply_chat_template_kwargs,
         )
-        made = make_prompt(fields, settings, self._tokenizer, self._max_prompt_len)
+        made = make_prompt(fields, settings, self.tokenizer, self._max_prompt_len)
         if isinstance(made, Problem):
             return made
         return submitted(

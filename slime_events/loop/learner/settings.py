@@ -30,7 +30,8 @@ NO_ENGINE = (
     "--from VERSION --run NAME` begins with an evaluation of that version"
 )
 NO_DUMPS = "a learner neither writes dumps nor loads any. What it trains on is in the logs of its parent and its own"
-NOT_OF_A_LEARNER = {"evaluation": NO_ENGINE, "debug": NO_DUMPS}
+NO_GATEWAY = "a learner takes no prompts, so it has no gateway of its own"
+NOT_OF_A_LEARNER = {"evaluation": NO_ENGINE, "debug": NO_DUMPS, "gateway": NO_GATEWAY}
 """Component to why a learner cannot decide on it."""
 IDLE = ("hf_checkpoint", "save", "save_interval", "save_hf", "keep_weights", "keep_weights_every", "keep_checkpoints",
         "keep_checkpoints_every", "update_weights_interval", "global_batch_size",

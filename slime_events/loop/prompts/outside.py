@@ -13,9 +13,14 @@ from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NoReply
 
 from schemas.errors import DeadlineExceeded, InboxFull, LogUnavailable
-from schemas.inbox import InboxPrompt, InboxReply
+from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, InboxPrompt, InboxReply
+from schemas.outside import OutsideGroup, OutsideReward
 from storage.log import MAX_BATCH
 
+Item = InboxPrompt | OutsideGroup | OutsideReward
+"""What producers send."""
+ITEMS: dict[str, type[Item]] = {PROMPTS: InboxPrompt, TRAJECTORIES: OutsideGroup, REWARDS: OutsideReward}
+"""By the last word of its subject, and of its route."""
 AGAIN_S = (0.5, 2.0, 5.0)
 LOOK_S = 0.5
 """Seconds between two looks whether a run takes prompts now."""
@@ -25,10 +30,15 @@ ROOM = 4096
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A prompt and where it stood, `file:line`."""
+    """What is sent and where it stood, `file:line`."""
 
     place: str
-    prompt: InboxPrompt
+    item: Item
+
+    @property
+    def key(self) -> str:
+        """The sender's name for it."""
+        return self.item.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +53,11 @@ class BadLine:
         return f"{self.place}: {self.field + ': ' if self.field else ''}{self.message}"
 
 
-def read_line(data: bytes, place: str, *, key_field: str | None = None, default: str | None = None) -> Line | BadLine:
-    """One prompt as a JSON object. Its key is its field `key_field` (`key` where none is named), or `default`, or the
-    sha256 of the line. `messages` is another name of `prompt`.
+def read_line(
+    data: bytes, place: str, *, key_field: str | None = None, default: str | None = None, kind: str = PROMPTS
+) -> Line | BadLine:
+    """One prompt as a JSON object, or what else is sent (`kind`). Its key is its field `key_field` (`key` where none is
+    named), or `default`, or the sha256 of the line. `messages` is another name of `prompt`.
     """
     try:
         fields = msgspec.json.decode(data)
@@ -53,6 +65,8 @@ def read_line(data: bytes, place: str, *, key_field: str | None = None, default:
         return BadLine(place, "", f"not JSON: {error}")
     if not isinstance(fields, dict):
         return BadLine(place, "", "not a JSON object: write {...} with a prompt")
+    if kind == REWARDS:  # a sample has one reward: it needs no key
+        return _line(fields, place, kind)
     if key_field and key_field not in fields:
         return BadLine(place, key_field, "missing, and --key-field says that it names the prompt")
     key = fields.pop(key_field or "key", None)
@@ -61,8 +75,12 @@ def read_line(data: bytes, place: str, *, key_field: str | None = None, default:
         if "prompt" in fields:
             return BadLine(place, "messages", "stands beside prompt: give one of them")
         fields["prompt"] = fields.pop("messages")
+    return _line(fields, place, kind)
+
+
+def _line(fields: dict[str, Any], place: str, kind: str) -> Line | BadLine:
     try:
-        return Line(place, msgspec.convert(fields, InboxPrompt))
+        return Line(place, msgspec.convert(fields, ITEMS[kind]))
     except msgspec.ValidationError as error:
         message, _, field = str(error).partition(" - at `$")
         return BadLine(place, field.removeprefix(".").removesuffix("`"), message)
@@ -79,6 +97,10 @@ class InboxClient:
     again_s: tuple[float, ...] = AGAIN_S
 
 
+class NobodyListens(LogUnavailable):
+    """Nobody conducts the run just now."""
+
+
 async def ask_inbox(
     client: Any, run: str, subject: str, data: bytes, reply_s: float, headers: dict[str, str] | None = None
 ) -> InboxReply:
@@ -88,7 +110,7 @@ async def ask_inbox(
     try:
         reply = await client.request(subject, data, timeout=reply_s, headers=headers)
     except NoRespondersError as error:
-        raise LogUnavailable(
+        raise NobodyListens(
             f"run {run} takes no prompts: it has not begun or is over (nobody listens on {subject})"
         ) from error
     except NoReply as error:
@@ -152,7 +174,7 @@ async def produce(
 
 async def _send(inbox: InboxClient, lines: Sequence[Line]) -> InboxReply:
     """The reply to a message. One that could not be taken just now (no field is wrong) is sent again a few times."""
-    data = msgspec.json.encode([line.prompt for line in lines])
+    data = msgspec.json.encode([line.item for line in lines])
     for pause in (*inbox.again_s, None):
         reply = await inbox.send(data)
         if reply.accepted or all(error.field for error in reply.errors):
@@ -168,7 +190,7 @@ def _packs(lines: Iterable[Line | BadLine], count: int, max_bytes: int) -> Itera
     pack: list[Line | BadLine] = []
     total = 0
     for line in lines:
-        size = len(msgspec.json.encode(line.prompt)) + 1 if isinstance(line, Line) else 0
+        size = len(msgspec.json.encode(line.item)) + 1 if isinstance(line, Line) else 0
         if size > max_bytes:
             line = BadLine(line.place, "prompt", f"it has {size} bytes, {max_bytes} is the most")
             size = 0

@@ -24,6 +24,7 @@ from slime_events.plugins.rewards import (
     reasoning_gym,
 )
 from slime_events.plugins.rewards.ifbench import grader as ifbench
+from slime_events.plugins.rewards.no_eval import without_eval
 from slime_events.plugins.rewards.reward_model import by_class
 from slime_events.plugins.rewards.unboxed import RULES, unboxed
 from slime_events.plugins.sample import Sample
@@ -62,6 +63,9 @@ HEAVY_IMPORTS: Mapping[str, tuple[str, ...]] = {
 }
 """What a worker imports before it takes its first sample, so that no sample's time limit pays for it."""
 
+GUARDS: Mapping[str, Callable[[], None]] = {"reasoning_gym": without_eval}
+"""What is done to a grader's package before it sees a sample, once for each process."""
+
 SOURCES: Mapping[str, tuple[Callable[..., Any], ...]] = {"ifbench": ifbench.SOURCES}
 """Functions whose files are part of a grader, beside its own."""
 
@@ -71,6 +75,8 @@ DEFAULT_NAMES = ("reward_func", "custom_rm", "CustomRewardModel")
 BOXED = "boxed_"
 REMOTE = "remote_rm"
 """A reward model behind HTTP (`remote.py`): no process of the pool loads it."""
+OUTSIDE = "outside"
+"""No grader: somebody outside sends the reward to the run's inbox."""
 
 
 class Grader(NamedTuple):
@@ -151,7 +157,7 @@ def built_in(rm_type: str | None, key: str | None = None) -> Grader:
     name = (rm_type or "").strip()
     base = name.removeprefix(BOXED)
     if base not in GRADERS:
-        known = ", ".join(sorted([*GRADERS, REMOTE]))
+        known = ", ".join(sorted([*GRADERS, REMOTE, OUTSIDE]))
         raise UnknownGrader(
             f"no grader{f' is called {name!r}' if name else ''}: --rm-type takes {known} or boxed_ before one; "
             "--custom-rm-path takes your own"
@@ -159,6 +165,8 @@ def built_in(rm_type: str | None, key: str | None = None) -> Grader:
     grade = GRADERS[base]
 
     def function(_: Any, sample: Sample) -> Any:
+        if base in GUARDS:
+            GUARDS[base]()
         if base not in LABELS_AS_GIVEN and isinstance(sample.label, int | float):
             sample = dataclasses.replace(sample, label=str(sample.label))
         return grade(response_for(name, sample.response), sample)
@@ -197,6 +205,8 @@ def check_metadata(settings: RewardSettings, metadata: Any) -> None:
     if REMOTE in name:
         if not settings.rm_url:
             raise UngradableSample(f"metadata names the grader {name}, and the run has no --rm-url")
+        return
+    if name == OUTSIDE:
         return
     built_in(name)
     check_installed(name)

@@ -1,4 +1,4 @@
-"""`Graders`: the graders of a run: a pool of processes, this process for `IMMEDIATE` graders, and a remote judge."""
+"""`Graders`: the graders of a run: a pool of processes, this process for `IMMEDIATE` graders, a judge, people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from schemas.rewards import RewardFailureKind
 from slime_events.core.config.reward import RewardSettings
-from slime_events.plugins.rewards.dispatch import IMMEDIATE, REMOTE, grader_name, reward_key
+from slime_events.plugins.rewards.dispatch import IMMEDIATE, OUTSIDE, REMOTE, grader_name, reward_key
 from slime_events.plugins.rewards.outcome import Outcome, failure, signed
 from slime_events.plugins.rewards.pool import GraderPool
 from slime_events.plugins.rewards.worker import InlineGrader
@@ -29,8 +29,8 @@ class Graders:
     ) -> None:
         self._settings = settings
         own = grader_name(settings, Sample())
-        self._is_remote, self._is_immediate = REMOTE in own, own in IMMEDIATE
-        # A process cannot load the run's own remote judge.
+        self._is_remote, self._is_immediate = REMOTE in own or own == OUTSIDE, own in IMMEDIATE
+        # A process cannot load the run's own remote judge, nor is there one for what is sent from outside.
         self._pool = GraderPool(
             msgspec.structs.replace(settings, rm_type=None) if self._is_remote else settings, args=args, log=log
         )
@@ -64,7 +64,8 @@ class Graders:
         """Grade each sample by itself; outcomes in the samples' order. An error in a grader is an outcome."""
         if self._inline.accepts(samples):
             return self._inline.grade(samples, evaluation=evaluation)
-        if any(REMOTE in grader_name(self._settings, sample) for sample in samples):
+        names = [grader_name(self._settings, sample) for sample in samples]
+        if any(REMOTE in name or name == OUTSIDE for name in names):
             return list(await asyncio.gather(*(self._grade(sample, evaluation) for sample in samples)))
         return await (await self._start_pool()).grade(samples, evaluation=evaluation)
 
@@ -76,6 +77,8 @@ class Graders:
 
     async def _grade(self, sample: Sample, evaluation: bool) -> Outcome:
         name = grader_name(self._settings, sample)
+        if name == OUTSIDE:
+            return await self._not_sent()
         if REMOTE not in name:
             return (await (await self._start_pool()).grade([sample], evaluation=evaluation))[0]
         if self._judge is None:
@@ -83,3 +86,10 @@ class Graders:
             return signed(failure(RewardFailureKind.RAISED, message), name, "")
         outcome: Outcome = await self._judge.grade(name, sample, reward_key(self._settings, evaluation=evaluation))
         return outcome
+
+    async def _not_sent(self) -> Outcome:
+        """What becomes of a sample whose reward nobody has sent in time. Whoever sends it first makes this useless."""
+        seconds = self._settings.outside_reward_seconds
+        await asyncio.sleep(seconds)
+        message = f"nobody has sent its reward in {seconds:.0f} s (--outside-reward-seconds)"
+        return signed(failure(RewardFailureKind.TIMEOUT, message), OUTSIDE, "", seconds)

@@ -1,4 +1,4 @@
-"""`slime-events metrics`: slime's metrics of a run, printed or written to TensorBoard and Weights & Biases."""
+"""`slime-events metrics`: slime's metrics of a run, printed, or written to TensorBoard, W&B or a collector."""
 
 import argparse
 import asyncio
@@ -35,7 +35,9 @@ async def run(arguments: argparse.Namespace) -> int:
         settings = _settings(opened.settings, arguments.flags)
         follows = arguments.follow and opened.folder is not None
         if follows and not arguments.json and not any(logger_flags(settings.metrics)):
-            raise InvalidValue("--follow: give --use-tensorboard or --use-wandb to write to, or --json to print")
+            raise InvalidValue(
+                "--follow: give --use-tensorboard, --use-wandb or --use-otlp to write to, or --json to print"
+            )
         places, points = await _read(opened, settings, follows=follows, prints=arguments.json)
     for place in places:
         print(f"{len(points)} metrics of {opened.run} in {place}", file=sys.stderr)
@@ -47,7 +49,7 @@ async def run(arguments: argparse.Namespace) -> int:
 
 def _settings(own: TrainSettings, flags: Sequence[str]) -> TrainSettings:
     """The run's settings with the loggers that flags name, and no others. Raises InvalidValue."""
-    own = replace(own, metrics=replace(own.metrics, use_tensorboard=False, use_wandb=False))
+    own = replace(own, metrics=replace(own.metrics, use_tensorboard=False, use_wandb=False, use_otlp=False))
     if not flags:
         return own
     given = with_flags(own, flags).settings

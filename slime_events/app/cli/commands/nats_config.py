@@ -23,11 +23,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the block with placeholders; with --out make passwords, and files that hold them."""
     name = arguments.name if arguments.name == EVERY_RUN else check_token(arguments.name, "run name")
     if arguments.out is None:
-        print(_HEAD + _SET + accounts_text(name, PLACEHOLDERS))
+        print(_HEAD + _SET + accounts_text(name, PLACEHOLDERS, agents=arguments.agents))
         return 0
     if any(arguments.out.glob("*")):
         raise InvalidValue(f"--out {arguments.out} is not empty: name a new folder, so that no password is replaced")
-    _write(arguments.out, name, arguments.nats_url or "")
+    _write(arguments.out, name, arguments.nats_url or "", agents=arguments.agents)
     print(f"{arguments.out / FILE}: write `include {FILE}` into the server's configuration, and keep it beside that")
     users = ("train, resume and restore", "producers", "gateway", "those who look")
     for access, whose in zip(Access, users, strict=True):
@@ -35,8 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _write(folder: Path, name: str, url: str) -> None:
+def _write(folder: Path, name: str, url: str, *, agents: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    guard(folder, name)
+    guard(folder, name, agents=agents)
     note_url(folder, url)
     write_private(folder / FILE, _HEAD + accounts_of(folder) + "\n")

@@ -108,7 +108,7 @@ async def send_file(arguments: argparse.Namespace, file: TextIO) -> int:
             else:
                 taken += 1
                 line, group = result
-                print(f"{group}  {line.prompt.key}")
+                print(f"{group}  {line.key}")
     finally:
         await client.close()
     sys.stderr.write(f"{taken} accepted, {refused} refused\n")

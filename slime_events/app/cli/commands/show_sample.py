@@ -7,6 +7,7 @@ from schemas.arrays import Array
 from schemas.groups import GroupAccepted
 from schemas.prompts import as_text
 from schemas.rewards import RewardFailed
+from schemas.turns import TurnRecorded
 from slime_events.analysis.model import Group, Run, Sample
 from slime_events.app.cli.render.json_values import picked, plain
 from slime_events.app.cli.render.text import (
@@ -75,9 +76,10 @@ def sample_facts(
         "chunks": sample.chunks,
         "turns": [
             {"turn": turn.index, "role": turn.role.value, "seconds": turn.seconds, "tokens": turn.length,
-             **picked(turn, "text", "call", "result", "error")}
+             **picked(turn, "text", "call", "result", "error", "extends"), **_asked(turn)}
             for turn in (entry.event for entry in sample.turns)
         ],
+        "sessions": [plain(entry.event) for entry in sample.sessions],
         "prompt": prompt_text(prompt, done, own_prompt) if prompt else "",
         "prompt_is_own": bool(done and done.prompt is not None),
         "label": prompt.label if prompt else None,
@@ -96,6 +98,11 @@ def sample_facts(
         "removed": removed,
         "tokens": _tokens(trajectory, decode, removed=removed) if trajectory else [],
     }  # fmt: skip
+
+
+def _asked(turn: TurnRecorded) -> dict[str, Any]:
+    """What is known of an agent's turn beside the rest."""
+    return picked(turn.agent, "dialect", "root", "nearest", "drift", "rule", "call") if turn.agent else {}
 
 
 def _sample_line(sample: Sample) -> dict[str, Any]:
@@ -195,6 +202,7 @@ def _head(facts: dict[str, Any]) -> str:
         ("completed", f"{clock(facts['completed_at'])} by {facts['stop']} on {facts['engine']}"
                       if facts["completed_at"] else "not yet"),
         ("recorded as", _origin(facts["origin"], facts["source"])),
+        ("agent", "\n".join(map(_session, facts["sessions"])) or None),
         ("made by", "\n".join(f"{name} {digest[:12]}" for name, digest in (facts["functions"] or {}).items()) or None),
         ("seconds", ", ".join(f"{k} {duration(v)}" for k, v in timings.items()) if timings else None),
         ("length", f"{facts['length']} tokens, {facts['chunks']} chunks before the end"),
@@ -205,6 +213,14 @@ def _head(facts: dict[str, Any]) -> str:
         ("decision", _decision_text(facts["decision"])),
         ("trained in", _fate_text(facts["step"], facts["version"]) + REMOVED * facts["removed"]),
     ])  # fmt: skip
+
+
+def _session(seal: dict[str, Any]) -> str:
+    """The session that made it, or an attempt of it."""
+    ended = "" if seal["exit_code"] is None else f", exit code {seal['exit_code']}"
+    paths = f"{seal['turns']} turns, {len(seal['leaves'])} paths ending with {seal['leaves']}"
+    lost = f", orphans {seal['orphans']}" if seal["orphans"] else ""
+    return f"session {seal['sample']}.{seal['attempt']} sealed by {seal['reason']}{ended}: {paths}{lost}"
 
 
 def _decision_text(decision: dict[str, Any] | None) -> str:
@@ -257,8 +273,20 @@ def _turns(turns: list[dict[str, Any]]) -> str:
         what = f"{call['name']} {call['arguments']}" if call else turn["text"]
         result = shorten(str(turn["error"] or turn["result"]) if call else "", 40)
         took = duration(turn["seconds"])
-        rows.append((turn["turn"], turn["role"], took, turn["tokens"] or "-", shorten(what, TEXT_WIDTH), result))
-    return table(("turn", "role", "took", "tokens", "text or call", "result"), rows) if rows else ""
+        goes_on = "" if turn["extends"] is None else f"after {turn['extends']}"
+        rows.append(
+            (
+                turn["turn"],
+                turn["role"],
+                turn.get("root") or goes_on,
+                took,
+                turn["tokens"] or "-",
+                shorten(what, TEXT_WIDTH),
+                result,
+            )
+        )
+    head = ("turn", "role", "place", "took", "tokens", "text or call", "result")
+    return table(head, rows) if rows else ""
 
 
 def _token_table(tokens: list[dict[str, Any]], limit: int) -> str:

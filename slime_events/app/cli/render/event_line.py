@@ -58,11 +58,17 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
     "prompt.submitted": lambda e: (
         f"{e.dataset}{f' key {e.source.key}' if e.source.key else ''} {e.tokens.n} tokens {_quoted(e.text)}"
     ),
+    "prompt.offered": lambda e: f"key {e.key}{f' by {e.sender}' if e.sender else ''}",
+    "rollout.offered": lambda e: (
+        f"{e.tokens.n} tokens v{e.version}{f' by {e.sender}' if e.sender else ''} {_quoted(e.text)}"
+    ),
     "prompt.wanted": lambda e: f"{e.total} prompts in all",
-    "prompt.rejected": lambda e: f"{e.source.path}:{e.source.line} {e.reason}",
+    "prompt.rejected": lambda e: f"{e.source.path}:{e.source.key or e.source.line} {e.reason}",
     "rollout.requested": lambda e: (
         f"answered by {e.function}"
         if e.function
+        else f"attempt {e.attempt} from v{e.min_version} by an agent"
+        if e.agents
         else f"attempt {e.attempt} from v{e.min_version} at most {e.sampling.max_new_tokens} tokens"
     ),
     "rollout.progressed": lambda e: f"tokens {e.start} to {e.start + e.tokens.n} {spans_text(e.spans)} on {e.engine}",
@@ -76,6 +82,12 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
     "rollout.suspended": lambda e: f"{e.reason} with {e.length} tokens",
     "turn.begun": lambda e: f"turn {e.index} {_turn(e)} on {e.engine}",
     "turn.recorded": lambda e: f"turn {e.index} {_turn(e)} in {e.seconds:.2f} s",
+    "session.opened": lambda e: f"attempt {e.attempt} by {e.sender}",
+    "session.sealed": lambda e: (
+        f"attempt {e.attempt} {e.reason} after {e.turns} turns, {e.seconds:.1f} s"
+        + ("" if e.exit_code is None else f", exit code {e.exit_code}")
+        + ("" if e.reward is None else f", reward {e.reward:.4g}")
+    ),
     "rollout.failed": lambda e: f"attempt {e.attempt} {e.kind}: {e.message}",
     "reward.assigned": lambda e: f"{e.value:.4g} by {e.grader} in {e.seconds * 1e3:.1f} ms",
     "reward.failed": lambda e: f"{e.kind} by {e.grader}: {e.message}",

@@ -1,4 +1,4 @@
-"""Processes that a launcher left when it was killed: found by the mark that all its descendants inherit."""
+"""Processes that one which was killed has left: found by a mark in the environment that its descendants inherit."""
 
 import contextlib
 import os
@@ -8,13 +8,12 @@ from collections.abc import Collection
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from schemas.errors import DeadlineExceeded
-from slime_events.app.launch.run_lock import MARK
 
 END_S = 10.0
 _STEP_S = 0.05
 
 
-def end_orphans(mark: str, spare: Collection[int] = (), *, variable: str = MARK) -> int:
+def end_orphans(mark: str, spare: Collection[int] = (), *, variable: str) -> int:
     """Kill what carries the mark in the environment `variable`; the number of processes. spare: pids to leave, such as
     that of the log's server.
 
@@ -30,7 +29,7 @@ def end_orphans(mark: str, spare: Collection[int] = (), *, variable: str = MARK)
     while alive := [process for process in orphans if _lives(process)]:
         if time.monotonic() > until:
             pids = ", ".join(str(process.pid) for process in alive)
-            raise DeadlineExceeded(f"processes {pids} of the killed launcher did not end in {END_S:.0f} s")
+            raise DeadlineExceeded(f"processes {pids} of one that was killed did not end in {END_S:.0f} s")
         time.sleep(_STEP_S)
     return len(orphans)
 

@@ -1,0 +1,42 @@
+"""`OfferedPrompts`: takes in what producers have offered while nobody conducted the run."""
+
+from itertools import islice
+
+from schemas.event import Event
+from schemas.ids import INBOX
+from schemas.prompts import PromptOffered, PromptRejected, Source
+from slime_events.core.state.run import RunState
+from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.prompts.offered import as_given
+from slime_events.loop.prompts.prompt import Problem
+from storage.log import EventLog
+
+AT_ONCE = 500
+"""Offers that one cycle takes in: engines do not wait for all of them."""
+
+
+class OfferedPrompts:
+    """Which offers are due follows from the state; what they say is read from the log."""
+
+    def __init__(self, log: EventLog, feed: PromptFeed) -> None:
+        self._log, self._feed = log, feed
+        self._answered: set[str] = set()
+
+    async def answers(self, state: RunState) -> list[Event]:
+        """For each offer its prompt, or why it is none. Raises StorageError."""
+        due = list(islice((group for group in state.offers if group not in self._answered), AT_ONCE))
+        if not due:
+            return []
+        last = await self._log.last_of_each([f"slime.{state.run}.prompt.offered.{group}" for group in due])
+        self._answered.update(due)
+        offers = (recorded.envelope.event for recorded in last.values())
+        return [self._answer(offer) for offer in offers if isinstance(offer, PromptOffered)]
+
+    def _answer(self, offer: PromptOffered) -> Event:
+        made = self._feed.from_inbox(as_given(offer), offer.sender)
+        if not isinstance(made, Problem):
+            return made
+        source = Source(path=INBOX, key=offer.key, sender=offer.sender, offset=-1)
+        return PromptRejected(
+            source=source, reason=f"{made.reason.value}: {made.message}", dataset=INBOX, group=offer.group
+        )

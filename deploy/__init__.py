@@ -1,0 +1,1 @@
+"""Files to run the system with: images, services, manifests; `check` tries them."""

@@ -1,0 +1,192 @@
+"""The services of compose.yaml as processes, a real run on them that loses a NATS node, and what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from deploy.check.files import dashboard_queries, setup_arguments
+from deploy.check.report import NOT_RUN, Report, find
+from deploy.check.services import Services, read_compose
+from schemas.subjects import stream_name
+from slime_events.core.telemetry.event_spans import span_of
+from storage.archive.reader import ArchiveReader
+from storage.jetstream.address import NatsPlace
+from storage.jetstream.connection import Connection
+from storage.jetstream.retry import log_wait
+
+RUN = "demo"
+KILL_AT = 3
+"""The node dies once this many steps are trained."""
+ARCHIVE = f"s3://slime/archive/{RUN}"
+ACCEPTED = re.compile(r"^otelcol_receiver_accepted_(spans|metric_points)_total\S* (\S+)$", re.MULTILINE)
+STEP = re.compile(r"^step (\d+)/", re.MULTILINE)
+RUN_S, COMMAND_S, SCRAPE_S, RAY_S = 400.0, 120.0, 20.0, 60.0
+NODES = ("nats-1", "nats-2", "nats-3")
+
+
+def check_services(report: Report, folder: Path, steps: int) -> None:
+    """folder: empty, and with a short path, since Ray's sockets lie in it."""
+    with Services(folder, read_compose()) as services:
+        try:
+            _start(report, services)
+            _drive(report, services, steps)
+        except (RuntimeError, TimeoutError, httpx.HTTPError) as error:
+            report.expect("services", False, f"{type(error).__name__}: {error}")
+
+
+def _start(report: Report, services: Services) -> None:
+    services.run("setup", *setup_arguments(services))
+    ports = {**dict.fromkeys(NODES, 4222), "s3": 8333, "collector": 4318, "ray-head": 6379}
+    if find("prometheus") is None:
+        report.say("prometheus", NOT_RUN, "there is no prometheus here: apt-get install prometheus has it")
+    else:
+        ports["prometheus"] = 9090
+    for name, port in ports.items():
+        services.start(name)
+        if name not in NODES:  # those answer once most of them are there
+            services.until_listening(name, port)
+    for name in NODES:
+        services.until_listening(name, 4222)
+    services.start("ray-worker")
+    # Nodes on one machine number their sockets in one folder: one after the other.
+    _until("a node of Ray", lambda: "will now block" in services.log("ray-worker"), RAY_S)
+    report.say("grafana", NOT_RUN, "there is no grafana here: the queries of its dashboard are asked below")
+    stands_in = f"; a stand-in that counts for {', '.join(services.stands_in)}" if services.stands_in else ""
+    report.expect("services", True, f"{', '.join(ports)}, ray-worker by their commands{stands_in}")
+
+
+def _drive(report: Report, services: Services, steps: int) -> None:
+    """The run, and what became of it."""
+    train = services.start("train", "demo", "--steps", str(steps), "--plain", "--archive-seconds", "2")
+    _until("a first step", lambda: _trained(services) >= 1 or train.poll() is not None, RUN_S)
+    client = _gateway(services)
+    sent = client.post(f"/v1/runs/{RUN}/prompts", json={"key": "deploy-1", "prompt": "8+2", "label": "10"})
+    report.expect(
+        "gateway", sent.status_code == 202, f"a prompt over HTTPS: {sent.status_code}, with gateway.json's rights"
+    )
+    _until(f"step {KILL_AT}", lambda: _trained(services) >= KILL_AT or train.poll() is not None, RUN_S)
+    leader = asyncio.run(_leader(services))
+    services.kill(leader)
+    killed_at = _trained(services)
+    code = train.wait(RUN_S)
+    trained = _trained(services)
+    said = (
+        f"exit code {code}, {trained} of {steps} steps; {leader}, which led the log, was killed after step {killed_at}"
+    )
+    if not report.expect("run", code == 0 and trained == steps and killed_at < steps, said):
+        print(services.log("train")[-3000:])
+        return
+    (taken,) = sent.json()["groups"]
+    fate = client.get(f"/v1/runs/{RUN}/groups/{taken['group']}").json()
+    report.expect(
+        "prompt from outside", fate.get("fate") == "trained", f"{fate.get('fate')} into version {fate.get('version')}"
+    )
+    _archive(report, services)
+    _counts(report, services)
+    _panels(report, services)
+
+
+def _trained(services: Services) -> int:
+    return max((int(step) for step in STEP.findall(services.log("train"))), default=0)
+
+
+def _until(what: str, holds: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what} did not come in {seconds:.0f} s")
+        time.sleep(0.2)
+
+
+def _gateway(services: Services) -> httpx.Client:
+    """A client with a source's token, once it answers."""
+    token = services.run("gateway", "slime-events", "gateway", RUN, "--runs-dir=/runs", "--issue", "deploy").split()[-1]
+    services.start("gateway")
+    services.until_listening("gateway", 8500)
+    trusted = ssl.create_default_context(cafile=services.volume("access", "gateway") / "ca.pem")
+    url = f"https://{services.addresses['gateway']}:8500"
+    return httpx.Client(base_url=url, verify=trusted, headers={"authorization": f"Bearer {token}"}, timeout=60.0)
+
+
+async def _leader(services: Services) -> str:
+    """The service that leads the log."""
+    roles = services.volume("access", "roles")
+    url = ",".join(f"tls://{services.addresses[name]}:4222" for name in NODES)
+    place = NatsPlace(url=url, creds=str(roles / "roles.json"), tls_ca=str(roles / "ca.pem"))
+    connection = await Connection.open(place.address(), deadline_s=10.0, retry_s=10.0, on_wait=log_wait)
+    try:
+        info = await connection.api(f"STREAM.INFO.{stream_name(RUN)}", deadline_s=10.0)
+        return str(info["cluster"]["leader"])
+    finally:
+        await connection.close()
+
+
+def _command(services: Services, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command about the run's archive, in the surroundings of the service `train`."""
+    _, variables, folder = services.command("train")
+    program = [sys.executable, "-m", "slime_events.app.cli.main", *words]
+    return subprocess.run(
+        program, env=variables, cwd=folder, capture_output=True, text=True, timeout=COMMAND_S, check=False
+    )
+
+
+def _archive(report: Report, services: Services) -> None:
+    audited = _command(services, "audit", ARCHIVE)
+    said = (audited.stdout + audited.stderr).strip().splitlines()
+    report.expect("archive", audited.returncode == 0, f"slime-events audit {ARCHIVE}: {said[-1] if said else ''}")
+
+
+def _counts(report: Report, services: Services) -> None:
+    """What the collector has taken, and what the archived log says that there was to send."""
+    own = httpx.get(f"http://{services.addresses['collector']}:8888/metrics").text
+    taken = {name: int(float(value)) for name, value in ACCEPTED.findall(own)}
+    rows = _command(services, "metrics", ARCHIVE, "--json").stdout.splitlines()
+    points = sum(len(json.loads(row)["values"]) for row in rows)
+    by = " (by a stand-in)" if services.stands_in else ""
+    said = f"{taken.get('spans', 0):,} taken{by}, {{:,}} by the archived log"
+    spans = _spans(services)
+    report.expect("spans at the collector", 0 < spans <= taken.get("spans", 0), said.format(spans))
+    said = f"{taken.get('metric_points', 0):,} points taken{by}, {points:,} by the archived log"
+    report.expect("metrics at the collector", 0 < points <= taken.get("metric_points", 0), said)
+
+
+def _spans(services: Services) -> int:
+    """That the log's events end."""
+    keys = dict(re.findall(r"(\w+) = (\w+)", (services.volume("access", "roles") / "aws").read_text()))
+    endpoint = {"endpoint_url": f"http://{services.addresses['s3']}:8333"}
+    options = {"key": keys["aws_access_key_id"], "secret": keys["aws_secret_access_key"], "client_kwargs": endpoint}
+    place, _, run = ARCHIVE.rpartition("/")
+    return sum(span_of(one.envelope, 1.0) is not None for one in ArchiveReader(place, run, options).read())
+
+
+def _panels(report: Report, services: Services) -> None:
+    if find("prometheus") is None:
+        return
+    empty: list[str] = []
+    url = f"http://{services.addresses['prometheus']}:9090/api/v1/query"
+
+    def ask() -> bool:
+        empty.clear()
+        for title, queries in dashboard_queries().items():
+            answers: list[Any] = [httpx.get(url, params={"query": q.replace("$run", ".*")}).json() for q in queries]
+            if not any(answer["data"]["result"] for answer in answers):
+                empty.append(title)
+        return not empty
+
+    try:
+        _until("a scrape", ask, SCRAPE_S)
+    except TimeoutError:
+        report.expect("dashboard", False, f"panels without data: {', '.join(empty)}")
+    else:
+        report.expect("dashboard", True, f"all {len(dashboard_queries())} panels have data in Prometheus")

@@ -1,0 +1,71 @@
+"""`AgentCommandActor`: programs that make the run's rollouts, as a role of it."""
+
+import asyncio
+import shlex
+import shutil
+import time
+from pathlib import Path
+
+from schemas.errors import InvalidValue
+from serve_apps.agent_command.runner import MARK, AgentProgram, Runner, words_of
+from serve_apps.agent_command.sessions import SessionClient
+from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.gateway.sources import Sources
+from slime_events.core.config.agents import AgentSettings
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.join import join_run
+from slime_events.core.run.orphans import end_orphans
+from slime_events.core.run.run_address import RunAddress
+from slime_events.core.run.run_end import until_over
+from storage.cancellation import end_all
+
+SOURCE = "agent-command"
+"""The source that its sessions are of."""
+FOLDER = "agents"
+
+
+class AgentCommandActor:
+    """It speaks to the run's own gateway, with a token that ends with it."""
+
+    async def run(self, address: RunAddress, settings: TrainSettings) -> None:
+        """To the end of the run. Raises ConfigError where the gateway opens no sessions."""
+        begun, folder, agents = time.perf_counter(), Path(address.folder), settings.agents
+        gateway, sources = GatewaySettings.of_run(settings.gateway), Sources(folder)
+        program = AgentProgram(
+            words_of(agents.agent_command or "", Path.cwd()),
+            agents.agent_timeout,
+            folder / FOLDER,
+            folder / "logs" / FOLDER,
+        )
+        async with join_run(address, FOLDER) as worker:
+            await asyncio.to_thread(end_orphans, str(program.folder), variable=MARK)
+            await worker.join({"ready": time.perf_counter() - begun}, {"programs": str(agents.agent_concurrency)})
+            async with SessionClient(gateway.own_url, address.run, sources.issue(SOURCE), gateway.tls_cert) as client:
+                running = asyncio.create_task(Runner(client, program, agents.agent_concurrency).run())
+                ending = asyncio.create_task(until_over(worker))
+                try:
+                    await asyncio.wait((running, ending), return_when=asyncio.FIRST_COMPLETED)
+                    if running.done():
+                        raise _first(running)
+                finally:
+                    await end_all(running, ending)
+                    sources.revoke(SOURCE)
+            shutil.rmtree(program.folder, ignore_errors=True)
+
+
+def check_agent_command(agents: AgentSettings) -> None:
+    """Raises InvalidValue for a command that cannot be started."""
+    command = agents.agent_command or ""
+    try:
+        first = words_of(command, Path.cwd())[:1]
+    except ValueError as error:
+        raise InvalidValue(f"--agent-command {shlex.quote(command)} cannot be read: {error}") from error
+    if not first or shutil.which(first[0]) is None:
+        raise InvalidValue(f"--agent-command {shlex.quote(command)}: there is no program {''.join(first)!r} here")
+
+
+def _first(task: asyncio.Task[None]) -> BaseException:
+    error = task.exception()
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error or RuntimeError("the programs ended before the run")

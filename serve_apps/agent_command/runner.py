@@ -1,0 +1,129 @@
+"""`Runner`: so many programs at once, each with a session of its own.
+
+A session's folder is made before it is opened, and named by the key that opens it. What a runner that was killed left
+there, the next one opens again with the same keys: the programs begin anew, within the same sessions.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import shlex
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serve_apps.agent_command.outcome import Outcome, outcome_of
+from serve_apps.agent_command.program import run_program
+from serve_apps.agent_command.sessions import SessionClient
+
+log = logging.getLogger(__name__)
+
+MARK = "SLIME_EVENTS_AGENTS"
+"""Environment variable of all programs of a run: where their folders are."""
+KEPT_LOGS = 1000
+MOST_PAUSE_S = 30.0
+"""After programs that failed one after the other; the pause doubles."""
+CANNOT_START = 127
+SECRET = ("base_url", "agent_key", "control_key")
+"""Of an opened session: in the environment, or nobody's but the harness's."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentProgram:
+    """words: of the command. folder: where the folders of sessions are made. logs: a file of output for each."""
+
+    words: tuple[str, ...]
+    timeout_s: float
+    folder: Path
+    logs: Path
+
+
+class Runner:
+    """Use it once."""
+
+    def __init__(self, client: SessionClient, program: AgentProgram, concurrency: int) -> None:
+        self._client, self._program, self._concurrency = client, program, concurrency
+        self._left: list[str] = []
+
+    async def run(self) -> None:
+        """Until it is cancelled: then all programs are killed. Raises ConfigError where no session can be opened."""
+        for folder in (self._program.folder, self._program.logs):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._left = sorted(path.name for path in self._program.folder.iterdir())
+        async with asyncio.TaskGroup() as slots:
+            for _ in range(self._concurrency):
+                slots.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        pause = 0.0
+        while True:
+            key = self._left.pop() if self._left else secrets.token_hex(8)
+            folder = self._program.folder / key
+            folder.mkdir(exist_ok=True)
+            session = await self._client.open(key)
+            name, control = session["session"], session["control_key"]
+            failed = False
+            if await self._client.takes_turns(name, control):
+                outcome = await self._make(session, folder)
+                await self._client.seal(name, control, outcome.body)
+                failed = outcome.exit_code != 0
+            shutil.rmtree(folder, ignore_errors=True)
+            self._forget_logs()
+            pause = min(max(2 * pause, 1.0), MOST_PAUSE_S) if failed else 0.0
+            await asyncio.sleep(pause)
+
+    async def _make(self, session: dict[str, Any], folder: Path) -> Outcome:
+        name, began = session["session"], time.monotonic()
+        output = self._program.logs / f"{name}.log"
+        for left in folder.iterdir():  # of a program that was killed with its runner
+            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+        try:
+            ended = await run_program(
+                self._program.words,
+                folder=folder,
+                log=output,
+                variables=os_variables() | variables_of(session) | {MARK: str(self._program.folder)},
+                task=msgspec.json.encode({field: value for field, value in session.items() if field not in SECRET}),
+                timeout_s=self._program.timeout_s,
+            )
+            outcome = outcome_of(ended.exit_code, ended.last_line)
+        except OSError as error:
+            outcome = Outcome(CANNOT_START, metadata={"error": f"{self._program.words[0]} does not start: {error}"})
+        if outcome.exit_code:
+            why = outcome.metadata.get("error", f"exit code {outcome.exit_code}")
+            log.warning("session %s: %s after %.1f s, see %s", name, why, time.monotonic() - began, output)
+        return outcome
+
+    def _forget_logs(self) -> None:
+        logs = sorted(self._program.logs.iterdir(), key=lambda path: path.stat().st_mtime)
+        for path in logs[:-KEPT_LOGS]:
+            path.unlink(missing_ok=True)
+
+
+def variables_of(session: dict[str, Any]) -> dict[str, str]:
+    """The environment by which clients of models find a session, and nothing else."""
+    url, key = str(session["base_url"]), str(session["agent_key"])
+    return {
+        "OPENAI_BASE_URL": url,
+        "OPENAI_API_KEY": key,
+        "ANTHROPIC_BASE_URL": url.removesuffix("/v1"),
+        "ANTHROPIC_API_KEY": key,
+        "SLIME_EVENTS_SESSION": str(session["session"]),
+    }
+
+
+def os_variables() -> dict[str, str]:
+    """The run's own, but Ray's: a program may use Ray for itself."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+
+
+def words_of(command: str, folder: Path) -> tuple[str, ...]:
+    """The words of a command, files of `folder` by their whole paths, since a program runs in a folder of its own."""
+    words: Sequence[str] = shlex.split(command)
+    return tuple(str(folder / word) if "/" not in word[:1] and (folder / word).exists() else word for word in words)

@@ -1,0 +1,181 @@
+"""Where a request of a session goes on: at the deepest recorded turn that is a beginning of it.
+
+    request -> digests of its messages -> the turn whose messages and answer they begin with
+            -> else its token ids      -> the turn whose prompt and tokens they begin with
+            -> else a new root, and why
+
+Turns of a session are a forest: a turn extends another or is a root. Pure.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from schemas.turns import RootReason
+from serve_apps.engine.engine import Tokens
+
+Message = Mapping[str, Any]
+_canonical = msgspec.json.Encoder(order="sorted")
+
+
+class Known(Protocol):
+    """A recorded turn, as `turn.recorded` and its `agent` have it, the ids as arrays."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def extends(self) -> int | None: ...
+    @property
+    def frame(self) -> str: ...
+    @property
+    def messages(self) -> tuple[str, ...]: ...
+    @property
+    def answered(self) -> str: ...
+    @property
+    def observed(self) -> Tokens: ...
+    @property
+    def generated(self) -> Tokens: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The digests of a request. frame: of its leading system messages, its tools and the template's arguments. links:
+    of its first message, of its first two, and so on; each is over the frame too, so equal links are equal chats.
+    """
+
+    frame: str
+    links: tuple[str, ...]
+
+    def answered(self, answer: Message) -> str:
+        """The next link, with this answer."""
+        return _link(self.links[-1] if self.links else self.frame, answer)
+
+
+def chain_of(messages: Sequence[Message], tools: Sequence[Message] = (), template: Message | None = None) -> Chain:
+    """template: `chat_template_kwargs`."""
+    system = 0
+    while system < len(messages) and messages[system]["role"] in {"system", "developer"}:
+        system += 1
+    frame = _digest(([identity(message) for message in messages[:system]], list(tools), dict(template or {})))
+    links = [frame]
+    for message in messages:
+        links.append(_link(links[-1], message))
+    return Chain(frame, tuple(links[1:]))
+
+
+def identity(message: Message) -> tuple[Any, ...]:
+    """What is the same message, however a client wrote it.
+
+    Left out: ids of calls, which clients make anew; an assistant's reasoning, which most clients do not send back, and
+    white space around what it said.
+    """
+    role, content = message["role"], content_of(message)
+    if role == "assistant":
+        content = content.strip() if isinstance(content, str) else content
+        calls = [call.get("function", call) for call in message.get("tool_calls") or ()]
+        return role, content, [(call.get("name", ""), arguments_of(call)) for call in calls]
+    if role == "tool":
+        return role, content
+    return "system" if role == "developer" else role, content, message.get("name") or ""
+
+
+def content_of(message: Message) -> Any:
+    """The text, also of a list of nothing but texts; a list with other parts as it is."""
+    content = message.get("content")
+    if content is None:
+        return ""
+    if isinstance(content, list) and all(isinstance(part, dict) and "text" in part for part in content):
+        return "".join(part["text"] for part in content)
+    return content
+
+
+def arguments_of(function: Message) -> Any:
+    """A call's arguments as a JSON value; as they are where they are no JSON."""
+    given = function.get("arguments", "")
+    if not isinstance(given, str):
+        return given
+    try:
+        return json.loads(given)
+    except ValueError:
+        return given
+
+
+def by_messages(turns: Iterable[Known], chain: Chain) -> tuple[Known, int] | None:
+    """The turn with the most messages that are, with its answer, a beginning of the request, the newest of equal ones;
+    and how many messages these are.
+    """
+    answered = {turn.answered: turn for turn in turns}
+    for count in range(len(chain.links), 0, -1):
+        if (turn := answered.get(chain.links[count - 1])) is not None:
+            return turn, count
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """How far ids go along recorded turns. turn: the last whose prompt and tokens they begin with, `length` of them;
+    of equal ones the newest. nearest: the turn that has the first token that differs, or the last in common; drift: how
+    many come before it.
+    """
+
+    turn: Known | None = None
+    length: int = 0
+    nearest: int | None = None
+    drift: int = 0
+
+
+def walk(turns: Iterable[Known], ids: Tokens) -> Walked:
+    """Each turn is compared once, with its own tokens alone."""
+    children: dict[int | None, list[Known]] = {}
+    for turn in turns:
+        children.setdefault(turn.extends, []).append(turn)
+    walked = Walked()
+    open_ = [(turn, 0) for turn in children.get(None, ())]
+    while open_:
+        turn, at = open_.pop()
+        own = np.concatenate([turn.observed, turn.generated])
+        end = at + _common(own, ids[at:])
+        if walked.nearest is None or (end, turn.index) > (walked.drift, walked.nearest):
+            walked = replace(walked, nearest=turn.index, drift=end)
+        if end < at + len(own):
+            continue
+        if walked.turn is None or (end, turn.index) > (walked.length, walked.turn.index):
+            walked = replace(walked, turn=turn, length=end)
+        open_ += [(child, end) for child in children.get(turn.index, ())]
+    return walked
+
+
+def why_root(turns: Iterable[Known], chain: Chain) -> RootReason:
+    """Why a request that goes on from no turn begins a root."""
+    known = list(turns)
+    same = [turn for turn in known if turn.frame == chain.frame]
+    if not known:
+        return RootReason.FIRST
+    if not same:
+        return RootReason.SUBAGENT
+    if any(chain.links[-1:] == turn.messages[-1:] for turn in same):
+        return RootReason.REPEAT
+    asked, total = 0, dict[int | None, int]()  # messages, with the answer
+    for turn in known:
+        total[turn.index] = total.get(turn.extends, 0) + len(turn.messages) + 1
+        asked = max(asked, total[turn.index] - 1 if turn.frame == chain.frame else 0)
+    return RootReason.COMPACTION if len(chain.links) < asked else RootReason.REWRITE
+
+
+def _common(one: Tokens, other: Tokens) -> int:
+    length = min(len(one), len(other))
+    differs = np.flatnonzero(one[:length] != other[:length])
+    return int(differs[0]) if len(differs) else length
+
+
+def _link(last: str, message: Message) -> str:
+    return _digest((last, identity(message)))
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(_canonical.encode(value)).hexdigest()[:16]

@@ -1,0 +1,103 @@
+"""`RunLog`: a run's log as a gateway writes to it: a participant, its appends, and the calls of turns under way."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Self
+
+from schemas.errors import SlimeEventsError
+from schemas.event import Event
+from schemas.rollouts import RolloutRequested
+from schemas.subjects import about, matches, of_type
+from serve_apps.calls import Call, OpenCalls
+from slime_events.core.run.participant import Participant
+from slime_events.core.trajectory import Fetch
+from storage.cancellation import end_all
+from storage.group_commit import GroupCommit
+from storage.log import Append, EventLog, Fence, Recorded, once
+
+LOOK_S = 0.003
+"""Seconds between two looks at the log while an engine answers: the server gives a gateway no consumers."""
+AWAY_S = 0.5
+log = logging.getLogger(__name__)
+
+
+class RunLog:
+    """As a context manager. offload: puts an event's large arrays into the blob store. attempts: of one generation."""
+
+    def __init__(
+        self,
+        events: EventLog,
+        fetch: Fetch,
+        offload: Callable[[Event], Awaitable[Event]],
+        *,
+        attempts: int,
+        look_s: float = LOOK_S,
+    ) -> None:
+        self.events, self.fetch, self._offload, self._look_s = events, fetch, offload, look_s
+        self.worker = Participant(events, "gateway")  # an id of its own: that of its events has it
+        self.commit = GroupCommit(events)
+        self.calls = OpenCalls(self.worker, self._append_one, fetch, attempts, lambda: (0, None))
+        self._position, self._some = 0, asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.commit.__aenter__()
+        self._following = asyncio.create_task(self._follow(), name="agents' calls")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._following is not None:
+            await end_all(self._following)
+        await self.commit.close()
+
+    async def append(self, events: Sequence[Event], fence: Fence) -> list[Recorded]:
+        """Append in one call, under one fence; those about something else than it may be there only once. What was
+        stored, without its bytes. Raises Conflict, StorageError.
+        """
+        envelopes = [self.worker.enclose(await self._offload(event)) for event in events]
+        appends = [Append(one, fence) if matches(fence.subject, one.subject) else once(one) for one in envelopes]
+        positions = await self.commit.append(appends)
+        return [Recorded(at, one.subject, one, b"") for at, one in zip(positions, envelopes, strict=True)]
+
+    async def call(self, request: RolloutRequested, *, since: int) -> Call:
+        """The call of a request that is in the log. since: a position before it."""
+        if not self.calls.by_sample:
+            self._position = max(self._position, since)
+        call = self.calls.open(request)
+        call.requested = True
+        self._some.set()
+        return call
+
+    async def read_call(self, sample: str) -> Call | None:
+        """A call that another gateway requested; None where the log has none."""
+        first = None
+        async for recorded in self.events.read(1, about(self.events.run, "rollout", sample)):
+            first = recorded.envelope.event
+            break
+        if not isinstance(first, RolloutRequested):
+            return None
+        call = await self.call(first, since=await self.events.end())
+        await self.calls.read(sample)
+        return call
+
+    async def _append_one(self, append: Append) -> None:
+        await self.commit.append([append])
+
+    async def _follow(self) -> None:
+        """Hand events of calls over, while there are some under way."""
+        run = self.events.run
+        subjects = tuple(of_type(run, f"rollout.{verb}") for verb in ("progressed", "completed", "failed"))
+        while True:
+            await self._some.wait()
+            if not self.calls.by_sample:
+                self._some.clear()
+                continue
+            try:
+                async for recorded in self.events.read(self._position + 1, subjects):
+                    self._position = recorded.position
+                    self.calls.apply(recorded)
+            except SlimeEventsError as error:
+                log.warning("the gateway waits for the log of run %s: %s", run, error)
+                await asyncio.sleep(AWAY_S)
+            await asyncio.sleep(self._look_s)

@@ -1,0 +1,224 @@
+"""`Sessions`: the sessions of one gateway. It keeps them as it knows them; what is true is in the log.
+
+A write that is refused by its fence is made again of what the log has then. So any number of gateways may serve the
+same session, and one that was killed is replaced by any other.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from typing import Self
+
+from schemas.errors import Conflict, SlimeEventsError
+from schemas.ids import session_name, session_of
+from schemas.prompts import PromptSubmitted
+from schemas.sessions import SessionOpened, SessionSealed
+from schemas.subjects import everything_about
+from serve_apps.agents.asked import Asked
+from serve_apps.agents.live_session import LiveSession, Turn, TurnKey, TurnRefused
+from serve_apps.agents.run_log import RunLog
+from serve_apps.agents.sealing import Sealing, Verdict, sealed
+from serve_apps.agents.setup import AgentSetup
+from serve_apps.agents.turns import Turns
+from serve_apps.rollout import Prompts
+from slime_events.core.state.session_board import SessionBoard, read_board
+from slime_events.core.state.sessions import Session, read_session, seal_due
+from storage.cancellation import end_all
+from storage.log import Fence
+
+KEPT = 4096
+"""Sessions that are kept in memory; an older one is read again."""
+LOOK_S = 2.0
+"""Seconds between two looks whether a session has to be sealed."""
+WAIT_LOOK_S = 0.25
+AGAIN_S = 2.0
+log = logging.getLogger(__name__)
+
+
+class Sessions:
+    """As a context manager. place: entered by the caller."""
+
+    def __init__(self, place: RunLog, setup: AgentSetup, *, look_s: float = LOOK_S) -> None:
+        self._place, self.setup, self._look_s = place, setup, look_s
+        self._turns, self._prompts = Turns(place, setup), Prompts(place.events)
+        self._board, self._board_lock = SessionBoard(), asyncio.Lock()
+        self._live: OrderedDict[str, LiveSession] = OrderedDict()
+        self._looking: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._looking = asyncio.create_task(self._look(), name="agents' sessions")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._looking is not None:
+            await end_all(self._looking)
+        await self._turns.close()
+
+    async def open(
+        self, sender: str, *, group: str | None = None, wait_s: float = 0.0, key: str | None = None
+    ) -> tuple[Session, PromptSubmitted]:
+        """A session of the oldest rollout that waits for an agent. wait_s: how long to wait for one. key: the same one
+        of the same sender is the same session. Raises TurnRefused (429 where none waits), StorageError.
+        """
+        end = time.monotonic() + wait_s
+        key = key or secrets.token_hex(16)
+        while True:
+            board = await self._read_board()
+            if (given := board.given.get((sender, key))) is not None:
+                return await self._opened(given)
+            if (request := board.next(group)) is None:
+                if time.monotonic() >= end:
+                    raise self._none_waits(group)
+                await asyncio.sleep(WAIT_LOOK_S)
+                continue
+            session = await self._read(request.sample)
+            is_free = session.request == request and session.opened is None and session.ended is None
+            opened = SessionOpened(
+                sample=request.sample,
+                attempt=request.attempt,
+                group=request.group,
+                sender=sender,
+                key=key,
+                gateway=self._place.worker.id,
+            )
+            if is_free and await self._append_opened(session, opened):
+                return await self._opened(opened)
+
+    def _none_waits(self, group: str | None) -> TurnRefused:
+        which = "no rollout" if group is None else f"no rollout of group {group}"
+        if self._board.over:
+            return TurnRefused(409, f"the run is over: {which} waits for an agent")
+        message = f"{which} waits for an agent: those that the run wants now, by its staleness, are open or made"
+        return TurnRefused(429, f"{message} ({len(self._board.open)} sessions are open)", again_s=AGAIN_S)
+
+    async def _append_opened(self, session: Session, opened: SessionOpened) -> bool:
+        try:
+            (recorded,) = await self._place.append([opened], self._fence(session))
+        except Conflict:  # another gateway was first
+            return False
+        session.apply(recorded)
+        return True
+
+    async def _opened(self, opened: SessionOpened) -> tuple[Session, PromptSubmitted]:
+        live = await self._live_of(session_name(opened.sample, opened.attempt))
+        return live.folded, await self._prompts.of(opened.group)
+
+    async def ask(self, name: str, asked: Asked, body: bytes, key: TurnKey) -> Turn:
+        """The turn of an agent's request. Raises TurnRefused, BadField, StorageError."""
+        return await self._turns.ask(await self._live_of(name), asked, body, key)
+
+    async def count(self, name: str, asked: Asked) -> int:
+        """Tokens of the prompt that an agent's request would have. Raises TurnRefused, BadField, StorageError."""
+        return self._turns.count(await self._live_of(name), asked)
+
+    @property
+    def turns(self) -> Turns:
+        """How what they said is read."""
+        return self._turns
+
+    async def state(self, name: str) -> Session:
+        """As the log has it now. Raises TurnRefused where there is none."""
+        live = await self._live_of(name)
+        await read_session(self._place.events, live.folded.sample, live.folded)
+        return live.folded
+
+    async def seal(self, name: str, verdict: Verdict) -> SessionSealed:
+        """End a session; the same verdict again is no error. Raises TurnRefused (409 where it has ended otherwise),
+        StorageError, PlugPointError where a sample of it cannot be trained on.
+        """
+        live = await self._live_of(name)
+        while True:
+            session = await self.state(name)
+            if session.name != name or session.opened is None:
+                raise TurnRefused(409, f"session {name} was given up: the run has asked for its rollout again")
+            if session.sealed is not None:
+                return _same(session.sealed, verdict)
+            if session.ended is not None:
+                raise TurnRefused(409, f"session {name} has ended")
+            try:
+                return await self._seal(live, verdict)
+            except Conflict:
+                continue
+
+    async def _seal(self, live: LiveSession, verdict: Verdict) -> SessionSealed:
+        session, setup = live.folded, self.setup
+        assert session.request is not None
+        asked = await self._prompts.of(session.request.group)
+        own = asked.custom_rm_path or (isinstance(asked.metadata, dict) and asked.metadata.get("rm_type"))
+        run = Sealing(
+            asked,
+            setup.fetch(session.request.prompt),
+            setup.rules.credit,
+            setup.tokenizer,
+            self._place.worker.id,
+            grades=setup.rules.grades or bool(own),
+            now=time.time_ns(),
+        )
+        events = await asyncio.to_thread(sealed, session, live.known(setup.fetch), verdict, run)
+        for recorded in await self._place.append(events, self._fence(session)):
+            session.apply(recorded)
+        for turn in list(live.under_way.values()):
+            if turn.call is not None:
+                await self._place.calls.abort(turn.call, "its session was sealed")
+        assert session.sealed is not None
+        return session.sealed
+
+    def _fence(self, session: Session) -> Fence:
+        return Fence(everything_about(self._place.events.run, session.sample), session.position)
+
+    async def _read(self, sample: str) -> Session:
+        return await read_session(self._place.events, sample)
+
+    async def _live_of(self, name: str) -> LiveSession:
+        """Raises TurnRefused for a name of none."""
+        parts = session_of(name)
+        live = self._live.get(name)
+        if live is None and parts is not None:
+            session = await self._read(parts[0])
+            if session.opened is not None and session.name == name:
+                live = self._live.setdefault(name, LiveSession(name, session))
+        if live is None:
+            raise TurnRefused(404, f"there is no session {name}")
+        self._live.move_to_end(name)
+        while len(self._live) > KEPT:
+            self._live.popitem(last=False)
+        return live
+
+    async def _read_board(self) -> SessionBoard:
+        async with self._board_lock:
+            await read_board(self._place.events, self._board)
+        return self._board
+
+    async def _look(self) -> None:
+        """Seal sessions that are over, whoever has opened them. Of several gateways one is first."""
+        while True:
+            await asyncio.sleep(self._look_s)
+            try:
+                board, now = await self._read_board(), time.time_ns()
+                idle_ns = self.setup.rules.limits.idle_s * 1e9
+                for sample, opened in list(board.open.items()):
+                    wanted = board.is_wanted(sample) and not board.over
+                    live = self._live.get(session_name(sample, opened.attempt))
+                    moved = live.folded.moved_at if live else board.opened_at[sample]
+                    if not wanted or now - moved >= idle_ns or now - board.opened_at[sample] >= idle_ns:
+                        await self._seal_if_due(session_name(sample, opened.attempt), now, wanted=wanted)
+            except SlimeEventsError as error:
+                log.warning("agents' sessions were not looked at: %s", error)
+
+    async def _seal_if_due(self, name: str, now: int, *, wanted: bool) -> None:
+        with contextlib.suppress(TurnRefused):
+            session = await self.state(name)
+            reason = seal_due(session, now, self.setup.rules.limits, wanted=wanted) if session.takes_turns else None
+            if reason is not None:
+                await self.seal(name, Verdict(reason))
+
+
+def _same(sealed: SessionSealed, verdict: Verdict) -> SessionSealed:
+    """The seal that is there, if it is of the same verdict. Raises TurnRefused."""
+    said = (sealed.reward, sealed.rewards, sealed.exit_code, sealed.metadata)
+    if said != (verdict.reward, verdict.rewards, verdict.exit_code, verdict.metadata):
+        raise TurnRefused(409, f"the session of sample {sealed.sample} was sealed before ({sealed.reason})")
+    return sealed

@@ -1,0 +1,79 @@
+"""`AgentSetup`: what a gateway knows of a run whose rollouts agents make."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import ConfigError
+from schemas.event import Event
+from schemas.sessions import Credit
+from serve_apps.agents.bridge import Bridge
+from serve_apps.agents.parsing import Parsers, parser_names
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.state.sessions import Limits
+from slime_events.core.trajectory import Fetch
+from slime_events.plugins.tokenizer import load_tokenizer
+from storage.blobs import BlobStore
+from storage.payloads import fetch, offload_async
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRules:
+    """From the run's settings. context: tokens of prompt and answer; None where the engine alone limits them. seed: of
+    the run. attempts: of one generation. tokens_in_flight: of the turns under way at one gateway. grades: the run has a
+    grader for every rollout.
+    """
+
+    credit: Credit
+    limits: Limits
+    context: int | None
+    seed: int
+    attempts: int
+    tokens_in_flight: int
+    grades: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSetup:
+    """bridge, parsers, tokenizer: of the run's model. fetch, offload: large arrays from the blob store, and into it."""
+
+    rules: AgentRules
+    tokenizer: Any
+    bridge: Bridge
+    parsers: Parsers
+    fetch: Fetch
+    offload: Callable[[Event], Awaitable[Event]]
+
+
+def agent_rules(settings: TrainSettings) -> AgentRules:
+    """Raises ConfigError where the run's rollouts are made otherwise."""
+    if not settings.rollout.agents:
+        raise ConfigError(f"run {settings.run.run} has no --agents: its engines make its rollouts")
+    agents, rollout, reward = settings.agents, settings.rollout, settings.reward
+    return AgentRules(
+        credit=Credit(agents.agent_credit),
+        limits=Limits(agents.agent_turn_seconds, agents.agent_session_seconds, agents.agent_idle_seconds),
+        context=rollout.rollout_max_context_len,
+        seed=rollout.rollout_seed,
+        attempts=rollout.max_attempts,
+        tokens_in_flight=agents.agent_tokens_in_flight,
+        grades=bool(reward.rm_type or reward.custom_rm_path),
+    )
+
+
+async def agent_setup(settings: TrainSettings, blob_url: str) -> AgentSetup:
+    """With the tokenizer of the run's checkpoint. Raises ConfigError, InvalidValue, MissingPart."""
+    rules, blobs = agent_rules(settings), BlobStore(blob_url)
+    folder = settings.engine.hf_checkpoint
+    tokenizer = await asyncio.to_thread(load_tokenizer, folder)
+    return AgentSetup(
+        rules,
+        tokenizer,
+        Bridge(tokenizer, settings.data.apply_chat_template_kwargs),
+        Parsers(parser_names(settings.engine), tokenizer, Path(folder)),
+        partial(fetch, blobs=blobs),
+        partial(offload_async, blobs=blobs),
+    )

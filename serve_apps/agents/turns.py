@@ -1,0 +1,299 @@
+"""`Turns`: the turns of sessions over the log. Each is a generation that an engine makes, and is recorded before its
+agent is told that it has ended.
+
+    request -> where it goes on -> turn.begun + rollout.requested -> (an engine) -> its tokens, as they come
+            -> turn.recorded -> the end of the answer
+
+A request that comes again joins its turn while it is under way, here or where another gateway began it, and is answered
+from the log afterwards.
+"""
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from schemas.arrays import Array, pack, pack_log_probs, pack_tokens
+from schemas.errors import Conflict, EngineError, PlugPointError
+from schemas.event import Purpose
+from schemas.ids import sample_id, turn_group_id
+from schemas.rollouts import RolloutRequested, Sampling
+from schemas.subjects import everything_about
+from schemas.turns import AgentTurn, TurnBegun, TurnRecorded, TurnRole
+from serve_apps.agents.asked import Asked, BadField, Said
+from serve_apps.agents.bridge import Placed
+from serve_apps.agents.live_session import KnownTurn, LiveSession, Turn, TurnKey, TurnRefused, check_open
+from serve_apps.agents.run_log import RunLog
+from serve_apps.agents.setup import AgentSetup
+from serve_apps.agents.turn_reader import TurnReader
+from serve_apps.calls import Call
+from serve_apps.generate.session import read_sampling
+from slime_events.core.state.sessions import Session, read_session
+from slime_events.loop.conductor.draw import sample_seed
+from storage.cancellation import end_all
+from storage.log import Fence
+
+FROM_THE_RUN = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
+"""How tokens are drawn is the run's to say: the trainer takes their log-probs so."""
+
+
+class Turns:
+    """The turns that one gateway makes. place: the run's log while it is on."""
+
+    def __init__(self, place: RunLog, setup: AgentSetup) -> None:
+        self._place, self._setup, self._rules = place, setup, setup.rules
+        self._in_flight = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def close(self) -> None:
+        """End what is under way: another gateway goes on with it when it is asked again."""
+        await end_all(*self._tasks)
+
+    async def ask(self, live: LiveSession, asked: Asked, body: bytes, key: TurnKey) -> Turn:
+        """The turn of a request. Raises TurnRefused, BadField, StorageError."""
+        self._setup.parsers.check(asked)
+        if asked.text is not None:
+            ids = self._setup.tokenizer.encode(asked.text, add_special_tokens=False)
+            asked = replace(asked, tokens=tuple(ids), text=None)
+        async with live.lock:
+            while True:
+                if not live.takes_turns:
+                    await self._read(live)
+                    check_open(live)
+                session = live.folded
+                before = session.asked(key.digest) if key.is_retry else []
+                if before and (turn := await self._again(live, asked, body, before[-1])) is not None:
+                    return turn
+                try:
+                    return await self._begin(live, asked, body, key)
+                except Conflict:  # another gateway, or its end, was first
+                    await self._read(live)
+                    check_open(live)
+
+    def count(self, live: LiveSession, asked: Asked) -> int:
+        """Tokens of the prompt that a request would have. Raises BadField."""
+        fetch = self._setup.fetch
+        placed = self._setup.bridge.place(asked, live.known(fetch))
+        return len(live.prompt_of(placed.extends, placed.observed, fetch))
+
+    async def _read(self, live: LiveSession) -> None:
+        await read_session(self._place.events, live.folded.sample, live.folded)
+
+    async def _begin(self, live: LiveSession, asked: Asked, body: bytes, key: TurnKey) -> Turn:
+        """A new turn: that it has begun and its generation, in one append. Raises Conflict."""
+        session, request = live.folded, live.folded.request
+        assert request is not None
+        placed = self._setup.bridge.place(asked, live.known(self._setup.fetch))
+        prompt = live.prompt_of(placed.extends, placed.observed, self._setup.fetch)
+        sampling, seed = self._sampling(request.sampling, asked, len(prompt))
+        index, run = session.next_index, self._place.events.run
+        group = turn_group_id(session.sample, index)
+        sample = sample_id(group, 0)
+        begun = TurnBegun(
+            sample=session.sample,
+            index=index,
+            role=TurnRole.ASSISTANT,
+            asked=key.digest,
+            engine=self._place.worker.id,
+            overlapping=bool(session.open),
+        )
+        call = RolloutRequested(
+            sample=sample,
+            group=group,
+            index=0,
+            prompt=pack_tokens(prompt),
+            sampling=sampling,
+            seed=sample_seed(self._rules.seed, sample) if seed is None else seed,
+            min_version=request.min_version,
+            max_version=request.max_version,
+            purpose=Purpose.CALL,
+            streams=asked.stream,
+        )
+        self._admit(len(prompt) + sampling.max_new_tokens)
+        fence = Fence(everything_about(run, session.sample), session.position)
+        since = await self._append_begun(session, begun, call, fence)
+        return await self._follow(live, index, asked, body, placed, await self._place.call(call, since=since))
+
+    async def _append_begun(self, session: Session, begun: TurnBegun, call: RolloutRequested, fence: Fence) -> int:
+        """The position before them."""
+        recorded, _ = await self._place.append([begun, call], fence)
+        session.apply(recorded)
+        return recorded.position - 1
+
+    def _admit(self, tokens: int) -> None:
+        most = self._rules.tokens_in_flight
+        if self._in_flight and self._in_flight + tokens > most:
+            message = f"the turns under way here have {self._in_flight:,} tokens of {most:,} (--agent-tokens-in-flight)"
+            raise TurnRefused(429, f"{message}: come again when some of them have ended", again_s=2.0)
+
+    def _sampling(self, run: Sampling, asked: Asked, prompt: int) -> tuple[Sampling, int | None]:
+        """The run's, with what a request may say; and its seed. Raises BadField, TurnRefused."""
+        own = {name: value for name, value in asked.sampling.items() if name not in FROM_THE_RUN}
+        own |= self._setup.parsers.constraint(asked)
+        most = min(run.max_new_tokens, own.get("max_new_tokens") or run.max_new_tokens)
+        if self._rules.context is not None:
+            most = min(most, self._rules.context - prompt)
+        if most < 1:
+            raise BadField("messages", f"the prompt has {prompt} tokens, and the context {self._rules.context}")
+        if "stop" in own:
+            own["stop"] = [*run.stop, *(stop for stop in own["stop"] if stop not in run.stop)]
+        try:
+            return read_sampling(run, own | {"max_new_tokens": most})
+        except PlugPointError as error:
+            raise BadField("", str(error)) from error
+
+    async def _again(self, live: LiveSession, asked: Asked, body: bytes, index: int) -> Turn | None:
+        """A turn that was asked for before; None where there is nothing of it to go on with."""
+        if (turn := live.under_way.get(index)) is not None:
+            return turn
+        session, fetch = live.folded, self._setup.fetch
+        if index in session.turns:
+            known = next(one for one in live.known(fetch) if one.index == index)
+            prompt = live.prompt_of(known.extends, known.observed, fetch)
+            return Turn(*self._told(session, index), asked, prompt, self._stops(session, asked), recorded=known)
+        call = await self._place.read_call(sample_id(turn_group_id(session.sample, index), 0))
+        if call is None:
+            return None
+        prompt = fetch(call.request.prompt)
+        placed = self._setup.bridge.place(asked, live.known(fetch))
+        if not np.array_equal(live.prompt_of(placed.extends, placed.observed, fetch), prompt):
+            tokens = replace(asked, tokens=tuple(prompt.tolist()), messages=())
+            by_tokens = self._setup.bridge.place(tokens, live.known(fetch))
+            placed = replace(by_tokens, chain=placed.chain, messages=placed.chain.links)
+        return await self._follow(live, index, asked, body, placed, call)
+
+    async def _follow(
+        self, live: LiveSession, index: int, asked: Asked, body: bytes, placed: Placed, call: Call
+    ) -> Turn:
+        prompt = self._setup.fetch(call.request.prompt)
+        stops = self._stops(live.folded, asked)
+        turn = Turn(*self._told(live.folded, index), asked, prompt, stops, call)
+        turn.task = asyncio.create_task(self._record(live, index, turn, placed, body), name=turn.id)
+        live.under_way[index] = turn
+        self._tasks.add(turn.task)
+        self._in_flight += (tokens := len(prompt) + call.request.sampling.max_new_tokens)
+
+        def ended(task: asyncio.Task[KnownTurn]) -> None:
+            self._in_flight -= tokens
+            self._tasks.discard(task)
+            live.under_way.pop(index, None)
+            self._place.calls.close(call.request.sample)
+            if not task.cancelled():
+                task.exception()  # whoever waits for it is told
+
+        turn.task.add_done_callback(ended)
+        return turn
+
+    async def _record(self, live: LiveSession, index: int, turn: Turn, placed: Placed, body: bytes) -> KnownTurn:
+        """Wait for the engine, and append what it said. Goes on when the client has gone."""
+        call, began = turn.call, time.perf_counter()
+        assert call is not None
+        try:
+            async with asyncio.timeout(self._rules.limits.turn_s):
+                completed = await asyncio.shield(call.ended)
+        except TimeoutError:
+            await self._place.calls.abort(call, "its turn took too long")
+            message = f"no engine ended the turn within {self._rules.limits.turn_s:g} s (--agent-turn-seconds)"
+            raise TurnRefused(504, message) from None
+        except EngineError as error:
+            raise TurnRefused(502, str(error)) from error
+        if completed is None:
+            raise TurnRefused(409, "the session was sealed while the turn was under way")
+        known, spans = call.known, call.known.spans
+        reader = self.reader(turn)
+        reader.feed(known.tokens.tolist(), known.log_probs.tolist())
+        reader.end(completed.stop)
+        event = TurnRecorded(
+            sample=live.folded.sample,
+            index=index,
+            role=TurnRole.ASSISTANT,
+            asked=live.folded.open[index].key if index in live.folded.open else "",
+            engine=completed.engine,
+            extends=placed.extends,
+            observed=pack_tokens(placed.observed),
+            length=known.length,
+            tokens=pack_tokens(known.tokens),
+            log_probs=pack_log_probs(known.log_probs),
+            spans=spans,
+            stop=completed.stop,
+            text=completed.text,
+            agent=self._agent(live.folded, index, turn, placed, body, reader.message),
+            seconds=time.perf_counter() - began,
+        )
+        return await self._append_recorded(live, event)
+
+    def _agent(
+        self, session: Session, index: int, turn: Turn, placed: Placed, body: bytes, message: dict[str, Any]
+    ) -> AgentTurn:
+        chain = placed.chain
+        return AgentTurn(
+            key=session.open[index].key if index in session.open else "",
+            dialect=turn.asked.dialect,
+            call=sample_id(turn_group_id(session.sample, index), 0),
+            messages=placed.messages,
+            answered=chain.answered(message),
+            frame=chain.frame,
+            root=placed.root,
+            nearest=placed.nearest,
+            drift=placed.drift,
+            rule=placed.rule,
+            request=_bytes(body),
+        )
+
+    async def _append_recorded(self, live: LiveSession, event: TurnRecorded) -> KnownTurn:
+        subject = everything_about(self._place.events.run, event.sample)
+        while True:
+            session = live.folded
+            if event.index in session.turns:  # another gateway was first, with the same tokens
+                return next(one for one in live.known(self._setup.fetch) if one.index == event.index)
+            check_open(live)
+            try:
+                (recorded,) = await self._place.append([event], Fence(subject, session.position))
+            except Conflict:
+                async with live.lock:
+                    await self._read(live)
+                continue
+            session.apply(recorded)
+            return next(one for one in live.known(self._setup.fetch) if one.index == event.index)
+
+    def _told(self, session: Session, index: int) -> tuple[str, int]:
+        """(id, created) of a turn."""
+        return f"{session.name}.{index}", session.begun_at[index] // 10**9
+
+    def _stops(self, session: Session, asked: Asked) -> tuple[str, ...]:
+        run = session.request.sampling.stop if session.request else ()
+        return (*run, *(stop for stop in asked.sampling.get("stop", ()) if stop not in run))
+
+    def reader(self, turn: Turn) -> TurnReader:
+        """A new reader of the turn's tokens."""
+        return self._setup.parsers.reader(turn.asked, turn.id, turn.prompt.tolist(), turn.stops)
+
+    def said_of(self, turn: Turn, known: KnownTurn) -> Said:
+        """The whole answer, read at once."""
+        reader = self.reader(turn)
+        reader.feed(known.generated.tolist(), known.log_probs.tolist())
+        reader.end(known.stop)
+        return self.said(turn, known, reader)
+
+    def said(self, turn: Turn, known: KnownTurn, reader: TurnReader) -> Said:
+        """The whole answer. reader: that has read all of it."""
+        return Said(
+            id=turn.id,
+            created=turn.created,
+            message=reader.message,
+            stop=known.stop,
+            text=reader.text,
+            prompt_tokens=len(turn.prompt),
+            tokens=tuple(known.generated.tolist()),
+            log_probs=tuple(known.log_probs.tolist()),
+            versions=tuple(dict.fromkeys(span.version for span in known.event.spans)),
+            matched=reader.matched,
+            reasoning_tokens=reader.reasoning_tokens,
+            pieces=reader.pieces,
+        )
+
+
+def _bytes(body: bytes) -> Array:
+    return pack(np.frombuffer(body, np.int8), "int8")

@@ -1,0 +1,94 @@
+"""`GatewayServer`: a run's gateway behind a socket, for the command and for the role."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from schemas.errors import InvalidValue
+from schemas.subjects import about
+from serve_apps.agents.keys import session_keys
+from serve_apps.gateway.agents import AgentAccess, AgentDesk
+from serve_apps.gateway.app import gateway_app
+from serve_apps.gateway.live_run import LiveRun
+from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.gateway.sources import FOLDER, Sources
+from slime_events.core.run.run_folder import RunFolder
+from slime_events.core.run.run_settings import settings_in_force
+from storage.log import Readable
+
+if TYPE_CHECKING:
+    from serve_apps.agents.setup import AgentSetup
+
+STOP_S = 3
+"""Seconds for requests under way when it ends; who follows a group is cut off then."""
+
+
+def bound(settings: GatewaySettings) -> socket.socket:
+    """A socket that listens. Raises InvalidValue."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family)
+    except OSError as error:
+        raise InvalidValue(f"{settings.listens} cannot be listened on: {error.strerror}") from error
+
+
+def url_of(listening: socket.socket, settings: GatewaySettings) -> str:
+    """Of the gateway behind the socket."""
+    host, port = listening.getsockname()[:2]
+    return f"{'https' if settings.tls_cert else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+class GatewayServer:
+    """A run's gateway. Use it once. handles_signals: SIGINT and SIGTERM end it."""
+
+    def __init__(self, folder: RunFolder, settings: GatewaySettings, *, handles_signals: bool = True) -> None:
+        self._folder, self._settings = folder, settings
+        self._handles_signals, self._stop_asked = handles_signals, False
+        self._server: uvicorn.Server | None = None
+
+    async def serve(self, listening: socket.socket) -> None:
+        """Answer until `stop`, or a signal."""
+        async with (
+            LiveRun(self._folder, creds=self._settings.nats_creds or None) as live,
+            AgentDesk(live.events, self._agent_setup) as desk,
+        ):
+            agents = AgentAccess(desk, session_keys(self._folder.path / FOLDER))
+            config = uvicorn.Config(
+                gateway_app(live, Sources(self._folder.path), self._settings, agents),
+                log_level="warning",
+                log_config=None,
+                server_header=False,
+                ssl_certfile=self._settings.tls_cert or None,
+                ssl_keyfile=self._settings.tls_key or None,
+                timeout_graceful_shutdown=STOP_S,
+            )
+            self._server = (uvicorn.Server if self._handles_signals else _Quiet)(config)
+            self._server.should_exit = self._stop_asked
+            await self._server.serve([listening])
+
+    async def _agent_setup(self, log: Readable) -> AgentSetup:
+        """Of the run as it is on now."""
+        from serve_apps.agents.setup import agent_setup  # the model's tokenizer: most gateways need none
+
+        events = [one.envelope.event async for one in log.read(1, about(log.run, "run", "run"))]
+        settings = settings_in_force(events)
+        return await agent_setup(settings, settings.run.blob_url or str(self._folder.blobs))
+
+    def stop(self) -> None:
+        """Requests under way are answered, `STOP_S` at most."""
+        self._stop_asked = True
+        if self._server is not None:
+            self._server.should_exit = True
+
+
+class _Quiet(uvicorn.Server):
+    """Leaves the process's signals alone."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

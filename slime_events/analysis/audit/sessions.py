@@ -1,0 +1,177 @@
+"""Sessions of agents: is what is trained on of them what an engine made, once, and of sessions that ended well?"""
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.arrays import Array
+from schemas.errors import DamagedEvent, StorageError
+from schemas.ids import sibling_id
+from schemas.rollouts import RolloutCompleted, RolloutRequested
+from schemas.sessions import Credit, SessionOpened, SessionSealed
+from schemas.turns import TurnBegun, TurnRecorded
+from slime_events.analysis.audit.check import Check
+from slime_events.analysis.audit.ledger import Fate, Ledger
+from slime_events.analysis.audit.tokens import Fetch
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """extends: the turn before it on its path. begins, ends: of its own tokens, on that path."""
+
+    extends: int | None
+    begins: int
+    ends: int
+
+
+@dataclass(slots=True)
+class _Session:
+    """The newest one of a sample. trained: turns whose tokens are."""
+
+    attempt: int
+    group: str
+    turns: dict[int, _Turn] = field(default_factory=dict)
+    begun: set[int] = field(default_factory=set)
+    seal: SessionSealed | None = None
+    trained: set[int] = field(default_factory=set)
+
+
+class Sessions(Check):
+    """fetch: an array's numbers out of the blob store; None leaves blobs unseen."""
+
+    name = "sessions"
+    promise = "agents' turns as their engines made them, each token trained once, none of a failed session"
+    counted = ("sessions", "turns", "sealed")
+
+    def __init__(self, ledger: Ledger, fetch: Fetch | None = None) -> None:
+        super().__init__(ledger)
+        self._fetch = fetch
+        self._for_agents: set[str] = set()
+        self._sessions: dict[str, _Session] = {}
+
+    @property
+    def applies(self) -> bool:
+        plan = self.ledger.rules.plan
+        return plan is not None and plan.agents
+
+    def _on_rollout_requested(self, event: RolloutRequested) -> None:
+        if event.agents:
+            self._for_agents.add(event.sample)
+
+    def _on_session_opened(self, event: SessionOpened) -> None:
+        self.seen["sessions"] += 1
+        asked, known = self.ledger.samples.get(event.sample), self._sessions.get(event.sample)
+        if asked is None or event.sample not in self._for_agents or asked.attempt != event.attempt:
+            self.find(f"no agent was asked for attempt {event.attempt}", "a rollout was made without a decision")
+        if known is not None and known.attempt >= event.attempt:
+            self.find(f"attempt {known.attempt} was opened before", "two programs make the same rollout")
+        self._sessions[event.sample] = _Session(event.attempt, event.group)
+
+    def _on_turn_begun(self, event: TurnBegun) -> None:
+        session = self._sessions.get(event.sample)
+        if session is not None and self._may_go_on(session):
+            session.begun.add(event.index)
+
+    def _on_turn_recorded(self, event: TurnRecorded) -> None:
+        if event.agent is None:
+            return
+        self.seen["turns"] += 1
+        session = self._sessions.get(event.sample)
+        if session is None:
+            self.find("no session of its sample was opened", "nobody may have asked for it")
+            return
+        self._may_go_on(session)
+        if event.index not in session.begun:
+            self.find("it was not begun", "its place among the turns was not its own")
+        before = session.turns.get(event.extends) if event.extends is not None else None
+        if event.extends is not None and before is None:
+            self.find(f"it extends turn {event.extends}, which is not in the log", "its prompt is not known")
+        begins = (before.ends if before else 0) + event.observed.n
+        session.turns[event.index] = _Turn(event.extends, begins, begins + event.length)
+        self._compare(event, event.agent.call, begins)
+
+    def _compare(self, event: TurnRecorded, call: str, prompt: int) -> None:
+        """With the generation that it was."""
+        made = self.ledger.samples.get(call)
+        if made is None or made.fate is not Fate.COMPLETED:
+            self.find(f"its generation {call} has not ended", "nobody knows which engine made its tokens")
+            return
+        if made.prompt_length != prompt:
+            wrong = f"its path has {prompt} tokens before it, and its generation was asked with {made.prompt_length}"
+            self.find(wrong, "it is an answer to another prompt")
+        arrays = [self._data(array) for array in (event.tokens, event.log_probs)]
+        if None not in arrays and hashlib.sha256(b"".join(filter(None, arrays))).hexdigest() != made.digest:
+            self.find(f"its tokens are not those of its generation {call}", "something else is trained on")
+
+    def _may_go_on(self, session: _Session) -> bool:
+        if session.seal is not None:
+            self.find(f"the session was sealed ({session.seal.reason.value})", "a late turn was taken")
+        return session.seal is None
+
+    def _on_session_sealed(self, event: SessionSealed) -> None:
+        self.seen["sealed"] += 1
+        session = self._sessions.get(event.sample)
+        if session is None or session.attempt != event.attempt:
+            self.find(f"attempt {event.attempt} was not opened", "a rollout was made without a decision")
+            return
+        if session.seal is not None:
+            self.find("it was sealed before", "a session has two ends")
+        session.seal = event
+        if lost := sorted(session.begun - session.turns.keys() - set(event.orphans)):
+            self.find(f"turn {lost[0]} was begun, and is neither recorded nor an orphan", "a turn is missing")
+        if unknown := [leaf for leaf in event.leaves if leaf not in session.turns]:
+            self.find(f"turn {unknown[0]} ends a path, and is not in the log", "a sample is made of nothing")
+
+    def _on_rollout_completed(self, event: RolloutCompleted) -> None:
+        requested = event.rollout or event.sample
+        if requested not in self._for_agents:
+            return
+        session = self._sessions.get(requested)
+        if session is None or session.seal is None or session.attempt != event.attempt:
+            self.find("its session was not sealed", "it is trained on before its agent has ended")
+            return
+        if session.seal.exit_code:
+            self.find(f"its program ended with exit code {session.seal.exit_code}", "a broken rollout is trained on")
+        leaves = session.seal.leaves[: 1 if session.seal.credit is Credit.LEAF else None]
+        number = next((n for n in range(len(leaves)) if sibling_id(requested, n) == event.sample), None)
+        if number is None or leaves[number] not in session.turns:
+            self.find(f"its session has {len(leaves)} paths", "a sample is made of nothing")
+            return
+        self._count(session, leaves[number], event)
+
+    def _count(self, session: _Session, leaf: int, event: RolloutCompleted) -> None:
+        """The turns of the path whose tokens it is trained on; each is once, and nothing else is."""
+        path = [leaf]
+        while (before := session.turns[path[-1]].extends) is not None and before in session.turns:
+            path.append(before)
+        mask = self._mask(event)
+        if mask is None:
+            return
+        for index in path:
+            turn = session.turns[index]
+            own = slice(turn.begins - event.prompt_length, turn.ends - event.prompt_length)
+            if not mask[own].any():
+                continue
+            mask[own] = 0
+            if index in session.trained:
+                self.find(f"turn {index} is trained on in another sample too", "its tokens count twice")
+            session.trained.add(index)
+        if mask.any():
+            self.find(f"token {int(mask.argmax())} is trained on, and no turn made it", "nobody knows who made it")
+
+    def _mask(self, event: RolloutCompleted) -> npt.NDArray[np.int8] | None:
+        """A copy; None where it cannot be seen."""
+        if event.loss_mask is None:
+            return np.ones(event.length, np.int8)
+        data = self._data(event.loss_mask)
+        return None if data is None or len(data) != event.length else np.frombuffer(data, np.int8).copy()
+
+    def _data(self, array: Array) -> bytes | None:
+        if array.blob is None:
+            return array.data
+        try:
+            return None if self._fetch is None else self._fetch(array).tobytes()
+        except (StorageError, DamagedEvent):
+            return None  # `Tokens` has found it

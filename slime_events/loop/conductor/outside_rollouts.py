@@ -1,0 +1,174 @@
+"""`OutsideRollouts`: a finished group from outside as events: its prompt, and an offer for each of its samples.
+
+It waits for its turn like any prompt. Then each of its samples is requested, and the offer answers in an engine's
+place, as recorded rollouts of another run do (decision 0016).
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from schemas.arrays import EMPTY_LOG_PROBS, pack, pack_log_probs, pack_tokens
+from schemas.event import Event
+from schemas.ids import sample_id
+from schemas.outside import OutsideGroup, OutsideSample
+from schemas.prompts import PromptSubmitted
+from schemas.recorded import CommonVersion, Recalled
+from schemas.rollouts import RolloutOffered, StopReason
+from slime_events.core.config.settings import TrainSettings
+from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.prompts.inbox_message import WrongField
+from slime_events.loop.prompts.prompt import Problem
+
+
+class Limits(NamedTuple):
+    """samples: of each group. response, context: tokens at most. bound: versions that weights may be behind.
+    vocabulary: ids are below it.
+    """
+
+    samples: int
+    response: int
+    context: int | None
+    bound: int
+    vocabulary: int
+
+    @classmethod
+    def of(cls, settings: TrainSettings, tokenizer: Any) -> "Limits":
+        """Of a run's settings."""
+        rollout = settings.rollout
+        return cls(
+            rollout.n_samples_per_prompt,
+            rollout.rollout_max_response_len,
+            rollout.rollout_max_context_len,
+            settings.data.archive_max_staleness,
+            len(tokenizer),
+        )
+
+
+class Answer(NamedTuple):
+    """A sample's tokens, which of them are trained on, and their text."""
+
+    tokens: list[int]
+    mask: list[int]
+    text: str
+
+
+class OutsideRollouts:
+    """feed: makes the prompts. template: arguments of the chat template."""
+
+    def __init__(self, feed: PromptFeed, limits: Limits, template: dict[str, Any]) -> None:
+        self._feed, self._tokenizer, self._limits, self._template = feed, feed.tokenizer, limits, template
+
+    def events(self, item: OutsideGroup, sender: str, run: str, published: int) -> list[Event]:
+        """The group's. published: the newest weights. Raises WrongField."""
+        if len(item.samples) != self._limits.samples:
+            wrong = (
+                f"it has {len(item.samples)}, and a group of this run {self._limits.samples} (--n-samples-per-prompt)"
+            )
+            raise WrongField("samples", wrong)
+        prompt = self._feed.from_inbox(item, sender)
+        if isinstance(prompt, Problem):
+            raise WrongField("prompt", f"{prompt.reason.value}: {prompt.message}")
+        offers = []
+        for index, sample in enumerate(item.samples):
+            try:
+                offers.append(self._offer(sample, sample_id(prompt.group, index), prompt, published))
+            except WrongField as error:
+                raise WrongField(f"samples[{index}].{error.field}", error.message) from error
+        oldest = min(offer.version for offer in offers)
+        names = tuple(offer.sample for offer in offers)
+        recalled = Recalled(run, names, CommonVersion(published, published), oldest, self._limits.bound)
+        return [msgspec.structs.replace(prompt, recalled=recalled), *offers]
+
+    def _offer(self, sample: OutsideSample, name: str, prompt: PromptSubmitted, published: int) -> RolloutOffered:
+        answer = self._answer(sample, prompt)
+        self._check(sample, answer, prompt, published)
+        log_probs = sample.log_probs
+        return RolloutOffered(
+            sample=name,
+            group=prompt.group,
+            tokens=pack_tokens(np.array(answer.tokens, np.int32)),
+            log_probs=EMPTY_LOG_PROBS if log_probs is None else pack_log_probs(np.array(log_probs, np.float32)),
+            loss_mask=None if all(answer.mask) else pack(answer.mask, "int8"),
+            text=answer.text,
+            version=published if sample.version is None else sample.version,
+            stop=StopReason.LENGTH if sample.truncated else StopReason.STOP,
+            reward=sample.reward,
+            sender=prompt.source.sender,
+            metadata=sample.metadata,
+        )
+
+    def _check(self, sample: OutsideSample, answer: Answer, prompt: PromptSubmitted, published: int) -> None:
+        field = next(name for name in ("tokens", "text", "messages") if getattr(sample, name) is not None)
+        count, limits = len(answer.tokens), self._limits
+        if not count:
+            raise WrongField(field, "no token is left of it")
+        if count > limits.response:
+            raise WrongField(field, f"it has {count} tokens, at most {limits.response} are allowed")
+        if limits.context is not None and count + prompt.tokens.n > limits.context:
+            raise WrongField(
+                field, f"with its prompt it has {count + prompt.tokens.n} tokens, {limits.context} is the most"
+            )
+        if max(answer.tokens) >= limits.vocabulary:
+            raise WrongField(field, f"token {max(answer.tokens)} is none of the model's {limits.vocabulary}")
+        if len(answer.mask) != count:
+            raise WrongField("loss_mask", f"it has {len(answer.mask)} numbers for {count} tokens")
+        if not any(answer.mask):
+            raise WrongField("loss_mask", "no token is trained on")
+        if sample.log_probs is not None:
+            self._check_log_probs(sample.log_probs, count, is_tokens=sample.tokens is not None)
+        if sample.version is not None and sample.version > published:
+            raise WrongField("version", f"it is {sample.version}, and the newest weights are version {published}")
+        if sample.reward is not None and not math.isfinite(sample.reward):
+            raise WrongField("reward", "it is no finite number")
+
+    def _check_log_probs(self, log_probs: list[float], count: int, *, is_tokens: bool) -> None:
+        if not is_tokens:
+            raise WrongField("log_probs", "they are of tokens: give these in place of text or messages")
+        if len(log_probs) != count:
+            raise WrongField("log_probs", f"there are {len(log_probs)} for {count} tokens")
+        if not all(-1e4 < one <= 0.0 for one in log_probs):
+            raise WrongField("log_probs", "a natural logarithm of a probability is finite and at most 0")
+
+    def _answer(self, sample: OutsideSample, prompt: PromptSubmitted) -> Answer:
+        given = [name for name in ("tokens", "text", "messages") if getattr(sample, name) is not None]
+        if len(given) != 1:
+            raise WrongField(given[-1] if given else "tokens", "give one of tokens, text and messages")
+        if sample.messages is not None:
+            tokens, mask, text = self._of_messages(sample.messages, prompt)
+        else:
+            text = sample.text if sample.text is not None else self._tokenizer.decode(sample.tokens or [])
+            tokens = sample.tokens if sample.tokens is not None else self._encoded(text)
+            mask = [1] * len(tokens)
+        return Answer(tokens, mask if sample.loss_mask is None else sample.loss_mask, text)
+
+    def _of_messages(self, messages: list[dict[str, Any]], prompt: PromptSubmitted) -> Answer:
+        """Piece by piece as a model would have seen the chat grow: what assistants say is trained on."""
+        chat = prompt.messages
+        if chat is None:
+            raise WrongField("messages", "the prompt is no chat: give text or tokens")
+        tokens, mask, said = list[int](), list[int](), prompt.text
+        for number, message in enumerate(messages):
+            chat = [*chat, message]
+            is_answer, is_last = message.get("role") == "assistant", number == len(messages) - 1
+            follows = not is_last and messages[number + 1].get("role") == "assistant"
+            text = self._rendered(chat, prompt, prompts_answer=follows)
+            if not text.startswith(said):
+                raise WrongField(f"messages[{number}]", "the chat template changes what stands before it: give tokens")
+            piece = self._encoded(text[len(said) :])
+            tokens, mask, said = [*tokens, *piece], [*mask, *[int(is_answer)] * len(piece)], text
+        return Answer(tokens, mask, said.removeprefix(prompt.text))
+
+    def _rendered(self, chat: list[dict[str, Any]], prompt: PromptSubmitted, *, prompts_answer: bool) -> str:
+        more = {**({"tools": prompt.tools} if prompt.tools else {}), **self._template}
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=prompts_answer, **more)
+            )
+        except Exception as error:  # a template is a program of the model's authors
+            raise WrongField("messages", f"the chat template raised {type(error).__name__}: {error}") from error
+
+    def _encoded(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False)

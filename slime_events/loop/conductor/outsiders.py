@@ -1,0 +1,41 @@
+"""`Outsiders`: whether a run waits for its producers alone. Those have no deadline."""
+
+from typing import NamedTuple
+
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.state.group import GroupPhase, SamplePhase
+from slime_events.core.state.run import RunState
+from slime_events.loop.conductor.plan import Plan
+from slime_events.plugins.rewards.dispatch import OUTSIDE
+
+
+class Outsiders(NamedTuple):
+    """Whether all prompts, and all rewards, come from outside."""
+
+    prompts: bool = False
+    rewards: bool = False
+
+    @classmethod
+    def of(cls, settings: TrainSettings) -> "Outsiders":
+        """Of a run's settings."""
+        return cls(settings.data.waits_for_producers, settings.reward.rm_type == OUTSIDE)
+
+    def are_waited_for(self, state: RunState, plan: Plan) -> bool:
+        """Whether the run waits for nobody else, so that no deadline of its own is to end it."""
+        return (self.prompts and lacks_prompts(state, plan)) or (self.rewards and lacks_rewards(state, plan))
+
+
+def lacks_prompts(state: RunState, plan: Plan) -> bool:
+    """Whether a run that can generate has nothing to do before it gets prompts."""
+    if plan.by_function or state.published < 0 or not state.activated or state.version >= plan.steps:
+        return False
+    busy = state.sealed or state.evals or state.waiting or state.offers
+    return not busy and not state.in_phase(GroupPhase.REQUESTED)
+
+
+def lacks_rewards(state: RunState, plan: Plan) -> bool:
+    """Whether a run has nothing to do before finished samples get their rewards."""
+    if plan.by_function or state.published < 0 or state.sealed:
+        return False
+    phases = {sample.phase for group in state.groups.values() for sample in group.samples.values()}
+    return SamplePhase.COMPLETED in phases and not phases & {SamplePhase.REQUESTED, SamplePhase.RUNNING}

@@ -1,0 +1,64 @@
+"""Prompts from outside while nobody conducts the run: they wait in its log, as they were given."""
+
+import time
+
+import msgspec
+
+from schemas.envelope import enclose
+from schemas.errors import InboxFull, LogUnavailable
+from schemas.ids import inbox_group_id
+from schemas.inbox import InboxPrompt, InboxReply
+from schemas.prompts import PromptOffered
+from schemas.runs import FinishReason, RunFinished
+from schemas.subjects import about, of_type
+from slime_events.loop.prompts.inbox_message import read_message
+from storage.log import EventLog, once
+
+MOST = 100_000
+"""Offers that may wait for a run that is not on: as many as it takes while it is on, by default."""
+
+
+async def offer(log: EventLog, data: bytes, sender: str, worker: str, *, most: int = MOST) -> InboxReply:
+    """Append the prompts of a message as offers, or reply with its errors. worker: who appends them.
+
+    What takes the model's tokenizer to find out is found once the run is on: such a prompt is rejected then. Raises
+    InboxFull, LogUnavailable.
+    """
+    prompts, errors = read_message(data, InboxPrompt)
+    if errors:
+        return InboxReply(accepted=False, errors=tuple(errors))
+    groups = [inbox_group_id(prompt.key, sender) for _, prompt in prompts]
+    there = await log.last_of_each([f"slime.{log.run}.prompt.submitted.{group}" for group in groups])
+    known = {subject.rpartition(".")[2] for subject in there}
+    events = {
+        group: _offered(group, prompt, sender)
+        for group, (_, prompt) in zip(groups, prompts, strict=True)
+        if group not in known
+    }
+    waiting = len(await log.subjects(of_type(log.run, "prompt.offered"), await _conducted_until(log)))
+    if events and waiting >= most:
+        raise InboxFull(f"run {log.run} is not on, and {waiting:,} prompts wait for it: come again when it is")
+    await log.append([once(enclose(log.run, event, at=time.time_ns(), producer=worker)) for event in events.values()])
+    return InboxReply(accepted=True, groups=tuple(groups))
+
+
+async def _conducted_until(log: EventLog) -> int:
+    """The run's newest start or end: what was offered before was taken in. Raises LogUnavailable for a run that is over
+    for good.
+    """
+    newest = await log.last(about(log.run, "run", "run"))
+    if newest is None:
+        return 1
+    if isinstance(end := newest.envelope.event, RunFinished) and end.reason is FinishReason.ALL_STEPS:
+        raise LogUnavailable(f"run {log.run} has finished all its steps: `resume --num-rollout N` takes prompts again")
+    return newest.position
+
+
+def _offered(group: str, prompt: InboxPrompt, sender: str) -> PromptOffered:
+    return PromptOffered(group=group, sender=sender, **msgspec.structs.asdict(prompt))
+
+
+def as_given(offered: PromptOffered) -> InboxPrompt:
+    """What the producer sent."""
+    fields = InboxPrompt.__struct_fields__
+    return InboxPrompt(**{name: getattr(offered, name) for name in fields})

@@ -1,0 +1,172 @@
+"""The four APIs over a script in the place of a model: what a text of the model comes to at a client.
+
+`python -m tests.agents.scripted_api PORT` serves it, for the tools that look whether an API is what it says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from schemas.rollouts import StopReason
+from serve_apps.agents.asked import Asked, BadField, Dialect, Said
+from serve_apps.agents.dialects import MESSAGES, PATHS
+from serve_apps.agents.parsing import ParserNames, Parsers
+from tests.agents.byte_tokenizer import END, byte_tokenizer
+
+Model = Callable[[Asked], str]
+CREATED = 1_700_000_000
+EVENTS = "text/event-stream"
+QWEN = ParserNames("qwen", "qwen3", grammar=True)
+
+
+@dataclass
+class Scripted:
+    """model: the raw text of an answer, with reasoning and calls as Qwen's models write them; without `END` at its end
+    it was cut. step: tokens that come at a time. fails_after: tokens, after which the turn fails.
+    """
+
+    model: Model
+    names: ParserNames = QWEN
+    step: int = 5
+    fails_after: int | None = None
+    asked: list[Asked] = field(default_factory=list)
+    said: list[Said] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tokenizer = byte_tokenizer()
+        self.parsers = Parsers(self.names, self.tokenizer)
+
+    def prompt(self, asked: Asked) -> list[int]:
+        if asked.tokens is not None:
+            return list(asked.tokens)
+        text = asked.text or self.tokenizer.apply_chat_template(
+            list(asked.messages), tokenize=False, add_generation_prompt=True, **asked.template
+        )
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def check(self, asked: Asked) -> Asked:
+        self.asked.append(asked)
+        self.parsers.check(asked)
+        self.parsers.constraint(asked)
+        return asked
+
+    def turn(self, asked: Asked, dialect: Dialect) -> Iterator[bytes | Said]:
+        """The events of its stream, and what they come to before the last."""
+        prompt, id = self.prompt(asked), hashlib.sha256(repr(asked.body).encode()).hexdigest()[:12]
+        reader, encoder = self.parsers.reader(asked, id, prompt), dialect.stream(asked, id, CREATED, len(prompt))
+        made = self.tokenizer.encode(self.model(asked), add_special_tokens=False)
+        made = made[: asked.sampling.get("max_new_tokens", len(made))]
+        yield encoder.begin()
+        for at in range(0, len(made), self.step):
+            if self.fails_after is not None and at >= self.fails_after:
+                yield encoder.fail(500, "the engine is gone")
+                return
+            tokens = made[at : at + self.step]
+            yield from map(encoder.part, reader.feed(tokens, [-0.5] * len(tokens)))
+        is_cut = made[-1:] != [self.tokenizer.eos_token_id] and not asked.sampling.get("stop")
+        stop = StopReason.LENGTH if is_cut else StopReason.STOP
+        yield from map(encoder.part, reader.end(stop))
+        said = Said(
+            id=id,
+            created=CREATED,
+            message=reader.message,
+            stop=stop,
+            text=reader.text,
+            prompt_tokens=len(prompt),
+            tokens=tuple(made),
+            log_probs=(-0.5,) * len(made),
+            versions=(3,),
+            matched=reader.matched,
+            reasoning_tokens=reader.reasoning_tokens,
+            pieces=reader.pieces,
+        )
+        self.said.append(said)
+        yield said
+        yield encoder.end(said)
+
+    def app(self) -> FastAPI:
+        app = FastAPI()
+
+        @app.exception_handler(BadField)
+        async def bad(request: Request, error: BadField) -> JSONResponse:
+            dialect = PATHS[request.url.path.removesuffix("/count_tokens")]
+            return JSONResponse(dialect.refusal(400, error.message, error.field), 400)
+
+        @app.post("/v1/messages/count_tokens")
+        async def count(request: Request) -> JSONResponse:
+            return JSONResponse(MESSAGES.counted(len(self.prompt(MESSAGES.read_count(await request.body())))))
+
+        @app.get("/v1/models")
+        async def models() -> JSONResponse:
+            model = {"id": "scripted", "object": "model", "created": CREATED, "owned_by": "slime-events"}
+            return JSONResponse({"object": "list", "data": [model]})
+
+        async def answer(request: Request) -> Response:
+            dialect = PATHS[request.url.path]
+            asked = self.check(dialect.read(await request.body()))
+            found = list(self.turn(asked, dialect))
+            if asked.stream:
+                return StreamingResponse(iter([one for one in found if isinstance(one, bytes)]), media_type=EVENTS)
+            said = next((one for one in found if isinstance(one, Said)), None)
+            if said is None:
+                return JSONResponse(dialect.refusal(500, "the engine is gone"), 500)
+            return JSONResponse(dialect.whole(asked, said))
+
+        for path in PATHS:
+            app.post(path)(answer)
+        return app
+
+
+def obliging(asked: Asked) -> str:
+    """A model that does as it is told: it calls a tool that it has to, writes JSON that it has to, and thinks."""
+    last = asked.messages[-1] if asked.messages else {"role": "user"}
+    if asked.tools and asked.tool_choice != "none" and last["role"] == "user":
+        name = asked.tools[0]["function"]["name"] if asked.tool_choice in ("auto", "required") else asked.tool_choice
+        (tool,) = (one["function"] for one in asked.tools if one["function"]["name"] == name)
+        call = json.dumps({"name": name, "arguments": _fitting(tool["parameters"])}, ensure_ascii=False)
+        return f"<think>\nI need {name}.\n</think>\n\n<tool_call>\n{call}\n</tool_call>{END}"
+    if schema := asked.sampling.get("json_schema"):
+        return json.dumps(_fitting(json.loads(schema)), ensure_ascii=False) + END
+    return f"Grüße, 世界 😀!{END}"
+
+
+def _fitting(schema: dict[str, object]) -> object:
+    """Some value of a simple JSON schema."""
+    if "const" in schema or "enum" in schema:
+        return schema.get("const", (schema.get("enum") or [None])[0])  # type: ignore[index]
+    kind = schema.get("type", "object")
+    if kind == "object":
+        return {name: _fitting(one) for name, one in schema.get("properties", {}).items()}  # type: ignore[attr-defined]
+    plain = {"string": "Zürich", "integer": 3, "number": 1.5, "boolean": True, "null": None}
+    return [_fitting(schema["items"])] if kind == "array" else plain[str(kind)]  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def served(scripted: Scripted, port: int = 0) -> Iterator[str]:
+    """Its URL, on loopback."""
+    bound = socket.create_server(("127.0.0.1", port))
+    server = uvicorn.Server(uvicorn.Config(scripted.app(), log_level="warning"))
+    thread = threading.Thread(target=server.run, args=([bound],))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+if __name__ == "__main__":
+    with served(Scripted(obliging), int(sys.argv[1])) as url:
+        print(url, flush=True)
+        threading.Event().wait()

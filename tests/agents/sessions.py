@@ -1,0 +1,62 @@
+"""A session for tests of prompts: what is asked, what an engine makes of it, and the turns so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from serve_apps.agents.asked import Asked, DialectName
+from serve_apps.agents.bridge import Bridge, Placed
+from serve_apps.engine.engine import Tokens
+
+Message = dict[str, Any]
+TOOLS: tuple[Message, ...] = (
+    {"type": "function", "function": {"name": "look_up", "description": "", "parameters": {"type": "object"}}},
+)
+
+
+@dataclass(frozen=True)
+class Turn:
+    index: int
+    extends: int | None
+    frame: str
+    messages: tuple[str, ...]
+    answered: str
+    observed: Tokens
+    generated: Tokens
+
+
+@dataclass
+class Played:
+    """bridge: of the model. turns: recorded so far."""
+
+    bridge: Bridge
+    turns: list[Turn] = field(default_factory=list)
+
+    def ask(self, messages: Sequence[Message], tools: Sequence[Message] = (), **more: Any) -> Placed:
+        return self.bridge.place(Asked(DialectName.CHAT, "m", tuple(messages), tools=tuple(tools), **more), self.turns)
+
+    def ids(self, ids: Sequence[int]) -> Placed:
+        return self.bridge.place(Asked(DialectName.GENERATE, "m", tokens=tuple(ids)), self.turns)
+
+    def record(self, placed: Placed, generated: Sequence[int], answer: Message) -> Turn:
+        made = np.array(generated, np.int32)
+        index = len(self.turns)
+        answered = placed.chain.answered(answer)
+        self.turns.append(
+            Turn(index, placed.extends, placed.chain.frame, placed.messages, answered, placed.observed, made)
+        )
+        return self.turns[-1]
+
+    def path(self, index: int | None) -> list[int]:
+        """Prompt and generated ids of a turn."""
+        if index is None:
+            return []
+        turn = self.turns[index]
+        return [*self.path(turn.extends), *turn.observed.tolist(), *turn.generated.tolist()]
+
+    def prompt(self, placed: Placed) -> list[int]:
+        return [*self.path(placed.extends), *placed.observed.tolist()]

@@ -1,0 +1,369 @@
+"""What a request comes to: `Asked`, or the name of the field that is wrong. Nothing else, whatever a stranger sends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.rollouts import StopReason
+from serve_apps.agents.asked import Asked, BadField, Content, DialectName, Reasoning, Said
+from serve_apps.agents.canonical import Call, assistant
+from serve_apps.agents.dialects import DIALECTS, MESSAGES, chat, generate, messages, responses
+from serve_apps.agents.dialects.fields import Fields, Use
+from serve_apps.agents.turns import FROM_THE_RUN
+
+Json = dict[str, Any]
+USER = {"role": "user", "content": "hi"}
+MINIMAL: dict[DialectName, Json] = {
+    DialectName.CHAT: {"model": "m", "messages": [USER]},
+    DialectName.RESPONSES: {"model": "m", "input": [USER]},
+    DialectName.MESSAGES: {"model": "m", "max_tokens": 8, "messages": [USER]},
+    DialectName.GENERATE: {"text": "hi"},
+}
+TABLES: dict[DialectName, Fields] = {
+    DialectName.CHAT: chat.FIELDS,
+    DialectName.RESPONSES: responses.FIELDS,
+    DialectName.MESSAGES: messages.FIELDS,
+    DialectName.GENERATE: generate.FIELDS,
+}
+FUNCTION = {"name": "look", "description": "Look.", "parameters": {"type": "object", "properties": {}}}
+TOOLS: dict[DialectName, list[Json]] = {
+    DialectName.CHAT: [{"type": "function", "function": FUNCTION}],
+    DialectName.RESPONSES: [{"type": "function", **FUNCTION}],
+    DialectName.MESSAGES: [{"name": "look", "description": "Look.", "input_schema": FUNCTION["parameters"]}],
+}
+TALKING = [name for name in DialectName if name is not DialectName.GENERATE]
+
+
+def read(name: DialectName, **more: Any) -> Asked:
+    return DIALECTS[name].read(json.dumps(MINIMAL[name] | more).encode())
+
+
+def refused(name: DialectName, **more: Any) -> BadField:
+    with pytest.raises(BadField) as error:
+        read(name, **more)
+    return error.value
+
+
+@pytest.mark.parametrize("name", TALKING)
+def test_same_conversation_and_tools_in_every_dialect(name: DialectName) -> None:
+    asked = read(name, tools=TOOLS[name], temperature=0.5, top_p=0.9, top_k=4, min_p=0.1, seed=7)
+    assert asked.messages == ({"role": "user", "content": "hi"},)
+    assert asked.tools == ({"type": "function", "function": FUNCTION},)
+    sampling = {"temperature": 0.5, "top_p": 0.9, "top_k": 4, "min_p": 0.1, "sampling_seed": 7}
+    assert {key: asked.sampling[key] for key in sampling} == sampling
+
+
+SAMPLED = [
+    (DialectName.CHAT, {"max_tokens": 5}, {"max_new_tokens": 5}),
+    (DialectName.CHAT, {"max_completion_tokens": 9, "max_tokens": 5}, {"max_new_tokens": 5}),
+    (DialectName.CHAT, {"stop": "x", "frequency_penalty": 1, "presence_penalty": -1},
+     {"stop": ["x"], "frequency_penalty": 1, "presence_penalty": -1}),
+    (DialectName.CHAT, {"response_format": {"type": "json_object"}}, {"json_schema": '{"type":"object"}'}),
+    (DialectName.CHAT, {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"a": 1}}}},
+     {"json_schema": '{"a":1}'}),
+    (DialectName.CHAT, {"temperature": None, "stop": None, "n": 1, "user": "u", "top_k": 0}, {"top_k": -1}),
+    (DialectName.RESPONSES, {"max_output_tokens": 5, "text": {"format": {"type": "json_schema", "schema": {}}}},
+     {"max_new_tokens": 5, "json_schema": "{}"}),
+    (DialectName.MESSAGES,
+     {"stop_sequences": ["a", "b"], "output_config": {"format": {"type": "json_schema", "schema": {}}}},
+     {"max_new_tokens": 8, "stop": ["a", "b"], "json_schema": "{}"}),
+    (DialectName.GENERATE, {"sampling_params": {"max_new_tokens": 3, "regex": "a+", "stop_token_ids": [1], "n": 1}},
+     {"max_new_tokens": 3, "regex": "a+", "stop_token_ids": [1]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "more", "sampling"), SAMPLED)
+def test_sampling_has_names_of_sglang(name: DialectName, more: Json, sampling: Json) -> None:
+    assert read(name, **more).sampling == sampling
+
+
+REFUSED = [
+    (DialectName.CHAT, {"n": 2}, "n"),
+    (DialectName.CHAT, {"n": True}, "n"),
+    (DialectName.CHAT, {"temperature": "hot"}, "temperature"),
+    (DialectName.CHAT, {"temperature": 3}, "temperature"),
+    (DialectName.CHAT, {"top_p": 0}, "top_p"),
+    (DialectName.CHAT, {"top_logprobs": 3}, "top_logprobs"),
+    (DialectName.CHAT, {"store": True}, "store"),
+    (DialectName.CHAT, {"stop": ["a", ""]}, "stop"),
+    (DialectName.CHAT, {"stop": ["a", 1]}, "stop.1"),
+    (DialectName.CHAT, {"logit_bias": {"5": 1}}, "logit_bias"),
+    (DialectName.CHAT, {"nonsense": 1}, "nonsense"),
+    (DialectName.CHAT, {"messages": []}, "messages"),
+    (DialectName.CHAT, {"messages": [USER, {"role": "robot", "content": ""}]}, "messages.1.role"),
+    (DialectName.CHAT, {"messages": [{"role": "user"}]}, "messages.0.content"),
+    (DialectName.CHAT, {"messages": [{"role": "tool", "content": "x"}]}, "messages.0.tool_call_id"),
+    (DialectName.CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://a"}}]}]},
+     "messages.0.content.0.type"),
+    (DialectName.CHAT, {"messages": [{"role": "assistant", "content": "x", "audio": {"id": "a"}}]}, "messages.0.audio"),
+    (DialectName.CHAT, {"tools": [{"type": "custom", "custom": {}}]}, "tools.0.type"),
+    (DialectName.CHAT, {"tool_choice": {"type": "function", "function": {"name": "go"}}},
+     "tool_choice.function.name"),
+    (DialectName.CHAT, {"tool_choice": "required"}, "tool_choice"),
+    (DialectName.CHAT, {"response_format": {"type": "json_object"}, "regex": "a"}, "regex"),
+    (DialectName.CHAT, {"model": None}, "model"),
+    (DialectName.RESPONSES, {"previous_response_id": "resp_1"}, "previous_response_id"),
+    (DialectName.RESPONSES, {"conversation": "conv_1"}, "conversation"),
+    (DialectName.RESPONSES, {"store": True}, "store"),
+    (DialectName.RESPONSES, {"background": True}, "background"),
+    (DialectName.RESPONSES, {"input": [{"type": "item_reference", "id": "rs_1"}]}, "input.0.type"),
+    (DialectName.RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://a"}]}]},
+     "input.0.content.0.type"),
+    (DialectName.RESPONSES, {"tools": [{"type": "web_search"}]}, "tools.0.type"),
+    (DialectName.RESPONSES, {"input": []}, "input"),
+    (DialectName.MESSAGES, {"max_tokens": None}, "max_tokens"),
+    (DialectName.MESSAGES, {"messages": [USER, {"role": "assistant", "content": "I"}]}, "messages.1.role"),
+    (DialectName.MESSAGES, {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools.0.type"),
+    (DialectName.MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+     "messages.0.content.0.type"),
+    (DialectName.MESSAGES, {"messages": [{"role": "assistant", "content": [{"type": "redacted_thinking"}]}, USER]},
+     "messages.0.content.0.type"),
+    (DialectName.MESSAGES, {"tool_choice": {"type": "tool", "name": "go"}}, "tool_choice.name"),
+    (DialectName.MESSAGES, {"mcp_servers": []}, "mcp_servers"),
+    (DialectName.GENERATE, {"text": ["a", "b"]}, "text"),
+    (DialectName.GENERATE, {"input_ids": [1]}, "input_ids"),
+    (DialectName.GENERATE, {"image_data": "http://a"}, "image_data"),
+    (DialectName.GENERATE, {"sampling_params": {"n": 4}}, "sampling_params.n"),
+    (DialectName.GENERATE, {"custom_logit_processor": "x"}, "custom_logit_processor"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "more", "field"), REFUSED)
+def test_refused_by_name(name: DialectName, more: Json, field: str) -> None:
+    error = refused(name, **more)
+    assert error.field == field
+    assert error.message
+
+
+@pytest.mark.parametrize("name", DialectName)
+@pytest.mark.parametrize(
+    "body", [b"", b"[1]", b'"a"', b"{", b"\xff", b'{"a": 1e999}', b"[" * 5000, b'{"seed": 1%s}' % (b"0" * 40)]
+)
+def test_bodies_that_are_none(name: DialectName, body: bytes) -> None:
+    with pytest.raises(BadField) as error:
+        DIALECTS[name].read(body)
+    assert error.value.field == ""
+
+
+def test_one_answer_is_one_message() -> None:
+    given = [
+        USER,
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]},
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+        {"type": "message", "role": "assistant", "content": "b"},
+        {"type": "message", "role": "assistant", "content": "another"},
+        {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "seen"}]},
+    ]
+    asked = read(DialectName.RESPONSES, input=given, instructions="Be brief.")
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    assert asked.messages == (
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "ab", "reasoning_content": "hm", "tool_calls": [call]},
+        {"role": "assistant", "content": "another"},
+        {"role": "tool", "tool_call_id": "c1", "content": "seen"},
+    )
+
+
+def test_system_messages_at_the_head_are_one() -> None:
+    given = [
+        {"role": "system", "content": "a"},
+        {"role": "developer", "content": [{"type": "text", "text": "b"}]},
+        USER,
+    ]
+    assert read(DialectName.CHAT, messages=given).messages[0] == {"role": "system", "content": "a\nb"}
+    billing = {"type": "text", "text": "x-anthropic-billing-header: cch=1;"}
+    system = [billing, {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]
+    assert read(DialectName.MESSAGES, system=system).messages[0] == {"role": "system", "content": "a"}
+
+
+def test_results_of_tools_are_messages_of_their_own() -> None:
+    results = [
+        {"type": "tool_result", "tool_use_id": f"c{n}", "content": content} for n, content in enumerate(["x", []])
+    ]
+    content = [*results, {"type": "text", "text": "and"}, {"type": "text", "text": "more"}]
+    assert read(DialectName.MESSAGES, messages=[{"role": "user", "content": content}]).messages == (
+        {"role": "tool", "tool_call_id": "c0", "content": "x"},
+        {"role": "tool", "tool_call_id": "c1", "content": ""},
+        {"role": "user", "content": "and\nmore"},
+    )
+
+
+def test_tokens_are_counted_without_a_limit() -> None:
+    body = {key: value for key, value in MINIMAL[DialectName.MESSAGES].items() if key != "max_tokens"}
+    assert MESSAGES.read_count(json.dumps(body).encode()).messages == (USER,)
+
+
+_plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+_json = st.recursive(
+    _plain,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=12,
+)
+_WORDS = [
+    "type",
+    "role",
+    "content",
+    "text",
+    "id",
+    "name",
+    "function",
+    "arguments",
+    "tool_calls",
+    "tool_call_id",
+    "call_id",
+    "tool_use",
+    "tool_result",
+    "thinking",
+    "signature",
+    "summary",
+    "output",
+    "encrypted_content",
+    "user",
+    "assistant",
+    "system",
+    "tool",
+    "reasoning",
+    "message",
+    "function_call",
+    "input_text",
+    "function_call_output",
+    "output_text",
+    "input_schema",
+    "parameters",
+    "format",
+    "json_schema",
+    "schema",
+    "json_object",
+    "effort",
+    "custom",
+    "any",
+    "required",
+    "refusal",
+    "auto",
+    "include_usage",
+    "display",
+    "omitted",
+    "reasoning_text",
+    "summary_text",
+]
+_likely = st.recursive(
+    _plain | st.sampled_from(_WORDS),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(_WORDS), inner, max_size=6),
+    max_leaves=25,
+)
+
+
+def only_asked(name: DialectName, body: bytes) -> None:
+    """Whatever is read can be kept in a log, and answered."""
+    dialect = DIALECTS[name]
+    try:
+        asked = dialect.read(body)
+    except BadField:
+        return
+    msgspec.msgpack.encode([asked.messages, asked.tools, asked.sampling, asked.template, asked.body])
+    assert asked.messages or asked.tokens or asked.text
+    said = Said(
+        "t", 1, assistant("a", "b", [Call("c", "d", "{}")]), StopReason.STOP, "a", 1, (1,), (0.0,), pieces=(b"a",)
+    )
+    assert json.loads(msgspec.json.encode(dialect.whole(asked, said)))
+    encoder = dialect.stream(asked, "t", 1)
+    assert encoder.begin() + encoder.part(Reasoning("b")) + encoder.part(Content("a", (1,), (0.0,), (b"a",)))
+    assert encoder.end(said)
+
+
+@pytest.mark.parametrize("name", DialectName)
+@given(st.binary() | st.text().map(str.encode) | _json.map(lambda value: json.dumps(value).encode()))
+@settings(max_examples=60)
+def test_any_bytes(name: DialectName, body: bytes) -> None:
+    only_asked(name, body)
+
+
+@pytest.mark.parametrize("name", DialectName)
+@given(data=st.data())
+@settings(max_examples=150)
+def test_any_value_of_any_field(name: DialectName, data: st.DataObject) -> None:
+    body = MINIMAL[name] | data.draw(
+        st.dictionaries(st.sampled_from(sorted(TABLES[name])), _likely | _json, max_size=3)
+    )
+    only_asked(name, json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("name", DialectName)
+@given(value=_likely.filter(lambda value: value is not None))
+@settings(max_examples=20)
+def test_refused_fields_are_refused_with_any_value(name: DialectName, value: Any) -> None:
+    for field, rule in TABLES[name].items():
+        if rule.use is Use.REFUSED:
+            assert refused(name, **{field: value}).field in (field, "")
+
+
+def rich(name: DialectName) -> Json:
+    """A request with much in it."""
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    if name is DialectName.CHAT:
+        said = {"role": "assistant", "content": [{"type": "text", "text": "a"}], "tool_calls": [call], "name": "x"}
+        told = {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "a"}]}
+        shape = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+        more = {"tool_choice": {"type": "function", "function": {"name": "look"}}, "response_format": shape}
+        more |= {"stream_options": {"include_usage": True}, "messages": [USER, said, told], "logprobs": True}
+    elif name is DialectName.RESPONSES:
+        thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "a"}], "content": [], "id": "r"}
+        output = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
+        called = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+        told = {"type": "function_call_output", "call_id": "c1", "output": "x"}
+        more = {"input": [USER, thought, output, called, told], "tool_choice": {"type": "function", "name": "look"}}
+        more |= {"reasoning": {"effort": "low", "summary": "auto"}, "include": ["reasoning.encrypted_content"]}
+        more |= {"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}, "verbosity": "low"}}
+    elif name is DialectName.MESSAGES:
+        blocks = [{"type": "thinking", "thinking": "", "signature": "text:YQ=="}, {"type": "text", "text": "a"}]
+        said = {
+            "role": "assistant",
+            "content": [*blocks, {"type": "tool_use", "id": "c1", "name": "look", "input": {}}],
+        }
+        result = {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "a"}]}
+        more = {"messages": [USER, said, {"role": "user", "content": [result]}], "thinking": {"type": "adaptive"}}
+        more |= {"tool_choice": {"type": "tool", "name": "look"}, "system": [{"type": "text", "text": "s"}]}
+        more |= {"output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {}}}}
+    else:
+        more = {"sampling_params": {"max_new_tokens": 3, "stop": ["a"]}, "return_logprob": True, "rid": "r"}
+    return MINIMAL[name] | more | ({"tools": TOOLS[name]} if name in TOOLS else {})
+
+
+@pytest.mark.parametrize("name", DialectName)
+def test_rich_request_is_read(name: DialectName) -> None:
+    assert DIALECTS[name].read(json.dumps(rich(name)).encode())
+
+
+@pytest.mark.parametrize("name", DialectName)
+@given(data=st.data())
+@settings(max_examples=250)
+def test_any_value_anywhere(name: DialectName, data: st.DataObject) -> None:
+    body: Any = json.loads(json.dumps(rich(name)))
+    holder, depth = body, data.draw(st.integers(1, 6))
+    while True:
+        keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
+        key = data.draw(st.sampled_from(keys))
+        depth -= 1
+        if depth and isinstance(holder[key], dict | list) and holder[key]:
+            holder = holder[key]
+            continue
+        if data.draw(st.booleans()):
+            holder[key] = data.draw(_plain | st.sampled_from(_WORDS) | _likely)
+        else:
+            del holder[key]
+        break
+    only_asked(name, json.dumps(body).encode())
+
+
+def test_what_the_run_says_is_named() -> None:
+    """The fields that are read and have no effect, since the trainer takes log-probs as the run draws tokens."""
+    tables = [*TABLES.values(), generate.SAMPLING]
+    assert {rule.sampling for table in tables for rule in table.values() if rule.use is Use.RUNS} == set(FROM_THE_RUN)
