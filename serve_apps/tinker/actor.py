@@ -5,9 +5,11 @@ import contextlib
 import socket
 import time
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
-from serve_apps.gateway.settings import GatewaySettings, parse_listen
+from schemas.errors import InvalidValue
+from serve_apps.gateway.settings import GatewaySettings, is_loopback, parse_listen
 from serve_apps.gateway.sources import Sources
 from serve_apps.tinker.answers import Answers
 from slime_events.core.config.settings import TrainSettings
@@ -55,8 +57,26 @@ async def _bound(host: str, port: int) -> socket.socket:
     until = time.monotonic() + BIND_S
     while True:
         try:
-            return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+            return _listening(host, port)
         except OSError:
             if time.monotonic() > until:
                 raise
         await asyncio.sleep(0.2)
+
+
+def check_tinker(where: str) -> None:
+    """Whether clients can be listened to there, and this machine alone can. Raises InvalidValue, OSError."""
+    host, port = parse_listen(where, "--tinker")
+    if not is_loopback(host):
+        raise InvalidValue(
+            f"{where} is beyond this machine, and keys would cross the network in clear text: give 127.0.0.1:{port}, "
+            "and let clients elsewhere in through something that does TLS, or `ssh -L`"
+        )
+    if find_spec("tinker") is None:
+        raise InvalidValue("the package of its messages is not installed: pip install 'slime-events[tinker]'")
+    with _listening(host, port):
+        pass
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)

@@ -10,7 +10,6 @@ import inspect
 import os
 import socket
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +19,8 @@ from msgspec.structs import replace
 
 from schemas.errors import ConfigError, DataError, InvalidValue, PlugPointError, SlimeEventsError
 from serve_apps.agent_command.actor import check_agent_command
-from serve_apps.gateway.settings import GatewaySettings, is_loopback, parse_listen
+from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.tinker.actor import check_tinker
 from slime_events.app.launch.gpu_facts import machines
 from slime_events.app.launch.gpu_preflight import Needs, check_listed, device_for
 from slime_events.core.config.data import DataSettings
@@ -57,7 +57,7 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
     _check_plug_points(settings)
     _check_data(settings)
     if settings.run.tinker is not None:
-        _try("--tinker", _check_tinker, settings.run.tinker)
+        _try("--tinker", check_tinker, settings.run.tinker)
     if new:
         _check_servers(settings)
     if settings.gateway.listens:
@@ -279,22 +279,6 @@ def _check_row_graders(data: DataSettings, settings: TrainSettings) -> None:
             check_metadata(settings.reward, row.metadata)
         except SlimeEventsError as error:
             raise DataError(f"{data.prompt_data}, line {row.line}: {error}") from error
-
-
-def _check_tinker(where: str) -> None:
-    """Whether clients can be listened to there, and this machine alone can."""
-    host, port = parse_listen(where, "--tinker")
-    if not is_loopback(host):
-        raise InvalidValue(
-            f"{where} is beyond this machine, and keys would cross the network in clear text: give 127.0.0.1:{port}, "
-            "and let clients elsewhere in through something that does TLS, or `ssh -L`"
-        )
-    if find_spec("tinker") is None:
-        raise InvalidValue(
-            "the package of the protocol's messages is not installed: pip install 'slime-events[tinker]'"
-        )
-    with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
-        pass
 
 
 def _check_dump(pattern: str) -> None:
