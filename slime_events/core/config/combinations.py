@@ -62,6 +62,9 @@ def _driven(settings: TrainSettings) -> Iterator[str]:
         "debug_rollout_only": debug.debug_rollout_only,
         "debug_train_only": debug.debug_train_only,
         "log_keep_steps": settings.run.log_keep_steps,
+        "gateway": settings.gateway.listens,
+        "agent_command": settings.agents.agent_command,
+        "advantage_estimator ppo": settings.algorithm.advantage_estimator == "ppo",
     }
     for name in [name for name, given in excluded.items() if given]:
         yield f"tinker excludes {name}: a client says what is generated and trained."
