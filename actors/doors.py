@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from actors.inbox import Door
 from schemas.event import Event
@@ -10,6 +11,7 @@ from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, InboxPrompt
 from schemas.outside import OutsideGroup, OutsideReward
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
+from slime_events.core.config.per_source import NATS
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.state.group import SamplePhase
@@ -23,6 +25,22 @@ from slime_events.plugins.sample import Sample
 from storage.log import EventLog
 
 GetState = Callable[[], RunState]
+
+
+class Room(NamedTuple):
+    """How many prompts may wait. most: of all. quotas: of a source, where it has one."""
+
+    most: int
+    quotas: Mapping[str, int]
+    state: GetState
+
+    def left(self, sender: str) -> int:
+        """How many more of a sender."""
+        state, share = self.state(), sender or NATS
+        left = self.most - len(state.waiting) - len(state.offers)
+        if (quota := self.quotas.get(share)) is None:
+            return left
+        return min(left, quota - sum(state.groups[name].share == share for name in state.waiting))
 
 
 class PromptDoor:

@@ -48,7 +48,7 @@ class Door(Protocol):
 
 class Inbox:
     """A subscription on the run's inbox, as a context manager. doors: by what they take. offload: where long arrays go.
-    room: how many more prompts the run takes now; None: any number.
+    room: how many more prompts the run takes of a sender now; None: any number.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Inbox:
         doors: Mapping[str, Door],
         server: NatsAddress,
         offload: Offload | None = None,
-        room: Callable[[], int] | None = None,
+        room: Callable[[str], int] | None = None,
     ) -> None:
         self._worker, self._doors, self._server, self._offload = worker, doors, server, offload
         self._room = room
@@ -111,8 +111,9 @@ class Inbox:
         """
         if (door := self._doors.get(kind)) is None:
             return InboxReply(accepted=False, errors=(FieldError(0, WHOLE, f"this run takes no {kind}"),))
-        if door.adds and self._room is not None and self._room() <= 0:
-            full = FieldError(0, "", "as many prompts wait as the run takes (--max-waiting-prompts); try again")
+        if door.adds and self._room is not None and self._room(sender) <= 0:
+            why = "as many prompts wait as the run takes (--max-waiting-prompts, --source-quota); try again"
+            full = FieldError(0, "", why)
             return InboxReply(accepted=False, errors=(full,), full=True)
         items, errors = read_message(data, door.item)
         names: list[str] = []

@@ -11,7 +11,7 @@ from typing import Any
 
 from actors.archivist import Backoff, LetGo, SealPolicy, archive_run, retried
 from actors.conductor import Conductor, Readers
-from actors.doors import doors_of
+from actors.doors import Room, doors_of
 from actors.grader import Grader
 from actors.inbox import Inbox
 from actors.log_keeper import LogKeeper
@@ -20,6 +20,7 @@ from actors.offered_rollouts import OfferedRollouts
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.step_samples import StepSamples
 from actors.trainer.ranks import rendezvous_address
+from slime_events.core.config.per_source import quotas
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.run.join import join_run
@@ -28,7 +29,6 @@ from slime_events.core.run.process_environment import rank_environment, rank_sec
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.run_reader import open_run
 from slime_events.core.state.keeper import StateKeeper
-from slime_events.core.state.run import RunState
 from slime_events.core.state.snapshot import Snapshot, Snapshots, low_water, training_start
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.core.trajectory import Fetch
@@ -88,9 +88,11 @@ class ConductorActor:
             )
             if self._stop_asked:
                 self._conductor.stop()
-            conductor, most = self._conductor, 0 if settings.run.tinker else settings.rollout.max_waiting_prompts
+            conductor = self._conductor
             doors = doors_of(settings, feed, worker.log, lambda: conductor.state)
-            async with Inbox(worker, doors, address.nats, offload, lambda: most - _waiting(conductor.state)):
+            most = 0 if settings.run.tinker else settings.rollout.max_waiting_prompts
+            room = Room(most, quotas(data.source_quota), lambda: conductor.state)
+            async with Inbox(worker, doors, address.nats, offload, room.left):
                 await worker.join({"ready": time.perf_counter() - begun})
                 return (await self._conductor.run()).value
 
@@ -208,11 +210,6 @@ async def _keeper(address: RunAddress) -> AsyncIterator[LetGo | None]:
         yield keeper.let_go
     finally:
         await log.close()
-
-
-def _waiting(state: RunState) -> int:
-    """Prompts that wait for their turn, and those that are to be taken in."""
-    return len(state.waiting) + len(state.offers)
 
 
 def _finishing(settings: TrainSettings, worker: Participant, fetch: Fetch) -> StepSamples | None:

@@ -13,6 +13,7 @@ from benchmarks.figure import Figure, Row, load
 NAMES = (
     "durable_append",
     "prompts",
+    "ingest",
     "trainer",
     "engine",
     "chunk_cost",

@@ -19,7 +19,8 @@ class InboxPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     key: the sender's idempotency key; the same key is the same prompt for ever. prompt: text, or chat messages
     (role, content). label, metadata, tools: as in a prompt file. rendered: the prompt is a text as the model is to read
-    it; without it a text is a user's message in a run with a chat template.
+    it; without it a text is a user's message in a run with a chat template. priority: of a source's waiting prompts the
+    higher is first.
     """
 
     key: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -28,6 +29,7 @@ class InboxPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     metadata: Any = {}
     tools: list[dict[str, Any]] | None = None
     rendered: bool = False
+    priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
 
 
 class FieldError(msgspec.Struct, frozen=True):

@@ -55,7 +55,8 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     dataset: `train`, `inbox`, or the evaluation's name. version: the weight version that an evaluation is of.
     recalled: for a group that reuses recorded rollouts of another run, with the prompt that they were made of.
     generate_function_path: makes its rollouts, in the place of the run's own; as a data source or a data set names it.
-    custom_rm_path: grades them, likewise.
+    custom_rm_path: grades them, likewise. share: of a prompt from outside, the source to whose share of the batches it
+    counts (`--source-share`); priority: among those of it that wait.
     """
 
     group: str
@@ -73,6 +74,8 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     chat: bool = False
     generate_function_path: str = ""
     custom_rm_path: str = ""
+    share: str = ""
+    priority: int = 0
 
 
 class PromptOffered(Event, frozen=True, kw_only=True, tag="prompt.offered"):
@@ -90,6 +93,7 @@ class PromptOffered(Event, frozen=True, kw_only=True, tag="prompt.offered"):
     metadata: Any = {}
     tools: list[dict[str, Any]] | None = None
     rendered: bool = False
+    priority: int = 0
 
 
 class PromptWanted(Event, frozen=True, kw_only=True, tag="prompt.wanted"):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         start_run,
         stop_run,
     )
+    from slime_events.app.gateway_client import AsyncGatewayClient, GatewayClient
     from slime_events.app.launch.run_status import RunStatus
     from slime_events.app.signatures import (
         BufferFilter,
@@ -42,10 +43,12 @@ __version__ = "0.2.0"
 __all__ = [
     "Answer",
     "ArgsView",
+    "AsyncGatewayClient",
     "BufferFilter",
     "ConfigError",
     "DynamicFilter",
     "DynamicFilterOutput",
+    "GatewayClient",
     "GenerateFunction",
     "GroupRewardFunction",
     "OpenRun",
@@ -73,6 +76,7 @@ _PLACES = {
     "schemas.errors": ("ConfigError", "RunNotFound", "SlimeEventsError"),
     "serve_apps.generate.session": ("Session", "Turn"),
     "slime_events.analysis.query.answer": ("Answer",),
+    "slime_events.app.gateway_client": ("AsyncGatewayClient", "GatewayClient"),
     "slime_events.app.launch.run_status": ("RunStatus",),
     "slime_events.app.signatures": (
         *("BufferFilter", "DynamicFilter", "GenerateFunction"),

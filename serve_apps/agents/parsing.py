@@ -52,6 +52,15 @@ class Parsers:
     def __init__(self, names: ParserNames, tokenizer: Any, folder: Path | None = None) -> None:
         self._names, self._tokenizer = _resolved(names, tokenizer), tokenizer
         self._ends = _ends(tokenizer, folder)
+        flag = TOOLS_FLAG
+        try:
+            if self._names.tools:
+                self._tool_parser(Asked(DialectName.CHAT, ""))
+            flag = REASONING_FLAG
+            if self._names.reasoning:
+                self._reasoning_parser((), with_tools=False)
+        except ValueError as error:
+            raise InvalidValue(f"{flag}: the parser does not fit this model: {error}") from error
 
     def check(self, asked: Asked) -> None:
         """Raises BadField for what the model's engines or parsers cannot do."""
@@ -71,11 +80,11 @@ class Parsers:
         is_strict = any(tool["function"].get("strict") for tool in asked.tools)
         if not self._names.grammar or asked.tool_choice == "none" or (asked.tool_choice == "auto" and not is_strict):
             return {}
-        from sglang.srt.entrypoints.openai.protocol import ToolChoice, ToolChoiceFuncName
+        from sglang.srt.entrypoints.openai.protocol import Tool
+        from sglang.srt.function_call.function_call_parser import FunctionCallParser
 
-        word = asked.tool_choice
-        choice = word if word in ("auto", "required") else ToolChoice(function=ToolChoiceFuncName(name=word))
-        found = self._tool_parser(asked).get_structure_constraint(choice, parallel_tool_calls=asked.parallel)
+        parser = FunctionCallParser([Tool(**tool) for tool in asked.tools], self._names.tools, self._tokenizer)
+        found = parser.get_structure_constraint(_choice(asked.tool_choice), parallel_tool_calls=asked.parallel)
         if found is None:
             return {}
         if any(name in asked.sampling for name in GRAMMARS):
@@ -92,7 +101,9 @@ class Parsers:
         """
         is_plain = asked.dialect is DialectName.GENERATE
         with_tools = not is_plain and bool(asked.tools) and asked.tool_choice != "none" and bool(self._names.tools)
-        reasoning = None if is_plain or not self._names.reasoning else self._reasoning_parser(prompt, with_tools)
+        reasoning = (
+            None if is_plain or not self._names.reasoning else self._reasoning_parser(prompt, with_tools=with_tools)
+        )
         keeps = with_tools or (reasoning is not None and self._names.reasoning in _MARKED)
         skips = asked.skip_special if asked.skip_special is not None else not keeps
         stops = asked.sampling.get("stop", ()) if stops is None else stops
@@ -110,15 +121,18 @@ class Parsers:
         )
 
     def _tool_parser(self, asked: Asked) -> Any:
-        from sglang.srt.entrypoints.openai.protocol import Tool, ToolChoice, ToolChoiceFuncName
+        """As the model writes calls of its own accord, or as a grammar has it write them."""
+        from sglang.srt.entrypoints.openai.protocol import Tool
         from sglang.srt.function_call.function_call_parser import FunctionCallParser
+        from sglang.srt.function_call.json_array_parser import JsonArrayParser
 
-        tools, word = [Tool(**tool) for tool in asked.tools], asked.tool_choice
-        named = word not in ("auto", "required", "none")
-        choice = ToolChoice(function=ToolChoiceFuncName(name=word)) if named else word
-        return FunctionCallParser(tools, self._names.tools, tokenizer=self._tokenizer, tool_choice=choice)
+        tools, choice = [Tool(**tool) for tool in asked.tools], _choice(asked.tool_choice)
+        parser = FunctionCallParser(tools, self._names.tools, tokenizer=self._tokenizer, tool_choice=choice)
+        if choice != "auto" and not parser.owns_tool_format():
+            parser.detector = JsonArrayParser()
+        return parser
 
-    def _reasoning_parser(self, prompt: Sequence[int], with_tools: bool) -> Any:
+    def _reasoning_parser(self, prompt: Sequence[int], *, with_tools: bool) -> Any:
         """None where the prompt has ended the reasoning already."""
         from sglang.srt.parser.reasoning_parser import ReasoningParser
 
@@ -141,6 +155,13 @@ class Parsers:
             case "kimi_k3":
                 return lambda index, name: f"{name}:{before + index}"
         return lambda index, _: f"call_{hashlib.sha256(f'{turn}/{index}'.encode()).hexdigest()[:24]}"
+
+
+def _choice(word: str) -> Any:
+    """As SGLang has it."""
+    from sglang.srt.entrypoints.openai.protocol import ToolChoice, ToolChoiceFuncName
+
+    return word if word in ("auto", "required") else ToolChoice(function=ToolChoiceFuncName(name=word))
 
 
 def _resolved(names: ParserNames, tokenizer: Any) -> ParserNames:

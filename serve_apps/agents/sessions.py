@@ -70,7 +70,7 @@ class Sessions:
             if (given := board.given.get((sender, key))) is not None:
                 return await self._opened(given)
             if (request := board.next(group)) is None:
-                if time.monotonic() >= end:
+                if board.over or time.monotonic() >= end:
                     raise self._none_waits(group)
                 await asyncio.sleep(WAIT_LOOK_S)
                 continue

@@ -10,6 +10,7 @@ from typing import Any
 from schemas.errors import ConfigError
 from schemas.event import Event
 from schemas.sessions import Credit
+from schemas.turns import AgentTurn
 from serve_apps.agents.bridge import Bridge
 from serve_apps.agents.parsing import Parsers, parser_names
 from slime_events.core.config.settings import TrainSettings
@@ -18,6 +19,11 @@ from slime_events.core.trajectory import Fetch
 from slime_events.plugins.tokenizer import load_tokenizer
 from storage.blobs import BlobStore
 from storage.payloads import fetch, offload_async
+
+BODY_LIMIT = 8 * 1024
+"""Bytes of a request above which its body is a blob: each of a session's has all messages before it, and whoever reads
+its turns does not need them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,9 @@ class AgentRules:
 
 @dataclass(frozen=True, slots=True)
 class AgentSetup:
-    """bridge, parsers, tokenizer: of the run's model. fetch, offload: large arrays from the blob store, and into it."""
+    """bridge, parsers, tokenizer: of the run's model. fetch, offload: large arrays from the blob store, and into it.
+    keep: the body of a request into it, unless it is small.
+    """
 
     rules: AgentRules
     tokenizer: Any
@@ -46,6 +54,7 @@ class AgentSetup:
     parsers: Parsers
     fetch: Fetch
     offload: Callable[[Event], Awaitable[Event]]
+    keep: Callable[[AgentTurn], Awaitable[AgentTurn]]
 
 
 def agent_rules(settings: TrainSettings) -> AgentRules:
@@ -76,4 +85,5 @@ async def agent_setup(settings: TrainSettings, blob_url: str) -> AgentSetup:
         Parsers(parser_names(settings.engine), tokenizer, Path(folder)),
         partial(fetch, blobs=blobs),
         partial(offload_async, blobs=blobs),
+        partial(offload_async, blobs=blobs, limit=BODY_LIMIT),
     )

@@ -219,7 +219,7 @@ class Turns:
             spans=spans,
             stop=completed.stop,
             text=completed.text,
-            agent=self._agent(live.folded, index, turn, placed, body, reader.message),
+            agent=await self._setup.keep(self._agent(live.folded, index, turn, placed, body, reader.message)),
             seconds=time.perf_counter() - began,
         )
         return await self._append_recorded(live, event)

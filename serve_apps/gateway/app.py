@@ -25,6 +25,7 @@ from schemas.errors import SlimeEventsError
 from schemas.inbox import Fate, InboxFate, InboxReply
 from serve_apps.gateway.agent_routes import add_agent_routes
 from serve_apps.gateway.agents import AgentAccess
+from serve_apps.gateway.asyncapi import asyncapi
 from serve_apps.gateway.openapi import describe, documented
 from serve_apps.gateway.refusals import Refused, refusals
 from serve_apps.gateway.settings import GatewaySettings
@@ -98,6 +99,10 @@ def gateway_app(
 
     if agents is not None:
         add_agent_routes(app, agents, source, settings)
+
+    @app.get("/asyncapi.json", include_in_schema=False)
+    async def over_nats() -> Response:
+        return _json(asyncapi(run.name))
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:

@@ -7,8 +7,9 @@ from fastapi import FastAPI
 
 from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, InboxFate, InboxPrompt
 from schemas.outside import OutsideGroup, OutsideReward
+from schemas.submission import Submission
 from serve_apps.gateway.session_views import OpenedSession, SealWish, SessionView, SessionWish
-from serve_apps.gateway.submission import MEDIA_TYPES, Submission
+from serve_apps.gateway.submission import MEDIA_TYPES
 
 _STRUCTS = (
     *(InboxPrompt, Submission, InboxFate, OutsideGroup, OutsideReward),

@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
 
 from schemas.errors import DeadlineExceeded, InboxFull, LogUnavailable, RunNotFound, SlimeEventsError
 from serve_apps.gateway.settings import GatewaySettings
@@ -53,6 +54,10 @@ def refusals(app: FastAPI, settings: GatewaySettings) -> FastAPI:
     @app.exception_handler(Refused)
     async def refused(_: Request, error: Refused) -> Response:
         return answer(error.status, str(error), error.headers)
+
+    @app.exception_handler(HTTPException)
+    async def unknown(_: Request, error: HTTPException) -> Response:
+        return answer(error.status_code, f"{error.detail}: see /openapi.json", error.headers)
 
     @app.exception_handler(SlimeEventsError)
     async def failed(_: Request, error: SlimeEventsError) -> Response:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 import msgspec
 
 from schemas.inbox import PROMPTS
+from schemas.submission import LineProblem, Submission, TakenPrompt
 from serve_apps.gateway.refusals import Refused
 from slime_events.loop.prompts.outside import BadLine, InboxClient, Line, produce, read_line
 from storage.log import MAX_BATCH
@@ -15,46 +16,6 @@ JSON_BYTES = 8 * 1024 * 1024
 """Of a body that is one JSON value: it is held in memory whole. Lines are not."""
 LINES = 10 * MAX_BATCH
 """So many groups and errors are named in an answer."""
-
-
-class TakenPrompt(msgspec.Struct, frozen=True):
-    """key: the sender's, or the sha256 of what was sent. group: asks what became of it."""
-
-    key: str
-    group: str
-
-
-class LineProblem(msgspec.Struct, frozen=True):
-    """Why a prompt was not taken. line: from 1; of a list, the prompt's place in it. field: empty for the whole."""
-
-    line: int
-    field: str
-    message: str
-
-
-class Submission(msgspec.Struct, omit_defaults=True):
-    """The answer to prompts. Each stands alone: those that were taken are in the log, on disk, whatever became of the
-    others. more: of these and of the errors, not named since they are many.
-    """
-
-    accepted: int
-    refused: int
-    groups: list[TakenPrompt]
-    errors: list[LineProblem]
-    more: int = 0
-
-    def add(self, result: tuple[Line, str] | BadLine) -> None:
-        """What became of one prompt."""
-        names = len(self.groups) + len(self.errors) < LINES
-        self.more += not names
-        if isinstance(result, BadLine):
-            self.refused += 1
-            if names:
-                self.errors.append(LineProblem(int(result.place), result.field, result.message))
-            return
-        self.accepted += 1
-        if names:
-            self.groups.append(TakenPrompt(result[0].key, result[1]))
 
 
 async def submit(
@@ -84,7 +45,16 @@ async def submit(
 
 async def _send(inbox: InboxClient, lines: Iterable[Line | BadLine], taken: Submission) -> None:
     async for result in produce(inbox, lines, MAX_BATCH):
-        taken.add(result)
+        names = len(taken.groups) + len(taken.errors) < LINES
+        taken.more += not names
+        if isinstance(result, BadLine):
+            taken.refused += 1
+            if names:
+                taken.errors.append(LineProblem(int(result.place), result.field, result.message))
+            continue
+        taken.accepted += 1
+        if names:
+            taken.groups.append(TakenPrompt(result[0].key, result[1]))
 
 
 async def _whole(body: AsyncIterator[bytes], most: int) -> bytes:

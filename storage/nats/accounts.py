@@ -66,18 +66,19 @@ def inbox_of_gateway(run: str) -> str:
 
 
 def sessions(run: str) -> list[str]:
-    """Subjects of the events that make a session of an agent, for a gateway of a run with --agents. run: or EVERY_RUN.
-
-    A log that lets events go takes them in by a door.
-    """
+    """Subjects of the events that make a session of an agent, for gateways of runs with --agents. run: or EVERY_RUN."""
     made = ("session.*", "turn.*", "rollout.requested", "rollout.completed", "rollout.failed", "reward.assigned")
-    events = [f"slime.{run}.{one}.*" for one in made]
-    return [*events, *(f"slime.{run}.at.*.{one}" for one in events)]
+    return [subject for one in made for subject in _appended(run, one)]
 
 
-def offers(run: str) -> str:
+def offers(run: str) -> list[str]:
     """Subjects of the events that any gateway may append. run: or EVERY_RUN."""
-    return f"slime.{run}.prompt.offered.*"
+    return _appended(run, "prompt.offered")
+
+
+def _appended(run: str, events: str) -> list[str]:
+    """On which they reach the stream. One that lets events go takes them in by a door (`schemas.subjects.entrance`)."""
+    return [f"slime.{run}.{events}.*", f"slime.{run}.at.*.{events}.*"]
 
 
 def reads(run: str) -> list[str]:
@@ -167,7 +168,7 @@ def accounts_text(run: str, passwords: Mapping[Access, str], *, agents: bool = F
     """
     asks = {
         Access.PRODUCER: inboxes(run),
-        Access.GATEWAY: [inbox_of_gateway(run), offers(run)],
+        Access.GATEWAY: [inbox_of_gateway(run), *offers(run)],
         Access.VIEWER: list[str](),
     }
     asks[Access.GATEWAY] += sessions(run) if agents else []

@@ -46,6 +46,7 @@ class Harness:
                 opened = await self._patient(client, f"/v1/runs/{RUN}/sessions", {"wait_s": 10}, self._token)
                 if opened.status_code == 409:
                     return
+                assert opened.status_code == 201, opened.text
                 session = opened.json()
                 agent = self._with_sdk if number % 2 else self._with_http
                 await agent(session, client)
@@ -117,6 +118,7 @@ async def killed_often(run: Path, port: int, times: int, every_s: float) -> None
 
 @pytest.mark.parametrize("lost", ["gateway", "conductor"])
 def test_agents_train_whoever_is_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str], lost: str) -> None:
+    """In the second run events leave the log meanwhile."""
     run, port = tmp_path / "runs" / RUN, free_port()
     rollout = {
         "num_rollout": STEPS,
@@ -126,6 +128,8 @@ def test_agents_train_whoever_is_killed(tmp_path: Path, capsys: pytest.CaptureFi
         "max_staleness": 1,
         "rollout_max_response_len": 8,
     }
+    kept = {"log_keep_steps": 1, "archive_url": str(tmp_path / "archive"), "archive_seconds": 0.5}
+    own_run = kept if lost == "conductor" else {}
     clusters: list[LocalCluster] = []
     harnesses: list[Harness] = []
 
@@ -146,7 +150,7 @@ def test_agents_train_whoever_is_killed(tmp_path: Path, capsys: pytest.CaptureFi
 
     with cheap_parts(Parts(script=Script(chunk=2, seconds_per_chunk=0.05))), pytest.MonkeyPatch.context() as patch:
         patch.setattr("tests.run.cheap.LocalCluster.start", lambda cluster: clusters.append(cluster))
-        asyncio.run(run_with(tiny(tmp_path, RUN, rollout=rollout), work))
+        asyncio.run(run_with(tiny(tmp_path, RUN, rollout=rollout, run=own_run), work))
     events = events_of(run)
     made = {one.sample: one for one in of(events, RolloutCompleted)}
     turns = of(events, TurnRecorded)

@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 
 from schemas.arrays import unpack
+from schemas.event import Purpose
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import RootReason, TurnRecorded
+from slime_events.analysis.model.records import folded
+from slime_events.app.cli.commands.show_sample import sample_facts, sample_text
 from slime_events.core.state.run import RunPhase
 from slime_events.core.state.sessions import Limits
 from tests.agents.stage import ASKED, Stage, openai_of, seal, state
@@ -57,6 +60,19 @@ async def test_an_agent_that_knows_a_base_url_is_trained(stage: Stage) -> None:
         trained = unpack(completed.tokens)[unpack(completed.loss_mask) == 1].tolist()
         assert trained == [token for one in mine for token in unpack(one.tokens).tolist()]
     stage.check_tokens_once()
+
+
+async def test_what_is_shown_of_a_session(stage: Stage) -> None:
+    async with stage.gateway() as client:
+        session = await stage.open(client)
+        await two_turns(client, session)
+        await seal(client, session, reward=1.0)
+    records = folded("sim", stage.simulation.log.records)
+    facts = sample_facts(records, records.samples[session["sample"]], None)
+    assert [(one["turn"], one["extends"], one["root"]) for one in facts["turns"]] == [(0, None, "first"), (1, 0, None)]
+    (sealed,) = facts["sessions"]
+    assert (sealed["reason"], sealed["leaves"]) == ("reward", [1])
+    assert f"session {session['session']} sealed by reward" in sample_text(facts)
 
 
 async def test_a_stream_ends_once_its_turn_is_in_the_log(stage: Stage) -> None:
@@ -228,6 +244,45 @@ async def test_a_key_opens_one_session(stage: Stage) -> None:
         nothing = await stage.open(client, wait_s=0)
         assert nothing["status"] == 429
     assert len(stage.simulation.events(SessionOpened)) == 2
+
+
+async def test_a_turn_that_takes_too_long_is_ended(stage: Stage) -> None:
+    slow = Script(chunk=1, seconds_per_chunk=0.1)
+    limits = Limits(turn_s=0.3, session_s=60.0, idle_s=30.0)
+    stage.simulation.engines.popitem()[1].cancel()
+    stage.simulation.start_engine(slow)
+    async with stage.gateway(limits=limits) as client:
+        session = await stage.open(client)
+        late = await post(client, session, ASKED)
+        assert late.status_code == 504
+        await stage.simulation.until(RolloutFailed)
+        told = await state(client, session)
+        assert (told["turns"], [one["index"] for one in told["open"]]) == ([], [0])
+
+
+async def test_what_is_too_much_for_the_engines_is_put_off(stage: Stage) -> None:
+    async with stage.gateway(tokens_in_flight=60) as client:
+        session = await stage.open(client)
+        answers = await asyncio.gather(*(post(client, session, ASKED) for _ in range(3)))
+        assert sorted(one.status_code for one in answers) == [200, 429, 429]
+        assert all(one.headers["retry-after"] for one in answers if one.status_code == 429)
+        assert (await post(client, session, ASKED)).status_code == 200
+        count = {"model": "any", "messages": ASKED}
+        counted = await client.post(f"{session['base_url']}/messages/count_tokens", json=count)
+        (call, *_) = [one for one in stage.simulation.events(RolloutRequested) if one.purpose is Purpose.CALL]
+        assert counted.json() == {"input_tokens": call.prompt.n}
+        long = await post(client, session, [{"role": "user", "content": "x" * 5000}])
+        assert (long.status_code, long.json()["error"]["param"]) == (400, "messages")
+        assert (await client.get(f"{session['base_url']}/models")).json()["data"][0]["object"] == "model"
+
+
+async def test_a_run_that_is_off_says_so(stage: Stage) -> None:
+    async with stage.gateway() as client:
+        session = await stage.open(client)
+        stage.is_on = False
+        refused = [await post(client, session, ASKED), await seal(client, session, reward=1.0)]
+        assert [one.status_code for one in refused] == [503, 503]
+        assert all(one.headers["retry-after"] for one in refused)
 
 
 async def test_agents_and_harnesses_have_keys_of_their_own(stage: Stage) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sglang.srt.function_call.parser_names import TOOL_CALL_PARSER_NAMES
+from sglang.srt.parser.reasoning_parser_names import REASONING_PARSER_NAMES
 
 from schemas.errors import InvalidValue
 from schemas.rollouts import StopReason
@@ -214,6 +217,44 @@ def test_constraint_is_there_where_a_call_has_to_be() -> None:
     for choice in ("required", "look"):
         (kind,) = QWEN.constraint(Asked(DialectName.CHAT, "m", tools=(LOOK,), tool_choice=choice))
         assert kind == "structural_tag"
+
+
+def test_every_parser_reads_the_same_however_tokens_come(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)  # many say that this is not theirs
+    text = (
+        f'<think>\nhm 世</think>a < b [{{"name": "look"}}] [look(at="a")] <tool_call>\n{{"name": "look"}}</tool_c{END}'
+    )
+    for names in (
+        *(ParserNames(tools=one) for one in TOOL_CALL_PARSER_NAMES),
+        *map(_reasoning, REASONING_PARSER_NAMES),
+    ):
+        if "response_template" in (names.tools, names.reasoning):
+            with pytest.raises(InvalidValue, match="response_template"):
+                Parsers(names, TOKENIZER)
+            continue
+        parsers = Parsers(names, TOKENIZER)
+        ways = [
+            told(parsers.reader(WITH_TOOLS, "t", []), ids(text), steps)[1] for steps in ([1], list(range(99)), [50])
+        ]
+        assert all(reader.message == ways[0].message for reader in ways), names
+
+
+def _reasoning(name: str) -> ParserNames:
+    return ParserNames(reasoning=name)
+
+
+@pytest.mark.parametrize("name", ["qwen", "glm", "pythonic", "llama3"])
+def test_call_that_has_to_be_is_read_as_the_grammar_has_it_written(name: str) -> None:
+    asked = Asked(DialectName.CHAT, "m", tools=(LOOK,), tool_choice="required")
+    parsers = Parsers(ParserNames(name, grammar=True), TOKENIZER)
+    (kind,) = parsers.constraint(asked)
+    array = '[{"name": "look", "parameters": {"at": "世"}}]'
+    native = {"qwen": '<tool_call>\n{"name":"look", "arguments":{"at": "世"}}\n</tool_call>'}
+    native["llama3"] = '<|python_tag|>{"name":"look", "arguments":{"at": "世"}}'
+    text = array if kind == "json_schema" else native[name]
+    _, reader = told(parsers.reader(asked, "t", []), ids(text + END), [1, 5, 20])
+    assert [call[1:] for call in calls_of(reader.message)] == [("look", '{"at": "世"}')]
+    assert reader.message["content"] == ""
 
 
 def test_names_are_the_engines_settings() -> None:

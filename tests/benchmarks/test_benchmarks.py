@@ -129,6 +129,7 @@ def test_the_rule_that_throws_surplus_away_keeps_the_short_groups() -> None:
 TINY = [
     ("durable_append", {"rollouts": 20, "rewards": 50}),
     ("prompts", {"lines": 500, "takes": 5}),
+    ("ingest", {"count": 500}),
     ("span", {"spans": 100}),
     ("chunk_cost", {"responses": 4, "length": 64, "turns": 1}),
     ("trainer_idle", {"steps": 3, "train_s": 0.01}),

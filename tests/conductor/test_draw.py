@@ -9,7 +9,7 @@ from schemas.arrays import pack_tokens
 from schemas.event import Purpose
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rollouts import FailureKind, RolloutRequested, Sampling
-from slime_events.core.state.group import SamplePhase
+from slime_events.core.state.group import GroupState, SamplePhase
 from slime_events.core.state.run import Counts, SealedState
 from slime_events.loop.conductor.decide import with_requests
 from slime_events.loop.conductor.draw import groups_to_request, requests_again, requests_missing, sample_seed
@@ -82,6 +82,7 @@ def prompt(group: str, *, seen: int = 0) -> PromptSubmitted:
 
 def test_what_is_drawn_is_asked_for_as_far_as_there_is_room() -> None:
     plan, state = make_plan(groups=3, samples=1), state_of(0, waiting=["before"])
+    state.groups["before"] = GroupState(group="before", prompt=pack_tokens([1]))
     events = with_requests([prompt("a"), prompt("b"), prompt("c")], state, plan)
     asked = [event.group for event in events if isinstance(event, RolloutRequested)]
     assert asked == ["a", "b"], "one place is for who waits"

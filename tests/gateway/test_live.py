@@ -23,7 +23,6 @@ from tests.run.cheap import Parts, cheap_parts
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 
 RUN = "live"
-KILLS = 3
 ANSWER_S = 60.0
 
 
@@ -56,10 +55,10 @@ def lines(batch: int) -> str:
     return "".join(json.dumps({"key": f"{batch}-{n}", "prompt": f"{n}+{batch}"}) + "\n" for n in range(20))
 
 
-async def send_and_kill(run: Path, client: httpx.AsyncClient, port: int) -> dict[str, str]:
+async def send_and_kill(run: Path, client: httpx.AsyncClient, port: int, kills: int) -> dict[str, str]:
     """Groups by key, of all answers. Each gateway but the last is killed while a request is under way."""
     groups: dict[str, str] = {}
-    for batch in range(KILLS + 1):
+    for batch in range(kills + 1):
         sending = asyncio.ensure_future(
             until_answered(
                 client,
@@ -71,7 +70,7 @@ async def send_and_kill(run: Path, client: httpx.AsyncClient, port: int) -> dict
         )
         with gateway(run, port) as process:
             await until_answered(client, "GET", "/healthz")
-            if batch < KILLS:
+            if batch < kills:
                 process.kill()
         with gateway(run, port):
             answer = await sending
@@ -80,7 +79,8 @@ async def send_and_kill(run: Path, client: httpx.AsyncClient, port: int) -> dict
     return groups
 
 
-def test_what_was_answered_survives_the_gateway(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.soak)])
+def test_what_was_answered_survives_the_gateway(tmp_path: Path, capsys: pytest.CaptureFixture[str], kills: int) -> None:
     run, port = tmp_path / "runs" / RUN, free_port()
     found: dict[str, str] = {}
 
@@ -89,14 +89,14 @@ def test_what_was_answered_survives_the_gateway(tmp_path: Path, capsys: pytest.C
         token = Sources(run).issue("quiz")
         headers = {"authorization": f"Bearer {token}"}
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=ANSWER_S) as client:
-            found.update(await send_and_kill(run, client, port))
+            found.update(await send_and_kill(run, client, port, kills))
         os.kill(os.getpid(), signal.SIGTERM)
 
     with cheap_parts(Parts()):
         asyncio.run(run_with(tiny(tmp_path, RUN, rollout={"num_rollout": 100_000}), produce))
     taken = [one for one in of(events_of(run), PromptSubmitted) if one.dataset == "inbox"]
     assert {one.source.key: one.group for one in taken} == found
-    assert len(taken) == len(found) == 20 * (KILLS + 1), "none is lost, and none is there twice"
+    assert len(taken) == len(found) == 20 * (kills + 1), "none is lost, and none is there twice"
     assert {one.source.sender for one in taken} == {"quiz"}
     asyncio.run(_after_the_end(run, port, found["0-0"]))
     assert command("gateway")([RUN, "--runs-dir", str(tmp_path / "runs"), "--sources"]) == 0

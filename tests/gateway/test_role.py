@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import httpx
+import jsonschema
+import nats
 import pytest
 
 from schemas.errors import InvalidValue
@@ -19,7 +23,9 @@ from serve_apps.gateway.sources import Sources
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.app.launch.preflight import check_start
 from slime_events.core.config.gateway import DEFAULT, RunGatewaySettings
+from storage.nats.accounts import Access
 from storage.nats.ports import free_port
+from storage.open_log import live_address
 from tests.run.cheap import LocalCluster, Parts, cheap_parts, lose
 from tests.run.tiny import SAMPLES, Watching, events_of, of, run_with, tiny
 
@@ -50,12 +56,11 @@ def test_it_comes_back_on_its_port(tmp_path: Path, clusters: list[LocalCluster])
             answers.append(await sent(client))
             lose(clusters[-1], "gateway")
             answers.append(await sent(client))
+            await ask_as_documented(run, (await client.get("/asyncapi.json")).json())
             made = {"key": "made", "prompt": "1+1", "samples": [{"text": "2", "reward": 1.0}] * SAMPLES}
             answers.append(await client.post(f"/v1/runs/{RUN}/trajectories", json=made))
             name = answers[-1].json()["groups"][0]["group"]
-            await view.until(
-                lambda progress: name not in progress.state.groups or progress.state.groups[name].rewards != ()
-            )
+            await decided(client, name)
         os.kill(os.getpid(), signal.SIGTERM)
 
     with cheap_parts(Parts()):
@@ -71,6 +76,28 @@ def test_it_comes_back_on_its_port(tmp_path: Path, clusters: list[LocalCluster])
     assert [note for note in view.notes if url in note]
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/healthz")
+
+
+async def ask_as_documented(run: Path, document: dict[str, Any]) -> None:
+    """Each example of the document, as a producer over NATS: its reply is what the document says."""
+    address = live_address(run, Access.PRODUCER)
+    assert address is not None
+    nc = await nats.connect(**address.options())
+    for name in document["operations"]:
+        (example,) = document["components"]["messages"][name]["examples"]
+        subject = document["channels"][name]["address"]
+        reply = await nc.request(subject, json.dumps(example["payload"]).encode(), timeout=ANSWER_S)
+        wanted = document["components"]["messages"][f"{name}-reply"]["payload"]
+        jsonschema.validate(json.loads(reply.data), wanted | {"components": document["components"]})
+    await nc.close()
+
+
+async def decided(client: httpx.AsyncClient, group: str) -> None:
+    """Until the run has a verdict on the group."""
+    async with asyncio.timeout(ANSWER_S), client.stream("GET", f"/v1/runs/{RUN}/groups/{group}/events") as told:
+        async for line in told.aiter_lines():
+            if line in ("event: accepted", "event: trained"):
+                return
 
 
 async def sent(client: httpx.AsyncClient) -> httpx.Response:

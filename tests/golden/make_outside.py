@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from schemas.arrays import pack, pack_log_probs, pack_tokens
 from schemas.event import Event
-from schemas.prompts import PromptOffered, PromptRejected, Source
+from schemas.prompts import PromptOffered, PromptRejected, PromptSubmitted, Source
+from schemas.recorded import CommonVersion, Recalled
 from schemas.rollouts import RolloutOffered, StopReason
 
 
@@ -21,9 +22,19 @@ def from_outside() -> Iterator[Event]:
         metadata={"level": 1},
         tools=[{"type": "function"}],
     )
-    yield PromptOffered(group="inbox-3", key="k-3", prompt="2+5", rendered=True)
+    yield PromptOffered(group="inbox-3", key="k-3", prompt="2+5", rendered=True, priority=2)
     source = Source(path="inbox", key="k-3", sender="quiz", offset=-1)
     yield PromptRejected(source=source, reason="empty_prompt: none", dataset="inbox", group="inbox-3")
+    yield PromptSubmitted(
+        group="inbox-4",
+        text="2+4=",
+        tokens=pack_tokens([1, 2]),
+        source=Source(path="inbox", key="k-4", sender="quiz"),
+        dataset="inbox",
+        recalled=Recalled("golden", ("inbox-4-s0",), CommonVersion(0, 0), 0, 8),
+        share="quiz",
+        priority=-3,
+    )
     yield RolloutOffered(
         sample="inbox-4-s0",
         group="inbox-4",

@@ -72,42 +72,38 @@ def _usage(said: Said) -> dict[str, Any]:
 
 def items_of(asked: Asked, said: Said) -> list[dict[str, Any]]:
     """The answer's items: reasoning, message, calls; a message that is empty where there is nothing else."""
-    made, message = _Items(asked, said.id), said.message
+    items, message, found = _Items(asked, said.id), said.message, list[dict[str, Any]]()
     if reasoning := message.get("reasoning_content"):
-        made.reasoning(reasoning)
+        found.append(items.reasoning(0, reasoning))
     if message["content"] or not message.get("tool_calls"):
         entries = [] if asked.log_probs is None else log_prob_entries(said.pieces, said.log_probs)
-        made.message(message["content"], entries)
-    for id, name, arguments in calls_of(message):
-        made.call(id, name, arguments)
-    return made.items
+        found.append(items.message(len(found), message["content"], entries))
+    return found + [items.call(at, *call) for at, call in enumerate(calls_of(message), len(found))]
 
 
 class _Items:
-    """Items of one answer in their order, each whole."""
+    """Items of one answer. index: among them. has_summary: reasoning is shown as a summary, since one was asked for."""
 
     def __init__(self, asked: Asked, id: str) -> None:
-        self._id, self.items = id, list[dict[str, Any]]()
+        self._id = id
         self.has_summary = bool((asked.body.get("reasoning") or {}).get("summary"))
         self._is_carried = ENCRYPTED in (asked.body.get("include") or ())
 
-    def _add(self, prefix: str, kind: str, **rest: Any) -> dict[str, Any]:
-        item = {"id": f"{prefix}_{self._id}_{len(self.items)}", "type": kind, "status": "completed", **rest}
-        self.items.append(item)
-        return item
-
-    def reasoning(self, text: str) -> dict[str, Any]:
+    def reasoning(self, index: int, text: str) -> dict[str, Any]:
         summary = [{"type": "summary_text", "text": text}] if self.has_summary else []
         content = {} if self.has_summary else {"content": [{"type": "reasoning_text", "text": text}]}
         sealed = {"encrypted_content": carry(text)} if self._is_carried else {}
-        return self._add("rs", "reasoning", summary=summary, **content, **sealed)
+        return self._item("rs", index, "reasoning") | {"summary": summary} | content | sealed
 
-    def message(self, text: str, log_probs: list[dict[str, Any]]) -> dict[str, Any]:
+    def message(self, index: int, text: str, log_probs: list[dict[str, Any]]) -> dict[str, Any]:
         part = {"type": "output_text", "text": text, "annotations": [], "logprobs": log_probs}
-        return self._add("msg", "message", role="assistant", content=[part])
+        return self._item("msg", index, "message") | {"role": "assistant", "content": [part]}
 
-    def call(self, id: str, name: str, arguments: str) -> dict[str, Any]:
-        return self._add("fc", "function_call", call_id=id, name=name, arguments=arguments)
+    def call(self, index: int, id: str, name: str, arguments: str) -> dict[str, Any]:
+        return self._item("fc", index, "function_call") | {"call_id": id, "name": name, "arguments": arguments}
+
+    def _item(self, prefix: str, index: int, kind: str) -> dict[str, Any]:
+        return {"id": f"{prefix}_{self._id}_{index}", "type": kind, "status": "completed"}
 
 
 class ResponsesStream:
@@ -115,64 +111,57 @@ class ResponsesStream:
 
     def __init__(self, asked: Asked, id: str, created: int) -> None:
         self._asked, self._id, self._created = asked, id, created
-        self._made, self._number = _Items(asked, id), -1
-        self._open: type[Content] | type[Reasoning] | type[CallBegun] | None = None
-        self._text, self._log_probs = "", list[dict[str, Any]]()
-        self._call = CallBegun(0, "", "")
+        self._items, self._done, self._number = _Items(asked, id), list[dict[str, Any]](), -1
+        self._open: type[Content] | type[Reasoning] | CallBegun | None = None
+        self._item_id = self._text = ""
+        self._shown, self._later = list[dict[str, Any]](), list[dict[str, Any]]()
+        """Log-probs: of the open message; and those that came with no text of it, and are shown with the next."""
 
     def begin(self) -> bytes:
         response = resource(self._asked, self._id, self._created, [], None)
-        return self._event("response.created", response=response) + self._event(
-            "response.in_progress", response=response
-        )
+        return self._event("created", response=response) + self._event("in_progress", response=response)
 
     def part(self, part: Part) -> bytes:
         match part:
             case Content(text, _, log_probs, pieces):
-                entries = [] if self._asked.log_probs is None else log_prob_entries(pieces, log_probs)
+                self._later += [] if self._asked.log_probs is None else log_prob_entries(pieces, log_probs)
                 if not text:
-                    self._log_probs += entries
                     return b""
-                begun = self._begin(Content)
-                shown, self._log_probs = self._log_probs + entries, []
+                begun, shown, self._later = self._begin(Content), self._later, []
                 self._text += text
                 self._shown += shown
-                return begun + self._event("response.output_text.delta", **self._place(), delta=text, logprobs=shown)
+                return begun + self._event("output_text.delta", **self._place(), delta=text, logprobs=shown)
             case Reasoning(text):
                 begun = self._begin(Reasoning)
                 self._text += text
-                name = f"response.reasoning_{'summary_' if self._made.has_summary else ''}text.delta"
-                return begun + self._event(name, **self._place(), delta=text)
+                return begun + self._event(f"{self._reasoning}.delta", **self._place(), delta=text)
             case CallBegun():
-                closed = self._close()
-                self._call = part
-                return closed + self._begin(CallBegun)
+                return self._begin(part)
             case CallArguments(_, text):
                 self._text += text
-                return self._event("response.function_call_arguments.delta", **self._place(), delta=text)
+                return self._event("function_call_arguments.delta", **self._place(), delta=text)
 
     def end(self, said: Said) -> bytes:
-        closed = self._close() if self._open or self._made.items else self._begin(Content) + self._close()
-        response = resource(self._asked, self._id, self._created, self._made.items, said)
-        return closed + self._event(f"response.{response['status']}", response=response)
+        empty = b"" if self._open or self._done else self._begin(Content)
+        closed = empty + self._close()
+        response = resource(self._asked, self._id, self._created, self._done, said)
+        return closed + self._event(response["status"], response=response)
 
     def fail(self, status: int, message: str) -> bytes:
-        response = resource(self._asked, self._id, self._created, self._made.items, None, "failed")
-        response["error"] = {"code": "server_error", "message": message}
-        return self._event("response.failed", response=response)
+        response = resource(self._asked, self._id, self._created, self._done, None, "failed")
+        return self._event("failed", response=response | {"error": {"code": "server_error", "message": message}})
 
-    def _begin(self, kind: type[Content] | type[Reasoning] | type[CallBegun]) -> bytes:
-        """The events that open an item, where another kind or none is open."""
+    def _begin(self, kind: type[Content] | type[Reasoning] | CallBegun) -> bytes:
+        """The events that open an item, where it is not open already."""
         if self._open is kind:
             return b""
         closed = self._close()
-        self._open, self._text, self._shown = kind, "", list[dict[str, Any]]()
+        self._open, self._text, self._shown = kind, "", []
         item = self._item()
-        self._made.items.pop()
-        empty: dict[str, Any] = {"content": []} if kind is Content else {"summary": []} if kind is Reasoning else {}
+        self._item_id = item["id"]
+        empty: dict[str, Any] = {name: [] for name in ("content", "summary") if name in item}
         added = item | {"status": "in_progress"} | empty
-        self._item_id = str(item["id"])
-        head = self._event("response.output_item.added", output_index=len(self._made.items), item=added)
+        head = self._event("output_item.added", output_index=len(self._done), item=added)
         return closed + head + self._part_event("added", item)
 
     def _close(self) -> bytes:
@@ -180,42 +169,49 @@ class ResponsesStream:
         if self._open is None:
             return b""
         place, item = self._place(), self._item()
-        index = len(self._made.items) - 1
-        if self._open is CallBegun:
-            name = self._call.name
-            said = self._event("response.function_call_arguments.done", **place, name=name, arguments=item["arguments"])
+        if isinstance(self._open, CallBegun):
+            said = self._event("function_call_arguments.done", **place, name=item["name"], arguments=item["arguments"])
         elif self._open is Content:
-            said = self._event("response.output_text.done", **place, text=self._text, logprobs=self._shown)
+            said = self._event("output_text.done", **place, text=self._text, logprobs=self._shown)
         else:
-            summary = "summary_" if self._made.has_summary else ""
-            said = self._event(f"response.reasoning_{summary}text.done", **place, text=self._text)
-        said += self._part_event("done", item, place)
+            said = self._event(f"{self._reasoning}.done", **place, text=self._text)
+        said += self._part_event("done", item)
+        said += self._event("output_item.done", output_index=len(self._done), item=item)
+        self._done.append(item)
         self._open = None
-        return said + self._event("response.output_item.done", output_index=index, item=item)
+        return said
 
     def _item(self) -> dict[str, Any]:
-        if self._open is CallBegun:
-            return self._made.call(self._call.id, self._call.name, self._text)
+        """The open item, with what it has."""
+        index = len(self._done)
+        if isinstance(self._open, CallBegun):
+            return self._items.call(index, self._open.id, self._open.name, self._text)
         if self._open is Content:
-            return self._made.message(self._text, self._shown)
-        return self._made.reasoning(self._text)
+            return self._items.message(index, self._text, self._shown)
+        return self._items.reasoning(index, self._text)
 
-    def _part_event(self, verb: str, item: dict[str, Any], place: dict[str, Any] | None = None) -> bytes:
-        if self._open is CallBegun:
+    @property
+    def _reasoning(self) -> str:
+        return "reasoning_summary_text" if self._items.has_summary else "reasoning_text"
+
+    @property
+    def _is_summary(self) -> bool:
+        return self._open is Reasoning and self._items.has_summary
+
+    def _part_event(self, verb: str, item: dict[str, Any]) -> bytes:
+        if isinstance(self._open, CallBegun):
             return b""
-        is_summary = self._open is Reasoning and self._made.has_summary
-        (part,) = item["summary" if is_summary else "content"]
-        name = "reasoning_summary_part" if is_summary else "content_part"
-        return self._event(f"response.{name}.{verb}", **(place or self._place()), part=part)
+        (part,) = item["summary" if self._is_summary else "content"]
+        name = "reasoning_summary_part" if self._is_summary else "content_part"
+        return self._event(f"{name}.{verb}", **self._place(), part=part)
 
     def _place(self) -> dict[str, Any]:
         """Where the open item's text belongs to."""
-        place: dict[str, Any] = {"item_id": self._item_id, "output_index": len(self._made.items)}
-        if self._open is CallBegun:
+        place: dict[str, Any] = {"item_id": self._item_id, "output_index": len(self._done)}
+        if isinstance(self._open, CallBegun):
             return place
-        is_summary = self._open is Reasoning and self._made.has_summary
-        return place | {"summary_index" if is_summary else "content_index": 0}
+        return place | {"summary_index" if self._is_summary else "content_index": 0}
 
     def _event(self, kind: str, **values: Any) -> bytes:
         self._number += 1
-        return sse.named({"type": kind, "sequence_number": self._number, **values})
+        return sse.named({"type": f"response.{kind}", "sequence_number": self._number, **values})

@@ -35,7 +35,7 @@ class Rewards(Check):
     _on_reward_failed = _on_reward_assigned
 
     def counts(self) -> Counts:
-        samples = self.ledger.samples.values()
+        samples = [one for one in self.ledger.samples.values() if one.group.purpose is not Purpose.CALL]
         waiting = sum(1 for s in samples if s.fate is Fate.COMPLETED and not s.graded and not s.group.decided)
         return self.seen | {"waiting for a grader": waiting}
 

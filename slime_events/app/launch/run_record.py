@@ -22,6 +22,7 @@ MAY_CHANGE = {
         *("log_keep_steps", "ray_address", "otlp_endpoint", "trace_share", "max_deaths", "plain"),
     ),
     "rollout": ("num_rollout", "rollout_deadline", "max_attempts", "max_waiting_prompts"),
+    "data": ("source_quota",),
     "reward": ("rm_timeout", "rm_workers", "rm_memory_gb", "rm_env", "outside_reward_seconds", "reward_sources"),
     "engine": ("device", "rollout_num_gpus", "colocate", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),
     "trainer": (

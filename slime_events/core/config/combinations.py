@@ -3,10 +3,12 @@
 import re
 from collections.abc import Iterator
 
+from schemas.errors import InvalidValue
 from slime_events.core.config.agent_combinations import made_by_agents
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.evaluation import EvalSet, name_problem, sampling_problems
 from slime_events.core.config.fields import settings_fields
+from slime_events.core.config.per_source import quotas, shares
 from slime_events.core.config.settings import TrainSettings
 
 NOT_DETERMINISTIC = ("cross_entropy_loss_fusion", "tp_comm_overlap")
@@ -117,6 +119,11 @@ def _rollout_function(settings: TrainSettings) -> Iterator[str]:
 
 def _data(settings: TrainSettings) -> Iterator[str]:
     data = settings.data
+    for read, text in ((shares, data.source_share), (quotas, data.source_quota)):
+        try:
+            read(text)
+        except InvalidValue as error:
+            yield f"{error}."
     for name in ("curriculum_new", "archive_share", "archive_min_pass_rate", "archive_max_pass_rate"):
         if not 0 <= getattr(data, name) <= 1:
             yield f"{name} is {getattr(data, name)}: a share lies between 0 and 1."

@@ -68,6 +68,15 @@ class DataSettings(Settings, frozen=True, kw_only=True):
     archive_where: Annotated[
         str | None, doc("SQL over that run, with a column group_id or sample: what is drawn again")
     ] = None
+    source_share: Annotated[
+        str | None,
+        doc(
+            "share of each batch by source of prompts, quiz=0.3,file=0.5; file: the run's own; the rest is everybody's"
+        ),
+    ] = None
+    source_quota: Annotated[
+        str | None, doc("prompts of a source that may wait, quiz=1000; nats: of all that come over NATS")
+    ] = None
     max_bad_lines: Annotated[int, doc("malformed or too long prompt lines before the run stops")] = 100
 
     @property

@@ -112,6 +112,8 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, position: int) ->
         label=event.label,
         metadata=event.metadata,
         recalled=event.recalled or UNSET,
+        share=event.share or UNSET,
+        priority=event.priority or UNSET,
     )
     state.groups[event.group] = group
     state.offers.pop(event.group, None)

@@ -78,7 +78,8 @@ class SampleState(VersionRange, kw_only=True, gc=False):
 class GroupState(msgspec.Struct, kw_only=True, gc=False):
     """One group. position: of its prompt in the log. order: index among requested training groups. version: the weights
     when it was requested; of an evaluation, the weights that it evaluates. recalled: of a group that reuses recorded
-    rollouts; UNSET elsewhere, so that the digests of states without one do not change.
+    rollouts; UNSET elsewhere, so that the digests of states without one do not change, and so are share and priority,
+    of prompts from outside.
     """
 
     group: str
@@ -96,6 +97,8 @@ class GroupState(msgspec.Struct, kw_only=True, gc=False):
     samples: dict[str, SampleState] = {}
     rewards: tuple[float, ...] = ()
     recalled: Recalled | msgspec.UnsetType = msgspec.UNSET
+    share: str | msgspec.UnsetType = msgspec.UNSET
+    priority: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def graded(self) -> tuple[float, ...]:

@@ -57,7 +57,7 @@ class Policy(NamedTuple):
         texts = (texts or Texts(until_trained=processes)) if looks else None
         args = ArgsView.of_run(settings)
         return cls(
-            make_plan(settings.rollout, settings.evaluation, settings.trainer),
+            make_plan(settings.rollout, settings.evaluation, settings.trainer, settings.data),
             make_group_filter(rollout, args, texts),
             functools.partial(normalize_rewards, settings=settings.algorithm),
             texts,

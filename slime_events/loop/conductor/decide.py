@@ -17,6 +17,7 @@ from slime_events.loop.conductor.accept import GroupFilter, has_ended, verdicts
 from slime_events.loop.conductor.draw import groups_needed, groups_to_request, requests_again, requests_for, requests_of
 from slime_events.loop.conductor.plan import Plan, is_suspended, may_decide
 from slime_events.loop.conductor.seal import Normalise, seal
+from slime_events.loop.conductor.turns import next_turns
 from slime_events.plugins.post_process import PostProcess
 
 
@@ -93,7 +94,7 @@ def decide(
     events += requests_again(state, plan, training=not is_suspended(state.next_step + len(sealed), state, plan))
     events += evals_completed(state, plan)
     order = state.counts.groups_requested
-    for group in state.waiting[: groups_to_request(state, plan)]:
+    for group in next_turns(state, plan, groups_to_request(state, plan)).groups:
         events += requests_of(state.groups[group], state, plan, order)
         order += 1
     return events
@@ -110,7 +111,7 @@ def prompts_to_draw(state: RunState, plan: Plan) -> int:
     wanted = groups_to_request(state, plan)
     if state.sealed and plan.draw is None:
         wanted = max(wanted, min(plan.groups, groups_needed(state, plan)))
-    return max(0, wanted - len(state.waiting))
+    return next_turns(state, plan, wanted).draws
 
 
 def with_requests(drawn: Sequence[PromptSubmitted | PromptRejected], state: RunState, plan: Plan) -> list[Event]:
@@ -118,8 +119,9 @@ def with_requests(drawn: Sequence[PromptSubmitted | PromptRejected], state: RunS
 
     A prompt that a sampler drew is requested only once it is in the log: another conductor may draw another one.
     """
-    room = groups_to_request(state, plan) - len(state.waiting)
-    order = state.counts.groups_requested + len(state.waiting)  # where there is room, those are requested before
+    turns = next_turns(state, plan, groups_to_request(state, plan))
+    room = turns.draws
+    order = state.counts.groups_requested + len(turns.groups)  # those are requested before
     events: list[Event] = []
     for prompt in drawn:
         events.append(prompt)

@@ -8,7 +8,9 @@ from msgspec import UNSET
 
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.rollouts import Sampling
+from slime_events.core.config.data import DataSettings
 from slime_events.core.config.evaluation import EvalSet, EvalSettings
+from slime_events.core.config.per_source import shares
 from slime_events.core.config.rollout import RolloutSettings, staleness_bound
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.state.group import GroupState
@@ -37,6 +39,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     verdict is appended as soon as possible; else, without a filter, with its batch. partial_rollout: unfinished
     rollouts are suspended at step boundaries. mask_offpolicy: suspended ones are trained on the tokens of their newest
     version only. eval_exact: only the evaluated version makes an evaluation's answers. evals: data sets by name.
+    shares: of a batch, by source; empty: first come, first served. draws: the run has prompts of its own.
     by_function, evals_by_function: a user's rollout function makes the rollouts, and the evaluations. agents: sessions
     of agents make all of them.
     """
@@ -59,6 +62,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     eval_first: bool = True
     eval_exact: bool = False
     evals: dict[str, EvalPlan] = {}
+    shares: dict[str, float] = {}
+    draws: bool = True
     by_function: bool = False
     evals_by_function: bool = False
     agents: bool = False
@@ -90,8 +95,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return max(2 * self.groups, 16)
 
 
-def make_plan(rollout: RolloutSettings, evaluation: EvalSettings, trainer: TrainerSettings) -> Plan:
-    """The plan of these settings. `num_rollout` must be set."""
+def make_plan(
+    rollout: RolloutSettings, evaluation: EvalSettings, trainer: TrainerSettings, data: DataSettings | None = None
+) -> Plan:
+    """The plan of these settings. `num_rollout` must be set. data: where it is to decide which prompt is next."""
     if rollout.num_rollout is None:
         raise ValueError("num_rollout is not set")
     sampling = Sampling(
@@ -124,6 +131,8 @@ def make_plan(rollout: RolloutSettings, evaluation: EvalSettings, trainer: Train
         eval_first=not evaluation.skip_eval_before_train,
         eval_exact=evaluation.eval_on == "version",
         evals={name: _eval_plan(one, evaluation, sampling) for name, one in sets.items()},
+        shares=shares(data.source_share) if data else {},
+        draws=data is None or not data.waits_for_producers,
         by_function=by_function,
         evals_by_function=evaluation.own_function is not None,
         agents=rollout.agents,

@@ -10,6 +10,7 @@ from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.evaluation import EvalSet, EvalSettings
+from slime_events.core.config.per_source import NATS
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.loop.conductor.prompt_sampler import PromptSampler, make_prompt_sampler
 from slime_events.loop.conductor.user_data_source import UserDataSource
@@ -136,6 +137,8 @@ class PromptFeed:
             label=prompt.label,
             metadata=prompt.metadata,
             tools=prompt.tools,
+            share=sender or NATS,
+            priority=prompt.priority,
         )
 
 

@@ -6,6 +6,7 @@ Each prompt is sent under a key; the same key is the same prompt for ever, so a 
 import argparse
 import itertools
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any, TextIO
 
@@ -22,6 +23,8 @@ from slime_events.loop.prompts.outside import ROOM, BadLine, InboxClient, Line, 
 from storage.jetstream.address import NatsAddress, read_credentials, refusal_of
 from storage.nats.accounts import Access
 from storage.open_log import live_address
+
+PROGRESS_S = 2.0
 
 
 def read_lines(file: TextIO, name: str, *, key_field: str | None = None) -> Iterator[Line | BadLine]:
@@ -86,6 +89,20 @@ def _door(client: Any, run: str, reply_s: float, wait_s: float) -> InboxClient:
     return InboxClient(patient(ask, wait_s, lambda: client.is_closed, told), int(client.max_payload) - ROOM)
 
 
+class _Progress:
+    """How far it is, on a terminal that does not show the groups themselves."""
+
+    def __init__(self) -> None:
+        self._shows = sys.stderr.isatty() and not sys.stdout.isatty()
+        self._said = time.monotonic()
+
+    def say(self, taken: int, refused: int) -> None:
+        """At most once in `PROGRESS_S`."""
+        if self._shows and time.monotonic() - self._said >= PROGRESS_S:
+            self._said = time.monotonic()
+            sys.stderr.write(f"{taken:,} accepted, {refused:,} refused so far\n")
+
+
 async def send_file(arguments: argparse.Namespace, file: TextIO) -> int:
     """Print the group of each line that was taken, and on standard error why another was not."""
     server, run = _server(arguments)
@@ -99,6 +116,7 @@ async def send_file(arguments: argparse.Namespace, file: TextIO) -> int:
     taken = refused = 0
     name = "standard input" if arguments.file == "-" else arguments.file
     lines = read_lines(file, name, key_field=arguments.key_field)
+    progress = _Progress()
     door = _door(client, run, arguments.timeout, arguments.wait)
     try:
         async for result in produce(door, lines, arguments.batch):
@@ -109,6 +127,7 @@ async def send_file(arguments: argparse.Namespace, file: TextIO) -> int:
                 taken += 1
                 line, group = result
                 print(f"{group}  {line.key}")
+            progress.say(taken, refused)
     finally:
         await client.close()
     sys.stderr.write(f"{taken} accepted, {refused} refused\n")

@@ -102,7 +102,9 @@ def sample_facts(
 
 def _asked(turn: TurnRecorded) -> dict[str, Any]:
     """What is known of an agent's turn beside the rest."""
-    return picked(turn.agent, "dialect", "root", "nearest", "drift", "rule", "call") if turn.agent else {}
+    if turn.agent is None:
+        return {}
+    return picked(turn.agent, "dialect", "root", "nearest", "drift", "rule") | {"generation": turn.agent.call}
 
 
 def _sample_line(sample: Sample) -> dict[str, Any]:

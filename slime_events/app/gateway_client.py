@@ -1,0 +1,263 @@
+"""`GatewayClient`, `AsyncGatewayClient`: a run's gateway for producers in Python (docs/gateway.md).
+
+It needs `httpx`. Whatever goes wrong on the way is sent again until there is an answer: keys make that safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import msgspec
+
+from schemas.errors import AccessDenied, InboxFull, InvalidValue, LogUnavailable, MissingPart, RunNotFound
+from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, Fate, InboxFate, InboxPrompt
+from schemas.outside import OutsideGroup, OutsideReward
+from schemas.submission import Submission
+
+if TYPE_CHECKING:
+    import httpx
+
+WAIT_S, TIMEOUT_S, PAUSE_S, MOST_PAUSE_S = 300.0, 60.0, 0.5, 10.0
+BUSY = (429, 503)
+FINAL = (Fate.REJECTED, Fate.TRAINED)
+Given = Mapping[str, Any]
+"""An item as a plain dict, in the place of its struct."""
+
+
+class _Ask(NamedTuple):
+    """A request. data: its body."""
+
+    method: str
+    path: str
+    data: bytes | None = None
+
+
+class _Said(NamedTuple):
+    """An answer; status 0: there was none. again_s: when to come again, if it says so."""
+
+    status: int
+    body: bytes
+    again_s: float | None = None
+
+
+_Exchange = Generator[_Ask | float, _Said | None, bytes]
+"""Yields requests and pauses in seconds, is sent answers, and returns the body of the last one."""
+
+
+def _patient(ask: _Ask, wait_s: float) -> _Exchange:
+    """Until the gateway has said yes or no. Raises what the status means."""
+    end, pause = time.monotonic() + wait_s, PAUSE_S
+    while True:
+        said = yield ask
+        assert said is not None
+        if said.status and said.status not in BUSY:
+            return _checked(said)
+        if time.monotonic() > end:
+            kind = InboxFull if said.status == 429 else LogUnavailable
+            raise kind(f"the gateway does not take it after {wait_s:.0f} s: {_reason(said)}")
+        yield said.again_s or pause
+        pause = min(2 * pause, MOST_PAUSE_S)
+
+
+def _checked(said: _Said) -> bytes:
+    """422 is an answer too: it names what was not taken."""
+    if said.status < 300 or said.status == 422:
+        return said.body
+    kinds = {401: AccessDenied, 403: AccessDenied, 404: RunNotFound}
+    raise kinds.get(said.status, InvalidValue)(f"the gateway says {said.status}: {_reason(said)}")
+
+
+def _reason(said: _Said) -> str:
+    if not said.status:
+        return said.body.decode()
+    try:
+        return str(msgspec.json.decode(said.body)["error"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return said.body[:200].decode(errors="replace")
+
+
+class _Routes:
+    """What both clients ask. wait_s: how long it is asked again while the gateway, or its run, is away or full."""
+
+    def __init__(self, run: str, wait_s: float) -> None:
+        self._run, self._wait_s = run, wait_s
+
+    def _items(self, kind: str, items: Iterable[Any]) -> _Exchange:
+        lines = b"\n".join(msgspec.json.encode(item) for item in items)
+        return _patient(_Ask("POST", f"/v1/runs/{self._run}/{kind}", lines), self._wait_s)
+
+    def _group(self, group: str) -> _Exchange:
+        return _patient(_Ask("GET", f"/v1/runs/{self._run}/groups/{group}"), self._wait_s)
+
+
+def _client(asynchronous: bool, url: str, token: str, timeout_s: float, transport: Any) -> Any:
+    try:
+        import httpx
+    except ImportError as error:
+        raise MissingPart("GatewayClient needs httpx: pip install 'slime-events[client]'") from error
+    kind = httpx.AsyncClient if asynchronous else httpx.Client
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/x-ndjson"}
+    return kind(base_url=url, headers=headers, timeout=timeout_s, transport=transport)
+
+
+def _said(answer: httpx.Response) -> _Said:
+    again = answer.headers.get("retry-after", "")
+    return _Said(answer.status_code, answer.content, float(again) if again.isdecimal() else None)
+
+
+def _no_answer(error: Exception) -> _Said:
+    return _Said(0, f"{type(error).__name__}: {error}".encode())
+
+
+class GatewayClient(_Routes):
+    """As a context manager, or `close` it. url: of the gateway. token: of a source of the run.
+
+    Items are structs (`InboxPrompt`, `OutsideGroup`, `OutsideReward`) or dicts of the same fields. Every method raises
+    AccessDenied, RunNotFound, InvalidValue, and LogUnavailable or InboxFull once `wait_s` is over.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        run: str,
+        token: str,
+        *,
+        wait_s: float = WAIT_S,
+        timeout_s: float = TIMEOUT_S,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        super().__init__(run, wait_s)
+        self._http: httpx.Client = _client(False, url, token, timeout_s, transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._http.close()
+
+    def submit(self, prompts: Iterable[InboxPrompt | Given]) -> Submission:
+        """Prompts in; which were taken, and which were not and why."""
+        return msgspec.json.decode(self._exchange(self._items(PROMPTS, prompts)), type=Submission)
+
+    def trajectories(self, groups: Iterable[OutsideGroup | Given]) -> Submission:
+        """Finished groups in."""
+        return msgspec.json.decode(self._exchange(self._items(TRAJECTORIES, groups)), type=Submission)
+
+    def rewards(self, rewards: Iterable[OutsideReward | Given]) -> Submission:
+        """Rewards of finished samples that wait for them."""
+        return msgspec.json.decode(self._exchange(self._items(REWARDS, rewards)), type=Submission)
+
+    def fate(self, group: str) -> InboxFate:
+        """What became of a group."""
+        return msgspec.json.decode(self._exchange(self._group(group)), type=InboxFate)
+
+    def follow(self, group: str, every_s: float = 1.0) -> Iterator[InboxFate]:
+        """Each change of it, until it is rejected or trained on."""
+        last: InboxFate | None = None
+        while last is None or last.fate not in FINAL:
+            if last is not None:
+                time.sleep(every_s)
+            if (now := self.fate(group)) != last:
+                yield now
+            last = now
+
+    def _exchange(self, exchange: _Exchange) -> bytes:
+        import httpx
+
+        said: _Said | None = None
+        try:
+            while True:
+                step = exchange.send(said)
+                said = None
+                if isinstance(step, float):
+                    time.sleep(step)
+                    continue
+                try:
+                    said = _said(self._http.request(step.method, step.path, content=step.data))
+                except httpx.TransportError as error:
+                    said = _no_answer(error)
+        except StopIteration as done:
+            return bytes(done.value)
+
+
+class AsyncGatewayClient(_Routes):
+    """`GatewayClient` for asyncio."""
+
+    def __init__(
+        self,
+        url: str,
+        run: str,
+        token: str,
+        *,
+        wait_s: float = WAIT_S,
+        timeout_s: float = TIMEOUT_S,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        super().__init__(run, wait_s)
+        self._http: httpx.AsyncClient = _client(True, url, token, timeout_s, transport)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        await self._http.aclose()
+
+    async def submit(self, prompts: Iterable[InboxPrompt | Given]) -> Submission:
+        """Prompts in; which were taken, and which were not and why."""
+        return msgspec.json.decode(await self._exchange(self._items(PROMPTS, prompts)), type=Submission)
+
+    async def trajectories(self, groups: Iterable[OutsideGroup | Given]) -> Submission:
+        """Finished groups in."""
+        return msgspec.json.decode(await self._exchange(self._items(TRAJECTORIES, groups)), type=Submission)
+
+    async def rewards(self, rewards: Iterable[OutsideReward | Given]) -> Submission:
+        """Rewards of finished samples that wait for them."""
+        return msgspec.json.decode(await self._exchange(self._items(REWARDS, rewards)), type=Submission)
+
+    async def fate(self, group: str) -> InboxFate:
+        """What became of a group."""
+        return msgspec.json.decode(await self._exchange(self._group(group)), type=InboxFate)
+
+    async def follow(self, group: str, every_s: float = 1.0) -> AsyncIterator[InboxFate]:
+        """Each change of it, until it is rejected or trained on."""
+        last: InboxFate | None = None
+        while last is None or last.fate not in FINAL:
+            if last is not None:
+                await asyncio.sleep(every_s)
+            if (now := await self.fate(group)) != last:
+                yield now
+            last = now
+
+    async def _exchange(self, exchange: _Exchange) -> bytes:
+        import httpx
+
+        said: _Said | None = None
+        try:
+            while True:
+                step = exchange.send(said)
+                said = None
+                if isinstance(step, float):
+                    await asyncio.sleep(step)
+                    continue
+                try:
+                    said = _said(await self._http.request(step.method, step.path, content=step.data))
+                except httpx.TransportError as error:
+                    said = _no_answer(error)
+        except StopIteration as done:
+            return bytes(done.value)
