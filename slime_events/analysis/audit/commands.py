@@ -41,6 +41,8 @@ class Commands(Check):
             return
         if first != event.command:
             self.find(f"{first} comes before it and is not carried out", "it was done on other weights than it counts")
+            for name in list(self._order.due)[: list(self._order.due).index(event.command)]:
+                del self._order.due[name]  # said once
         version = due.step + due.ends
         if event.version != version and not due.refused:
             self.find(f"it says v{event.version}, and it is v{version} by its number", "its answer is of other weights")

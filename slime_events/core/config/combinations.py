@@ -57,21 +57,15 @@ def _run(settings: TrainSettings) -> Iterator[str]:
 
 
 def _driven(settings: TrainSettings) -> Iterator[str]:
-    debug, trainer = settings.debug, settings.trainer
+    debug, agents = settings.debug, settings.agents
     excluded = {
-        "supervised": settings.data.supervised,
-        "load_debug_rollout_data": debug.load_debug_rollout_data,
-        "debug_rollout_only": debug.debug_rollout_only,
-        "debug_train_only": debug.debug_train_only,
-        "log_keep_steps": settings.run.log_keep_steps,
-        "gateway": settings.gateway.listens,
-        "agent_command": settings.agents.agent_command,
-        "advantage_estimator ppo": settings.algorithm.advantage_estimator == "ppo",
-    }
-    for name in [name for name, given in excluded.items() if given]:
-        yield f"tinker excludes {name}: a client says what is generated and trained."
-    if trainer.optimizer != "adam":
-        yield f"tinker needs optimizer adam, and it is {trainer.optimizer}: a client's optim_step is Adam's."
+        "debug_rollout_only": debug.debug_rollout_only, "debug_train_only": debug.debug_train_only,
+        "log_keep_steps": settings.run.log_keep_steps, "gateway": settings.gateway.listens,
+        "agent_command": agents.agent_command, "ppo": settings.algorithm.advantage_estimator == "ppo",
+    }  # fmt: skip
+    yield from (f"tinker excludes {name}: a client says what is made." for name, on in excluded.items() if on)
+    if (optimizer := settings.trainer.optimizer) != "adam":
+        yield f"tinker needs optimizer adam, and it is {optimizer}: a client's optim_step is Adam's."
 
 
 def _rollout(settings: TrainSettings) -> Iterator[str]:
