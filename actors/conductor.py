@@ -109,6 +109,9 @@ class Conductor:
         await self._feed.restore(self._worker.log, self.state.position)
         if self._policy.texts is not None:
             await self._policy.texts.restore(self._worker.log, self.state)
+        if self._policy.commands is not None:
+            self._policy.commands.first = self.state.first
+            await self._policy.commands.restore(self._worker.log)
         for recorded in await run_events_before(self.state.position + 1, self._worker):
             self._take_run_event(recorded)
         try:
@@ -145,6 +148,8 @@ class Conductor:
             self._feed.observe(recorded)
             if self._policy.texts is not None:
                 self._policy.texts.apply(recorded.envelope.event, self.state)
+            if self._policy.commands is not None:
+                self._policy.commands.apply(recorded.envelope.event)
             self._take_run_event(recorded)
             due = due or not isinstance(recorded.envelope.event, NOTHING_TO_DECIDE)
         return due
@@ -173,6 +178,8 @@ class Conductor:
                 return  # nothing is decided before they are read back
         decides = (policy.group_filter, policy.normalise, self._feed, policy.post_process)
         events = run_cycle(state, plan, *decides)
+        if policy.commands is not None:
+            events += policy.commands.to_seal(state.next_step)
         readers = self._readers
         if readers.finishing is not None:
             events = await readers.finishing.finish(events, state)

@@ -91,7 +91,8 @@ class ConductorActor:
                 self._conductor.stop()
             conductor = self._conductor
             doors = doors_of(settings, feed, worker.log, lambda: conductor.state)
-            room = Room(settings.rollout.max_waiting_prompts, quotas(data.source_quota), lambda: conductor.state)
+            most = 0 if settings.run.tinker else settings.rollout.max_waiting_prompts
+            room = Room(most, quotas(data.source_quota), lambda: conductor.state)
             taking = Inbox(worker, doors, address.nats, offload, room.left)
             async with FateTeller(worker, address.nats), taking:
                 await worker.join({"ready": time.perf_counter() - begun})
@@ -155,6 +156,7 @@ class TrainerActor:
 
     async def run(self, address: RunAddress, settings: TrainSettings, peers: Sequence[Any]) -> int:
         """Train to the end of the run; the version reached."""
+        from actors.trainer.commanded import CommandedTrainer
         from actors.trainer.ray_ranks import RayRanks
         from actors.trainer.trainer import Trainer, TrainerPlan
 
@@ -172,7 +174,8 @@ class TrainerActor:
             try:
                 snapshot = await _snapshots(address).newest(worker.log)
                 start_of = partial(training_start, snapshot.state) if snapshot else lambda version: 1
-                return await Trainer.of_run(address, settings, worker, ranks, plan, start_of=start_of).run()
+                kind = CommandedTrainer if settings.run.tinker else Trainer
+                return await kind.of_run(address, settings, worker, ranks, plan, start_of=start_of).run()
             finally:
                 await ranks.close()
 

@@ -34,6 +34,8 @@ class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
     ones; empty without one. converted_by: the one of `functions` that made the batch's train data, and so its rewards
     and raw_rewards; empty without one. columns: what else of that data is not as the samples have it. Its `loss_masks`
     (int8 [response] each) and `truncated` stand in their place, other names are for functions in the trainer.
+    commands: of a run that is driven by commands, those that the step is made of, in order, the last of them the one
+    that makes it; it has no groups and no samples then.
     """
 
     step: int
@@ -51,3 +53,4 @@ class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
     functions: dict[str, str] = {}
     converted_by: str = ""
     columns: tuple[BatchColumn, ...] = ()
+    commands: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from schemas.archives import ArchiveSealed
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
+from schemas.commands import CommandDone, CommandGiven
 from schemas.evals import EvalCompleted
 from schemas.event import Event, type_of
 from schemas.groups import GroupAccepted, GroupRejected
@@ -41,6 +42,7 @@ EVENT_CLASSES: tuple[type[Event], ...] = (
     *(SessionOpened, SessionSealed),
     *(RewardAssigned, RewardFailed),
     *(GroupAccepted, GroupRejected),
+    *(CommandGiven, CommandDone),
     *(BatchSealed, StepClaimed, StepCommitted, TrainerRestored),
     *(WeightsPublished, WeightsActivated),
     *(EvalCompleted, CheckpointSaved, ArchiveSealed),

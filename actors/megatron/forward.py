@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -67,6 +68,30 @@ def pack(samples: Sequence[TrainSample], device: torch.device, *, multiple_of: i
     token_ids, position_ids, packed_rows, targets = on_device
     packed = PackedSequences.of(lengths, packed_rows, device)
     return MicroBatch(token_ids[None], position_ids[None], packed, targets, responses, _kept(samples, device))
+
+
+def pack_sequences(
+    sequences: Sequence[tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]],
+    device: torch.device,
+    *,
+    multiple_of: int = 1,
+) -> MicroBatch:
+    """Pack (tokens, targets), int32 [n] each with n at least 1, where token i is to predict target i. multiple_of: as
+    of `pack`.
+    """
+    lengths = [len(tokens) for tokens, _ in sequences]
+    count = sum(lengths)
+    tokens, targets = (np.concatenate(parts).astype(np.int64) for parts in zip(*sequences, strict=True))
+    if fill := -count % multiple_of:
+        tokens, sizes = np.concatenate([tokens, np.zeros(fill, np.int64)]), [*lengths, fill]
+    else:
+        sizes = lengths
+    positions = np.concatenate([np.arange(size) for size in sizes])
+    token_ids, position_ids, rows, wanted = (
+        torch.from_numpy(array).to(device) for array in (tokens, positions, np.arange(count), targets)
+    )
+    packed = PackedSequences.of(sizes, rows, device)
+    return MicroBatch(token_ids[None], position_ids[None], packed, wanted, lengths)
 
 
 def _kept(samples: Sequence[TrainSample], device: torch.device) -> Tensor | None:

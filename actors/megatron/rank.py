@@ -12,6 +12,7 @@ from torch import Tensor
 import actors.megatron.import_core  # noqa: F401
 from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
+from actors.megatron.commanded_step import CommandedSteps
 from actors.megatron.cpu import on_cpu
 from actors.megatron.critic import build_critic
 from actors.megatron.flags import sort_flags
@@ -40,6 +41,7 @@ from schemas.errors import TrainerError
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.datums import Beginning, PassResult, TrainPass
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.past_versions import OLD_ACTOR, old_actor
 from slime_events.plugins.args_view import ArgsView
@@ -108,6 +110,7 @@ class TrainerRank:
             critic = build_critic(architecture, self._config, settings, self._flags, self.place)
         about = (architecture, settings, self._algorithm, self.place)
         self.trainee = Trainee(*about, model, frozen, optimizer, scheduler, self._functions, critic)
+        self._commanded = CommandedSteps(self.trainee)
         if saved:
             with_critic = settings.critic_load is None
             checkpoint.load(self.trainee, saved, optimizer=settings.load_optim, with_critic=with_critic)
@@ -124,6 +127,13 @@ class TrainerRank:
         """All optimizer steps of one rollout step. dump: the file that what went into it is written to. Raises
         TrainerError; the weights are then not to be used.
         """
+        if batch.commanded is not None:
+            if isinstance(update := batch.commanded.update, Beginning):
+                metrics = self._begin_from(update)
+            else:
+                metrics = self._commanded.step(batch.commanded.passes, update)
+            hashed = self._settings.hashes_optimizer(batch.step + 1)
+            return StepResult(metrics, self.optimizer_digest() if hashed else "")
         models = self._other_models(batch)
         step = RolloutStep(self.trainee, batch)
         if self._settings.reset_optimizer_states:
@@ -140,6 +150,20 @@ class TrainerRank:
         seconds = {"seconds_digest": step.metrics.seconds["digest"]}
         optimizer, critic = digests
         return StepResult(metrics | seconds, optimizer, self._functions.digests(*IN_STEPS), models, critic)
+
+    def _begin_from(self, beginning: Beginning) -> dict[str, float]:
+        """Go on from other weights, with a new optimizer or with the one that a checkpoint has; the step's metrics."""
+        if beginning.optimizer:
+            self.load_checkpoint(beginning.checkpoint)
+        else:
+            self.reset()
+            if beginning.version is not None:
+                self.load_weights(beginning.folder)
+        return {"grad_norm": 0.0, "skipped": 0.0}
+
+    def run_pass(self, asked: TrainPass, backward: bool) -> PassResult:
+        """A pass that a client asks for; backward: its gradients are part of the next step."""
+        return self._commanded.run(asked, backward=backward)
 
     def _other_models(self, batch: TrainBatch) -> dict[str, str]:
         """Let the reference be what it is at this step; the digests of all models that the step asks, by name."""
@@ -199,12 +223,14 @@ class TrainerRank:
     def load_checkpoint(self, folder: str | Path) -> None:
         """Go on from such a folder. Raises CheckpointMismatch where it does not fit."""
         checkpoint.load(self.trainee, folder)
+        self._commanded.forget()
 
     def load_weights(self, folder: str | Path) -> None:
         """Take the weights of a Hugging Face folder; moments, step count and schedule stay. Raises CheckpointMismatch
         where it does not fit, TrainerError where float32 main weights cannot follow."""
         load_hf_weights(self.trainee.model, self.trainee.architecture, folder, self.place.tensor)
         follow_weights(self.trainee.optimizer)
+        self._commanded.forget()
 
     def close(self) -> None:
         """Leave the group; this process may then become another rank."""

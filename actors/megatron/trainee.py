@@ -23,6 +23,7 @@ from schemas.errors import TrainerError
 from slime_events.algorithms.packing import micro_batches
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.datums import Datum
 from slime_events.core.gpus import look, this_machine
 from slime_events.core.run.process_environment import listen_on_loopback
 from slime_events.core.train_batch import TrainSample
@@ -133,7 +134,12 @@ class Trainee:
     critic: Critic | None = None
 
     def split(
-        self, samples: Sequence[TrainSample], indices: Sequence[int], ranks: int = 1, *, scoring: bool = False
+        self,
+        samples: Sequence[TrainSample] | Sequence[Datum],
+        indices: Sequence[int],
+        ranks: int = 1,
+        *,
+        scoring: bool = False,
     ) -> list[list[list[int]]]:
         """Of each of `ranks` data parallel ranks its micro batches of `indices` into `samples`. scoring: see
         `packing_rule`.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 
 from actors.trainer.past_weights import PastWeights
 from slime_events.analysis.retrain.version_chain import Chain
@@ -54,4 +55,5 @@ class RetrainedVersions:
             return None
         published = trained.published.get(version)
         digest = published.digest if published is not None else trained.committed[version].weights
-        return StoredVersion(version, recorded, digest)
+        saved = trained.saved.get(version)
+        return StoredVersion(version, recorded, digest, saved.url if saved and Path(saved.url).is_dir() else "")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from schemas.errors import TrainerError
+from slime_events.core.datums import Beginning
 from slime_events.core.train_batch import StoredVersion, TrainBatch
 from slime_events.loop.training.past_versions import NO_PAST, PastVersions
 
@@ -37,6 +38,8 @@ class PastWeights:
 
     def given(self, batch: TrainBatch) -> TrainBatch:
         """The batch with what it needs. Raises TrainerError for weights that are gone."""
+        if batch.commanded is not None and isinstance(beginning := batch.commanded.update, Beginning):
+            return replace(batch, commanded=replace(batch.commanded, update=self._placed(batch.step, beginning)))
         if not self.is_needed:
             return batch
         reference = self._rule.reference(batch.step, self._first)
@@ -47,12 +50,21 @@ class PastWeights:
             old=old,
         )
 
+    def _placed(self, step: int, beginning: Beginning) -> Beginning:
+        """With the places of its files."""
+        if beginning.version is None:
+            return beginning
+        (stored,) = self._found(step, [beginning.version])
+        if beginning.optimizer and not stored.checkpoint:
+            raise TrainerError(f"step {step} begins with the checkpoint of version {stored.version}, which is gone")
+        return replace(beginning, folder=stored.folder, checkpoint=stored.checkpoint)
+
     def _found(self, step: int, versions: list[int]) -> Iterator[StoredVersion]:
         for version in versions:
             stored = self._find(version)
             if stored is None:
                 raise TrainerError(
-                    f"step {step} needs the weights of version {version} for its reference or its old log-probs, and "
-                    "they are gone: put their folder back from a copy, or go on from an older checkpoint"
+                    f"step {step} needs the weights of version {version} beside its own, and they are gone: "
+                    "put their folder back from a copy, or go on from an older checkpoint"
                 )
             yield stored

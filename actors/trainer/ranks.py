@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from schemas.errors import RankLost
+from slime_events.core.datums import PassResult, TrainPass
 from slime_events.core.train_batch import StepResult, TrainBatch
 from storage.cancellation import end_all
 from storage.nats.ports import HOST, free_port
@@ -28,6 +29,11 @@ class Ranks:
     async def train(self, batch: TrainBatch) -> StepResult:
         """One rollout step: all its optimizer steps."""
         result: StepResult = await self.everywhere("train", batch)
+        return result
+
+    async def run_pass(self, asked: TrainPass, *, backward: bool) -> PassResult:
+        """A pass that a client asks for; backward: its gradients are part of the next step."""
+        result: PassResult = await self.everywhere("run_pass", asked, backward)
         return result
 
     async def export_weights(self) -> list[TensorBytes]:
@@ -69,7 +75,7 @@ class Ranks:
 
 async def train(ranks: Ranks, batch: TrainBatch) -> StepResult:
     """One rollout step. An empty batch, which only a learner has, leaves everything as it is."""
-    if not batch.samples:
+    if not batch.samples and batch.commanded is None:
         return StepResult({"samples": 0.0}, await ranks.optimizer_digest(), critic_digest=await ranks.critic_digest())
     return await ranks.train(batch)
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from actors.trainer.checkpoints import CheckpointFolders
@@ -33,7 +34,7 @@ from schemas.weights import WeightsPublished
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.run.run_address import RunAddress
-from slime_events.core.train_batch import StoredVersion
+from slime_events.core.train_batch import StepResult, StoredVersion
 from slime_events.loop.training.past_versions import NO_PAST, PastVersions
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.loop.training.training_state import Digests, TrainingState, digests_of, read_training_state
@@ -54,7 +55,7 @@ class TrainerPlan:
     checkpoint that does; None keeps all. checkpoint_retention: which checkpoints stay. exact: a step that is trained
     again and comes out otherwise ends the run. shows: a user's function is shown each version before it is published.
     save_hf: path with {rollout_id}, which the weights of a checkpoint are copied to.
-    past: versions that steps need beside their own.
+    past: versions that steps need beside their own. on_demand: versions go to the engines when a client asks for them.
     """
 
     steps: int
@@ -67,6 +68,7 @@ class TrainerPlan:
     shows: bool = False
     save_hf: str | None = None
     past: PastVersions = NO_PAST
+    on_demand: bool = False
 
     @classmethod
     def of(cls, settings: TrainSettings, checkpoints: str, *, evaluated: int = 0) -> TrainerPlan:
@@ -85,11 +87,12 @@ class TrainerPlan:
             trainer.custom_update_weight_post_write_path is not None,
             trainer.save_hf,
             PastVersions.of(settings),
+            settings.run.tinker is not None,
         )
 
     def publishes(self, version: int) -> bool:
         """Whether a version that a step has made goes to the engines."""
-        return version % self.publish_every == 0 or version == self.steps
+        return not self.on_demand and (version % self.publish_every == 0 or version == self.steps)
 
 
 class Trainer:
@@ -111,7 +114,7 @@ class Trainer:
         self.plan, self._start_of = plan, start_of
         self._folders = CheckpointFolders(plan.checkpoints)
         self._trained = TrainingState()
-        self._saved = set[int]()
+        self._saved, self._kept = set[int](), set[int]()
         self._past = PastWeights(plan.past, 0, self._stored)
         self._to_write = -1
         self._shown: dict[str, str] = {}
@@ -143,15 +146,29 @@ class Trainer:
         if self._trained.over:
             return self._trained.version
         await self._begin()
-        followed = subjects_of(self._worker.log.run, (StepCommitted, StepClaimed, *self._batches.folded))
+        followed = subjects_of(self._worker.log.run, self._followed)
         async with Follower(self._worker.log, self._start_of(self._version), followed) as follower:
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=1.0):
                     await self._take(recorded)
-                if follower.caught_up and self._version in self._batches.sealed and not self._over:
-                    await self._take_over()
-                    await self._step(self._batches.sealed[self._version])
+                if follower.caught_up and not self._over:
+                    await self._go_on()
         return self._version
+
+    @property
+    def _followed(self) -> tuple[type[Event], ...]:
+        """The events that it reads, beside the run's own."""
+        return StepCommitted, StepClaimed, *self._batches.folded
+
+    async def _go_on(self) -> None:
+        """Do what is due, with all of the log read so far."""
+        if self._version in self._batches.sealed:
+            await self._take_over()
+            await self._step(self._batches.sealed[self._version])
+
+    async def _with_step(self, sealed: BatchSealed, result: StepResult) -> list[Event]:
+        """What else is said in the append of a step."""
+        return []
 
     async def _begin(self) -> None:
         """Start from the newest checkpoint, or from the first version, which is published if it never was."""
@@ -191,7 +208,9 @@ class Trainer:
         published, committed = self._trained.published.get(version), self._trained.committed.get(version)
         digest = published.digest if published else committed.weights if committed else ""
         try:
-            return StoredVersion(version, self._store.folder(version, digest), digest) if digest else None
+            saved = self._trained.saved.get(version)
+            checkpoint = saved.url if saved and self._trained.matches(saved) and Path(saved.url).is_dir() else ""
+            return StoredVersion(version, self._store.folder(version, digest), digest, checkpoint) if digest else None
         except WeightsDamaged:
             return None
 
@@ -313,8 +332,8 @@ class Trainer:
             version=version,
             weights_digest=manifest.digest,
             optimizer_digest=result.optimizer_digest,
-            samples=len(batch.samples),
-            tokens=sum(sample.total_length for sample in batch.samples),
+            samples=batch.members,
+            tokens=batch.tokens,
             metrics=result.metrics,
             seconds=seconds,
             functions=result.functions,
@@ -323,10 +342,13 @@ class Trainer:
         )
         due = self.plan.publishes(version)
         published = [self._as_published(manifest)] if due else []
+        more = await self._with_step(sealed, result)
         first, position = self._claim or (-1, 0)
         fence = Fence(self._about(sealed.step), position if sealed.step == first else 0)
         enclose = self._worker.enclose
-        await self._worker.log.append([Append(enclose(committed), fence), *(once(enclose(one)) for one in published)])
+        await self._worker.log.append(
+            [Append(enclose(committed), fence), *(once(enclose(one)) for one in (*published, *more))]
+        )
         for event in (committed, *published):
             self._trained.apply(event)
         if due:
@@ -340,19 +362,21 @@ class Trainer:
         """Delete what retention lets go of: checkpoints first, since weights of one that stays stay too."""
         weights, checkpoints = self.plan.retention, self.plan.checkpoint_retention
         if checkpoints is not None:
-            gone = checkpoints.removable(self._saved)
+            gone = checkpoints.removable(self._saved, pinned=self._kept)
             self._folders.remove(gone)
             self._saved.difference_update(gone)
         if weights is not None:
             going_on = {self._version, *self._saved}
-            pinned = {self._published, *going_on}.union(*map(self._past.needed_at, going_on))
+            pinned = {self._published, *self._kept, *going_on}.union(*map(self._past.needed_at, going_on))
             self._store.remove(weights.removable(self._store.versions(), pinned=pinned))
 
     async def _checkpoint(self, digests: Digests) -> None:
         """Save the version that the ranks are at, if it is due. Saved again, it is the same event."""
+        if self.plan.checkpoint_every and self._version % self.plan.checkpoint_every == 0:
+            await self._save_checkpoint(digests)
+
+    async def _save_checkpoint(self, digests: Digests) -> None:
         version = self._version
-        if not self.plan.checkpoint_every or version % self.plan.checkpoint_every:
-            return
         begun = time.perf_counter()
         await asyncio.to_thread(self._folders.make_way, version)
         folder = self._folders.of(version)
@@ -369,4 +393,5 @@ class Trainer:
             target = self.plan.save_hf.format(rollout_id=version - 1)
             await asyncio.to_thread(copy_version, self._store.folder(version, digests.weights), target)
         await self._worker.append([saved])
+        self._trained.apply(saved)
         self._saved.add(version)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.rollouts import WeightSpan
+from slime_events.core.datums import CommandedStep, TrainPass
 from slime_events.core.kept_tokens import KeptTokens
 
 
@@ -52,11 +53,14 @@ class TrainSample:
 
 @dataclass(frozen=True, slots=True)
 class StoredVersion:
-    """A weight version of this run in a Hugging Face folder. digest: of its weights, sha256 (hex)."""
+    """A weight version of this run in a Hugging Face folder. digest: of its weights, sha256 (hex). checkpoint: folder
+    of one of it, with the optimizer's state; empty where none was saved.
+    """
 
     version: int
     folder: str
     digest: str
+    checkpoint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,8 @@ class TrainBatch:
     temperature: of the rollouts; engine and trainer take log-probs of logits / temperature. columns: by name, what a
     user's function made of the samples for others of his in the trainer: an array or a value for each of them.
     reference: what the reference model is at this step, where it follows the policy. old: the older versions that made
-    some of its tokens, where these have old log-probs of their own; see `PastVersions`.
+    some of its tokens, where these have old log-probs of their own; see `PastVersions`. commanded: what a client made
+    the step of, in the place of samples.
     """
 
     step: int
@@ -75,6 +80,21 @@ class TrainBatch:
     columns: dict[str, list[Any]] = field(default_factory=dict)
     reference: StoredVersion | None = None
     old: tuple[StoredVersion, ...] = ()
+    commanded: CommandedStep | None = None
+
+    @property
+    def members(self) -> int:
+        """Samples, or the datums of a client's passes."""
+        return len(self.samples) + sum(len(one.datums) for one in self._passes)
+
+    @property
+    def tokens(self) -> int:
+        """Of prompts and responses, or of datums."""
+        return sum(one.total_length for one in self.samples) + sum(one.tokens for one in self._passes)
+
+    @property
+    def _passes(self) -> tuple[TrainPass, ...]:
+        return self.commanded.passes if self.commanded else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from msgspec.structs import replace
 
 from schemas.arrays import unpack
+from schemas.commands import CommandDone, CommandGiven, CommandKind
 from schemas.rewards import RewardFailureKind
+from schemas.runs import RunStarted
 from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.audit.ledger import Ledger, Rules, read_ledger
 from slime_events.analysis.audit.recorded_rollouts import RecordedEnds
 from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.datums import Datum, pack_datums
+from slime_events.core.run.participant import Participant
 from slime_events.loop.conductor.plan import Plan
 from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
 from slime_events.plugins.sample import Sample
@@ -33,6 +38,7 @@ from tests.simulation.test_branch import branch
 from tests.simulation.test_branch import run as run_in_order
 from tests.simulation.test_recalled import HALF, archive_of, ends_in, first_run, recalling
 from tests.simulation.test_recalled import run as run_recalling
+from tests.tinker.scene import DrivenSimulation
 
 STEP = Script(chunk=8, seconds_per_chunk=0.002)
 
@@ -159,6 +165,27 @@ async def _agents(folder: Path) -> Run:
     return Run(stage.plan, stage.simulation.log.records, folder)
 
 
+async def _driven(folder: Path) -> Run:
+    """Two steps that a client's calls make, and a save between them."""
+    passed, stepped = "forward_backward", "optim_step"
+    kinds = ["create_model", passed, passed, stepped, "save_weights", passed, stepped]
+    ids = np.array([1, 2, 3], np.int32)
+    datums = pack_datums([Datum(ids, ids, {"weights": np.ones(3, np.float32)})])
+    passing = {"arguments": {"loss_fn": "cross_entropy", "config": {}}, "datums": datums}
+    others = {"optim_step": {"arguments": {"adam_params": {}}}, "save_weights": {"arguments": {"path": "x"}}}
+    started = RunStarted(settings={"run": {"tinker": "127.0.0.1:1"}}, code_version="")
+    async with DrivenSimulation(folder, steps=2, started=started) as simulation:
+        simulation.start_engine(STEP)
+        for number, kind in enumerate(kinds):
+            about = {"command": f"tinker-0-m0-{number:06d}", "model": "tinker-0-m0", "number": number}
+            said = passing if kind == "forward_backward" else others.get(kind, {})
+            given = CommandGiven(**about, kind=CommandKind(kind), **said)
+            await Participant(simulation.log, "tinker", "tinker-1").append([given])
+            await simulation.until(CommandDone, command=given.command)
+        await simulation.finish()
+    return Run(None, simulation.log.records, folder)
+
+
 MAKERS: dict[str, Callable[[Path], Awaitable[Run]]] = {
     "synchronous": _synchronous,
     "asynchronous": _asynchronous,
@@ -168,6 +195,7 @@ MAKERS: dict[str, Callable[[Path], Awaitable[Run]]] = {
     "recalling": _recalling,
     "turns": _turns,
     "agents": _agents,
+    "driven": _driven,
 }
 
 

@@ -15,6 +15,7 @@ from schemas.arrays import Array, BlobRef, pack, pack_log_probs, pack_tokens
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.codec import encode
+from schemas.commands import CommandDone, CommandGiven, CommandKind
 from schemas.envelope import Envelope, enclose
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
@@ -260,6 +261,26 @@ def _rollout_of_turns(name: str, origin: str) -> RolloutCompleted:
     )
 
 
+def _commands() -> Iterator[Event]:
+    yield CommandGiven(
+        command="tinker-0123456789abcdef-m0-000001",
+        model="tinker-0123456789abcdef-m0",
+        number=1,
+        kind=CommandKind.FORWARD_BACKWARD,
+        arguments={"loss_fn": "cross_entropy", "config": {}},
+        datums=pack([1, 2, 3], "int8"),
+        samples=("call-0-0123456789abcdef-s0",),
+        source="team",
+    )
+    yield CommandDone(
+        command="tinker-0123456789abcdef-m0-000001",
+        version=0,
+        log_probs=pack_log_probs([-0.5]),
+        metrics={"loss:sum": 0.5},
+        seconds=0.25,
+    )
+
+
 def _step() -> Iterator[Event]:
     samples = ("train-0-0-s0", "train-0-0-s1")
     yield BatchSealed(
@@ -271,6 +292,7 @@ def _step() -> Iterator[Event]:
         digest=DIGEST,
         oldest_version=0,
     )
+    yield from _commands()
     yield StepClaimed(step=0, trainer="trainer-1")
     yield StepCommitted(
         step=0,

@@ -271,6 +271,8 @@ COMMANDS = [
     Case("settings: no such file", ("train", "--config", "nowhere.toml"), "nowhere.toml"),
     Case("settings: no TOML", ("train", "--config", "bad.toml"), "bad.toml"),
     Case("settings: an unknown name", ("train", "--config", "unknown.toml"), "nmae"),
+    Case("tinker: beyond this machine", (*TRAIN, "--tinker", "0.0.0.0:8600"), "0.0.0.0:8600"),
+    Case("tinker: no port", (*TRAIN, "--tinker", "localhost"), "--tinker"),
     Case("demo: no such function", (*DEMO, "--custom-rm-path", "own.py:nofunc"), "nofunc"),
     Case("demo: no such model", (*DEMO, "--model", "smolm"), "smolm"),
     Case("resume: no such run", ("resume", "nobody", *RUNS[2:]), "nobody"),

@@ -11,6 +11,7 @@ from schemas.event import Event
 from schemas.registry import EVENT_CLASSES
 from slime_events.analysis.audit.batches import Batches, Followed
 from slime_events.analysis.audit.check import Check, Finding
+from slime_events.analysis.audit.commands import Commands
 from slime_events.analysis.audit.evaluations import Evaluations
 from slime_events.analysis.audit.groups import Rewards, Verdicts
 from slime_events.analysis.audit.history import Archive, Fold, Lifetime, Positions
@@ -115,7 +116,8 @@ class Audit:
         self._checks: list[Check] = [  # in the order in which they are reported: from the record to the run
             self._positions, Lifetime(ledger), Prompts(ledger), Rollouts(ledger),
             RecordedRollouts(ledger, recorded or {}), Tokens(ledger, fetch), Sessions(ledger, fetch), Rewards(ledger),
-            Verdicts(ledger), Batches(ledger), Steps(ledger), Training(ledger), Followed(ledger, parent),
+            Verdicts(ledger), Commands(ledger, fetch), Batches(ledger), Steps(ledger), Training(ledger),
+            Followed(ledger, parent),
             Staleness(ledger), Evaluations(ledger), Weights(ledger), Archive(ledger), Fold(ledger),
             *([WeightFiles(ledger, weights)] if files else []),
         ]  # fmt: skip

@@ -42,6 +42,8 @@ class Batches(_BatchCheck):
         self.seen["samples"] += len(event.samples)
         self.seen["rewards not renormalised"] += len(event.samples)
         self._check_step(event)
+        if event.commands:
+            return  # `Commands` recomputes it
         groups = [self.ledger.groups[name] for name in event.groups if self._is_known(name)]
         samples = [sample for group in groups for sample in group.samples.values()]
         if tuple(s.sample for s in samples) != event.samples:

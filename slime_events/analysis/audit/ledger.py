@@ -208,6 +208,11 @@ class Ledger:
         return self.branched is not None and self.branched.follows
 
     @property
+    def is_driven(self) -> bool:
+        """Whether a client's commands make its steps."""
+        return bool(self.settings.get("run", {}).get("tinker"))
+
+    @property
     def steps_sealed(self) -> int:
         """Steps that have a batch, with those before a branch: the next batch is of this step."""
         return self.first + len(self.batches)

@@ -63,6 +63,8 @@ class Steps(Check):
         if batch.digest != event.batch_digest:
             self.find("its batch digest is not that of the sealed batch", "it trained on something else")
         self.seen["tokens"] += event.tokens
+        if batch.commands:
+            return  # `Commands` counts their datums
         # `Followed` counts those of another log's rollouts.
         tokens = event.tokens if ledger.follows else ledger.tokens_of(batch)
         if (event.samples, event.tokens) != (count := len(batch.samples), tokens):

@@ -85,8 +85,22 @@ class Version(Element, frozen=True, kw_only=True):
         )
 
 
+class Command(Element, frozen=True, kw_only=True):
+    """A call of a client that a step is made of. samples: generations that its datums are made of, as far as known:
+    from the client (`Datum.with_provenance`), or because a datum is a whole one.
+    """
+
+    command: str
+    kind: str
+    loss: str = ""
+    source: str
+    datums: int = 0
+    samples: tuple[str, ...] = ()
+    given_at: int
+
+
 class Step(Element, frozen=True, kw_only=True):
-    """One training step: `version` came of `parent` and these samples, in training order.
+    """One training step: `version` came of `parent` and these samples, in training order, or of a client's commands.
 
     version: the one that it makes; committed_at is null while it has not. rewards: as graded. tokens: prompts and
     responses. oldest_version: of those that made its tokens. run: whose log has the batch.
@@ -106,9 +120,10 @@ class Step(Element, frozen=True, kw_only=True):
     weights_digest: str | None = None
     optimizer_digest: str | None = None
     tokens: int | None = None
+    commands: tuple[Command, ...] = ()
 
     @classmethod
-    def of(cls, record: model.Step) -> Step:
+    def of(cls, record: model.Step, commands: tuple[Command, ...] = ()) -> Step:
         """Of a sealed step."""
         sealed, committed = record.sealed, record.committed
         return cls(
@@ -120,6 +135,7 @@ class Step(Element, frozen=True, kw_only=True):
             batch_digest=sealed.event.digest,
             sealed_at=sealed.at,
             committed_at=committed.at if committed else None,
+            commands=commands,
             **_same(sealed.event, "groups", "samples", "oldest_version"),
             **_same(committed.event if committed else None, "weights_digest", "optimizer_digest", "tokens"),
         )

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.batches import BatchSealed
+from schemas.commands import CommandGiven
 from schemas.errors import RunNotFound
 from schemas.event import Purpose, type_of
 from schemas.ids import INBOX, group_of, sample_id
@@ -19,12 +20,24 @@ from schemas.rollouts import RolloutProgressed, WeightSpan
 from schemas.subjects import of_type
 from schemas.trainers import Fidelity, TrainerRestored
 from slime_events.analysis import model
-from slime_events.analysis.lineage.lineage import Advantage, Asked, Group, Kind, Lineage, Sample, Step, Version, mask_of
+from slime_events.analysis.lineage.lineage import (
+    Advantage,
+    Asked,
+    Command,
+    Group,
+    Kind,
+    Lineage,
+    Sample,
+    Step,
+    Version,
+    mask_of,
+)
 from slime_events.analysis.model.advantages import has_critic, has_kl_penalty, sample_advantages
 from slime_events.analysis.model.ancestry import Ancestor, Ancestry, Branches, find_branches, open_ancestry
 from slime_events.analysis.model.lookup import wanted
 from slime_events.core.batch_columns import BatchMasks
 from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.datums import unpack_datums
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.trajectory import merge_spans
 
@@ -119,8 +132,10 @@ class _Resolver:
         """Of step `last` and so many before it as were asked for."""
         depth = self._asked.depth or last + 1
         for ancestor, record in reversed(await _batches(self._ancestry, range(max(0, last - depth + 1), last + 1))):
-            self._steps.append(Step.of(record))
+            commands = await _commands(ancestor, record.sealed.event.commands)
+            self._steps.append(Step.of(record, commands))
             await self._collect_batch(ancestor, record)
+            await self._collect_calls(ancestor, [name for one in commands for name in one.samples])
         steps = self._steps
         top = version if version is not None else (last + 1 if steps and steps[0].committed_at else last)
         return await self._answer([(self._run, version) for version in (top, *(step.parent for step in steps))], top)
@@ -226,6 +241,12 @@ class _Resolver:
         ]
         records = [run.sample(name, group_of(name)) for name in batch.samples]
         self._samples += [Sample.of(one, ancestor.opened.fetch, **trained[one.sample]) for one in records]
+
+    async def _collect_calls(self, ancestor: Ancestor, names: Sequence[str]) -> None:
+        """Generations that a client's datums are made of: they have no prompt event and no reward in the log."""
+        run = await self._ancestry.records(ancestor, samples=names)
+        known = [run.samples[name] for name in dict.fromkeys(names) if name in run.samples]
+        self._samples += [Sample.of(one, ancestor.opened.fetch) for one in known]
 
     async def _collect_groups(
         self, ancestor: Ancestor, steps: Mapping[str, int | None], only: str | None = None
@@ -333,3 +354,25 @@ async def _spans_so_far(ancestor: Ancestor, sample: str) -> tuple[WeightSpan, ..
 def to_json(answer: Lineage) -> bytes:
     """The whole answer, indented."""
     return msgspec.json.format(msgspec.json.encode(answer), indent=1)
+
+
+async def _commands(ancestor: Ancestor, names: Sequence[str]) -> tuple[Command, ...]:
+    """Those that a batch is made of, in order."""
+    found = await ancestor.last_of_each(wanted((CommandGiven,), names))
+    commands = []
+    for recorded in found.values():
+        event = recorded.envelope.event
+        if isinstance(event, CommandGiven):
+            datums = len(unpack_datums(ancestor.opened.fetch(event.datums))) if event.datums.n else 0
+            commands.append(
+                Command(
+                    command=event.command,
+                    kind=event.kind.value,
+                    loss=event.arguments.get("loss_fn", ""),
+                    source=event.source,
+                    datums=datums,
+                    samples=event.samples,
+                    given_at=recorded.envelope.at,
+                )
+            )
+    return tuple(sorted(commands, key=lambda one: names.index(one.command)))

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from schemas.errors import ConfigError, DataError, InvalidValue, PlugPointError, SlimeEventsError
 from serve_apps.agent_command.actor import check_agent_command
 from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.tinker.actor import check_tinker
 from slime_events.app.launch.gpu_facts import machines
 from slime_events.app.launch.gpu_preflight import Needs, check_listed, device_for
 from slime_events.core.config.data import DataSettings
@@ -55,6 +56,8 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
     _try("--opd-teacher-load", _check_teacher, settings.trainer)
     _check_plug_points(settings)
     _check_data(settings)
+    if settings.run.tinker is not None:
+        _try("--tinker", check_tinker, settings.run.tinker)
     if new:
         _check_servers(settings)
     if settings.gateway.listens:

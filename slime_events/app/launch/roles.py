@@ -12,6 +12,7 @@ from serve_apps.agent_command.actor import AgentCommandActor
 from serve_apps.gateway.actor import GatewayActor
 from serve_apps.generate.function import generate_setup
 from serve_apps.rollout_function.actor import RolloutFunctionActor
+from serve_apps.tinker.actor import TinkerActor
 from slime_events.app.launch.abandonable import in_thread
 from slime_events.app.launch.cluster import Cluster
 from slime_events.core.config.settings import TrainSettings
@@ -19,7 +20,8 @@ from slime_events.core.run.process_environment import IN_NO_HURRY, TRAINS, rank_
 from slime_events.core.run.run_address import RunAddress
 
 ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conductor", "grader", "archivist"
-LOADER, DUMPER, FUNCTION, GATEWAY, AGENTS = "loader", "dumper", "rollout-function", "gateway", "agents"
+LOADER, DUMPER, FUNCTION = "loader", "dumper", "rollout-function"
+GATEWAY, AGENTS, TINKER = "gateway", "agents", "tinker"
 NICE = {TRAINER: TRAINS, ARCHIVIST: IN_NO_HURRY, DUMPER: IN_NO_HURRY}
 RANK_SHARE, ENGINE_SHARE = 0.6, 0.4
 """Of a GPU that both share, as Ray places them: two ranks never fit on one GPU, which NCCL refuses."""
@@ -40,7 +42,8 @@ class Roles:
             TRAINER: UntrainedActor if debug.debug_rollout_only else TrainerActor,
             **({LOADER: loader} if loads else {}),
             **({FUNCTION: RolloutFunctionActor} if calls else {}),
-            **({} if debug.debug_train_only else {GRADER: GraderActor}),
+            **({} if debug.debug_train_only or settings.run.tinker else {GRADER: GraderActor}),
+            **({TINKER: TinkerActor} if settings.run.tinker else {}),
             ARCHIVIST: ArchivistActor,
             **({DUMPER: DumperActor} if debug.save_debug_rollout_data else {}),
             **({GATEWAY: GatewayActor} if settings.gateway.listens else {}),

@@ -25,6 +25,9 @@ from schemas.ids import INBOX
 from schemas.prompts import PromptSubmitted
 from schemas.runs import Branched
 from schemas.subjects import of_type
+from serve_apps.gateway.settings import parse_listen
+from serve_apps.gateway.sources import Sources
+from serve_apps.tinker.actor import SOURCES
 from slime_events.analysis.model.progress import Progress
 from slime_events.app.launch.abandonable import ended_within
 from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
@@ -146,6 +149,8 @@ class Launch:
             else:
                 incarnation = await announce_resume(worker, self._resumes, self._settings, self._folder)
             self._has_begun = True
+            if (where := self._settings.run.tinker) is not None:
+                self._view.note(client_words(self._folder, where))
             await asyncio.shield(starting)  # what is being started can be stopped only once it is there
             self._heed_signals()  # Ray takes SIGTERM for a crash: it prints stacks, and aborts at a second one
             check_count(self._settings.engine.device, Needs.of(self._settings), cluster.gpus)
@@ -233,6 +238,15 @@ class Launch:
             self._folder.summary.write_text(json.dumps(summary, indent=2) + "\n")
         self._view.close()
         return summary
+
+
+def client_words(folder: RunFolder, where: str) -> str:
+    """What a client of Tinker's SDK is to be told. The first one's key is made here, and shown this once."""
+    sources, (host, port) = Sources(folder.path / SOURCES), parse_listen(where, "--tinker")
+    address = f"TINKER_BASE_URL=http://{f'[{host}]' if ':' in host else host}:{port}"
+    if sources.names:
+        return f"a client of Tinker's SDK finds this run with {address} and the key that it has"
+    return f"a client of Tinker's SDK finds this run with {address} TINKER_API_KEY=tml-{sources.issue('tinker')}"
 
 
 async def is_empty_run(log: JetStreamLog) -> bool:

@@ -48,6 +48,9 @@ def step_text(line: StepLine, progress: Progress, steps: int) -> str:
     """One step in one line. The loss of a policy step says nothing; that of any other is what is followed."""
     eta, loss = progress.eta_s(steps), 0.0 if "ppo_kl" in line.metrics else line.metrics.get("loss", 0.0)
     said = f"loss {loss:.3f}  " if loss else ""
+    if "skipped" in line.metrics:  # a client's step: rewards, and how many there will be, are the client's to know
+        norm, skipped = line.metrics["grad_norm"], "  skipped" if line.metrics["skipped"] else ""
+        return f"step {line.step + 1}  {said}grad norm {norm:.3f}{skipped}  {line.seconds:.2f} s"
     return (
         f"step {line.step + 1}/{steps}  {said}reward {line.reward:.3f}  accepted {line.accepted_share:.0%}  "
         f"length {line.mean_length:.1f}  {line.tokens_per_s:.0f} tok/s  staleness {line.staleness}  "

@@ -48,10 +48,24 @@ def _run(settings: TrainSettings) -> Iterator[str]:
         yield f"log_keep_steps {run.log_keep_steps} needs archive_url: what leaves the log is nowhere else."
     if run.log_keep_steps is not None and settings.debug.debug_train_only:
         yield "log_keep_steps excludes debug_train_only: it waits for what engines have done, and there are none."
+    if run.tinker is not None:
+        yield from _driven(settings)
     if run.nats_replicas not in (1, 3, 5):
         yield f"nats_replicas is {run.nats_replicas}: a majority of the copies decides, so there are 1, 3 or 5."
     if run.nats_replicas > 1 and not run.nats_url:
         yield f"nats_replicas {run.nats_replicas} needs a cluster's nats_url: a run's own NATS is a single server."
+
+
+def _driven(settings: TrainSettings) -> Iterator[str]:
+    debug, agents = settings.debug, settings.agents
+    excluded = {
+        "debug_rollout_only": debug.debug_rollout_only, "debug_train_only": debug.debug_train_only,
+        "log_keep_steps": settings.run.log_keep_steps, "gateway": settings.gateway.listens,
+        "agent_command": agents.agent_command, "ppo": settings.algorithm.advantage_estimator == "ppo",
+    }  # fmt: skip
+    yield from (f"tinker excludes {name}: a client says what is made." for name, on in excluded.items() if on)
+    if (optimizer := settings.trainer.optimizer) != "adam":
+        yield f"tinker needs optimizer adam, and it is {optimizer}: a client's optim_step is Adam's."
 
 
 def _rollout(settings: TrainSettings) -> Iterator[str]:
@@ -345,7 +359,8 @@ def _grading(settings: TrainSettings) -> Iterator[str]:
         or rollout.rollout_function_path
         or rollout.agents
     )
-    if not (reward.rm_type or reward.custom_rm_path or may_grade or settings.debug.debug_train_only):
+    grades_nothing = settings.debug.debug_train_only or settings.run.tinker
+    if not (reward.rm_type or reward.custom_rm_path or may_grade or grades_nothing):
         yield (
             "Nobody grades: set rm_type (a prompt's own metadata.rm_type goes before it), custom_rm_path, or a "
             "custom_generate_function_path that sets sample.reward, or agents, whose harnesses give rewards."

@@ -82,9 +82,10 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     cannot be derived stays None, and `impossible` says why. Idempotent.
     """
     settings, notes = _debug(settings)
+    settings, more = _driven(settings, given)
     data, no_file = _prompts(settings.data)
     settings = replace(settings, data=data)
-    notes += no_file
+    notes += [*more, *no_file]
     if settings.data.supervised:
         settings, more = _supervised(settings, given)
         notes += more
@@ -130,6 +131,24 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
         reward=replace(reward, eval_reward_key=reward.eval_reward_key or reward.reward_key),
     )
     return derived, (*notes, *idle(derived))
+
+
+DRIVEN_STEPS, DRIVEN_WAIT_S = 1_000_000, 1e9
+"""Of a run that a client drives, unless it is said: it ends when it is stopped, however long its client thinks."""
+
+
+def _driven(settings: TrainSettings, given: Collection[tuple[str, str]]) -> tuple[TrainSettings, list[str]]:
+    """Where a client drives the run nothing is drawn, graded or evaluated: it says what is generated and trained."""
+    if settings.run.tinker is None:
+        return settings, []
+    settings, unused = _without_generation(settings)
+    rollout = settings.rollout
+    if rollout.num_rollout is None:
+        rollout = replace(rollout, num_rollout=DRIVEN_STEPS, num_epoch=None)
+    if ("rollout", "rollout_deadline") not in given:
+        rollout = replace(rollout, rollout_deadline=DRIVEN_WAIT_S)
+    notes = [f"{', '.join(unused)}: no effect; a client drives this run (tinker)."] if unused else []
+    return replace(settings, rollout=rollout), notes
 
 
 _DRAWN = ("dynamic_sampling_filter_path", "custom_generate_function_path", "partial_rollout")

@@ -47,6 +47,9 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     max_deaths: Annotated[
         int, doc("times that a role's process may die without the run moving on, before the run fails")
     ] = 5
+    tinker: Annotated[
+        str | None, doc("host:port where a client of Tinker's protocol drives the trainer, in the place of prompts")
+    ] = None
     plain: Annotated[bool, doc("a plain line per step even on a terminal")] = False
 
     @property

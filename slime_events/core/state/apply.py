@@ -250,7 +250,7 @@ def _batch_sealed(state: RunState, event: BatchSealed, position: int) -> None:
     for group in event.groups:
         state.groups[group].phase = GroupPhase.SEALED
     state.sealed[event.step] = SealedState(groups=event.groups, digest=event.digest)
-    state.batch_starts[event.step] = min(state.groups[group].position for group in event.groups)
+    state.batch_starts[event.step] = min((state.groups[group].position for group in event.groups), default=position)
 
 
 @_rule(StepCommitted, moves=True)

@@ -18,6 +18,7 @@ from schemas.prompts import PromptRejected, PromptSubmitted
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.state.run import RunState
+from slime_events.loop.commands.order import CommandOrder
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.decide import decide, evals_due, prompts_to_draw, with_requests
 from slime_events.loop.conductor.draw import requests_for, requests_missing
@@ -35,6 +36,7 @@ from storage.log import Recorded
 class Policy(NamedTuple):
     """What the conductor decides by beside the state: its settings, and pure functions. texts: what the filter and the
     post-processing see of the samples beside the state; None where neither is set. outsiders: who may be waited for.
+    commands: of a client that drives the run; None in any other.
     """
 
     plan: Plan
@@ -43,6 +45,7 @@ class Policy(NamedTuple):
     texts: Texts | None = None
     post_process: PostProcess | None = None
     outsiders: Outsiders = Outsiders()
+    commands: CommandOrder | None = None
 
     @classmethod
     def of(cls, settings: TrainSettings, texts: Texts | None = None) -> Policy:
@@ -60,6 +63,7 @@ class Policy(NamedTuple):
             texts,
             PostProcess.of(settings.reward, args, texts),
             Outsiders.of(settings),
+            CommandOrder() if settings.run.tinker else None,
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.batches import BatchSealed
+from schemas.commands import CommandGiven
 from schemas.errors import StorageError
 from schemas.event import Event, Purpose
 from schemas.groups import GroupRejected
@@ -19,6 +20,7 @@ from schemas.rollouts import RolloutRequested, StopReason
 from slime_events.core.batch_columns import LOSS_MASKS, TRUNCATED, BatchMasks, entries_of
 from slime_events.core.train_batch import TrainBatch, TrainSample
 from slime_events.core.trajectory import FOLDED, Fetch, Trajectories, Trajectory
+from slime_events.loop.commands.batch import OF_BATCHES, commanded_batch
 from slime_events.loop.conductor.seal import batch_digest
 
 
@@ -87,11 +89,12 @@ class PendingBatches:
     needed; others are ignored.
     """
 
-    folded: tuple[type[Event], ...] = (*FOLDED, RewardAssigned, BatchSealed, GroupRejected)
+    folded: tuple[type[Event], ...] = (*FOLDED, RewardAssigned, BatchSealed, GroupRejected, CommandGiven)
 
     def __init__(self, fetch: Fetch, *, temperature: float) -> None:
         self._fetch, self._temperature = fetch, temperature
         self._trajectories = Trajectories(fetch)
+        self._commands: dict[str, CommandGiven] = {}
         self.sealed: dict[int, BatchSealed] = {}
 
     def apply(self, event: Event, position: int) -> None:
@@ -102,6 +105,9 @@ class PendingBatches:
             return
         if isinstance(event, BatchSealed):
             self.sealed[event.step] = event
+        elif isinstance(event, CommandGiven):
+            if event.kind in OF_BATCHES:
+                self._commands[event.command] = event
         elif isinstance(event, GroupRejected):
             self._trajectories.forget(event.samples)
         else:
@@ -113,6 +119,8 @@ class PendingBatches:
 
     def make(self, step: int) -> TrainBatch:
         """The batch of a step. Raises StorageError where the log does not hold exactly what was sealed."""
+        if self.sealed[step].commands:
+            return commanded_batch(self.sealed[step], self._commands, self._fetch)
         return build_batch(self.sealed[step], self._trajectories.by_sample, self._fetch, temperature=self._temperature)
 
     async def made(self, step: int) -> TrainBatch:
@@ -123,3 +131,5 @@ class PendingBatches:
         """Release the rollouts of a trained step."""
         done = self.sealed.pop(step, None)
         self._trajectories.forget(done.samples if done else ())
+        for command in done.commands if done else ():
+            self._commands.pop(command, None)

@@ -11,6 +11,6 @@ them twice, name them with `found=`; what the sentence has to name with `names=`
 it touched is a verb too.
 """
 
-from tests.audit.doctorings import decisions, records, rollouts, sessions, training
+from tests.audit.doctorings import commands, decisions, records, rollouts, sessions, training
 
-TABLE = (*records.TABLE, *rollouts.TABLE, *sessions.TABLE, *decisions.TABLE, *training.TABLE)
+TABLE = (*records.TABLE, *rollouts.TABLE, *sessions.TABLE, *commands.TABLE, *decisions.TABLE, *training.TABLE)

@@ -33,6 +33,8 @@ def _turn(e: TurnBegun | TurnRecorded) -> str:
 
 def _sealed(e: BatchSealed) -> str:
     mean = sum(e.raw_rewards) / len(e.raw_rewards) if e.raw_rewards else 0.0
+    if e.commands:
+        return f"{len(e.commands)} commands up to {e.commands[-1]}"
     more = f", {len(e.removed)} removed from training" if e.removed else ""
     more += f", train data by {e.converted_by}" if e.converted_by else ""
     more += ", rollouts in flight are suspended" if e.suspends else ""
@@ -91,6 +93,8 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
     "reward.failed": lambda e: f"{e.kind} by {e.grader}: {e.message}",
     "group.accepted": lambda e: f"by {e.filter} {figures_text(e.figures)}" + (f" ({e.reason})" if e.reason else ""),
     "group.rejected": lambda e: f"{e.cause} by {e.filter}: {e.reason} {figures_text(e.figures)}".rstrip(),
+    "command.given": lambda e: f"{e.kind}{f' {e.datums.n} bytes of datums' if e.datums.n else ''} of {e.source}",
+    "command.done": lambda e: f"on v{e.version} {e.error or e.path or figures_text(e.metrics)} {e.seconds:.2f} s",
     "batch.sealed": _sealed,
     "step.claimed": lambda e: f"by {e.trainer}",
     "step.committed": _committed,

@@ -27,7 +27,11 @@ DIGEST = 12
 def lineage_text(answer: Lineage) -> str:
     """What was asked about, then what it was made of, or became."""
     if answer.asked.kind in (Kind.VERSION, Kind.STEP):
-        parts = [_version_head(answer), _steps(answer) if len(answer.steps) > 1 else _groups(answer)]
+        parts = [
+            _version_head(answer),
+            _steps(answer) if len(answer.steps) > 1 else _groups(answer),
+            *_commands(answer),
+        ]
     elif len(answer.samples) == 1:
         parts = [_sample(answer, answer.samples[0]), _prompt(answer.groups[0], answer.samples[0].prompt)]
     else:
@@ -43,8 +47,10 @@ def _version_head(answer: Lineage) -> str:
     if newest:
         tokens = f", {newest.tokens:,} tokens" if newest.tokens is not None else ""
         counts = f"{len(newest.groups)} prompts, {len(newest.samples)} samples{tokens}"
+        counts += f", mean reward {newest.mean_reward:.3f}"
+        if newest.commands:
+            counts = f"{len(newest.commands)} commands, {sum(one.datums for one in newest.commands)} datums{tokens}"
         maker = f"step {newest.step} of run {newest.run} from v{newest.parent}: {counts}"
-        maker += f", mean reward {newest.mean_reward:.3f}"
     if newest and len(answer.steps) > 1:
         samples = sum(len(step.samples) for step in answer.steps)
         several = f"{len(answer.steps)} steps, {answer.steps[-1].step} to {newest.step}: {samples:,} samples"
@@ -75,6 +81,19 @@ def _steps(answer: Lineage) -> str:
     ]  # fmt: skip
     head = ("step", "run", "made", "prompts", "samples", "reward", "oldest", "batch", "weights", "prompts of")
     return table(head, rows)
+
+
+def _commands(answer: Lineage) -> list[str]:
+    """A line for each command of the steps that a client has made, with the weights that made its samples."""
+    made_by = {sample.sample: sample.made_by for sample in answer.samples}
+    rows = [
+        (f"v{step.version}", one.command, one.kind, one.loss or None, one.datums or None, len(one.samples) or None,
+         _range((version for name in one.samples for version in made_by.get(name, ())), ""), one.source)
+        for step in answer.steps
+        for one in step.commands
+    ]  # fmt: skip
+    head = ("made", "command", "kind", "loss", "datums", "samples", "made by", "of")
+    return [table(head, rows)] if rows else []
 
 
 def _groups(answer: Lineage) -> str:

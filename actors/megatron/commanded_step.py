@@ -1,0 +1,115 @@
+"""`CommandedSteps`: passes and updates in the order that a client asks for them, on one rank."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from megatron.core.distributed import finalize_model_grads
+from torch import Tensor
+
+from actors.megatron.cpu import stand_in
+from actors.megatron.forward import MicroBatch, pack_sequences
+from actors.megatron.trainee import Trainee
+from slime_events.algorithms.token_losses import token_losses
+from slime_events.core.datums import AdamParams, Datum, PassResult, TrainPass
+
+
+class CommandedSteps:
+    """Every method is collective. It remembers which passes the gradients are the sum of: a step goes on from them, or
+    begins anew where they are not its own, as after a crash. Either way the sum is made in the step's order.
+    """
+
+    def __init__(self, trainee: Trainee) -> None:
+        self._trainee = trainee
+        self._summed: list[str] = []
+        self._loss_sum = 0.0
+
+    def run(self, asked: TrainPass, *, backward: bool) -> PassResult:
+        """A pass over the datums, which are dealt out over data parallel ranks; backward: with its gradients added."""
+        trainee, place, datums = self._trainee, self._trainee.place, asked.datums
+        if backward and not self._summed:
+            self._clear()
+        lengths = [len(one.targets) for one in datums]
+        found = torch.zeros(sum(lengths) + 1, device=place.device)
+        views = torch.split(found[:-1], lengths)
+        for members in trainee.split(datums, range(len(datums)), place.data.size())[place.data.rank()]:
+            some = [datums[index] for index in members]
+            with torch.set_grad_enabled(backward):
+                log_probs, _ = trainee.log_probs(trainee.model, self._packed(some), 1.0)
+                loss = self._loss(asked, some, log_probs)
+            if backward:
+                with trainee.model.no_sync():
+                    trainee.optimizer.scale_loss(loss).backward()
+            for index, part in zip(members, log_probs, strict=True):
+                views[index].copy_(part.detach())
+            found[-1] += loss.detach()
+        if place.data.size() > 1:
+            dist.all_reduce(found, group=place.data)
+        host = found.cpu().numpy()
+        if backward:
+            self._loss_sum = float(host[-1]) + (self._loss_sum if self._summed else 0.0)
+            self._summed.append(asked.key)
+        return PassResult(host[:-1], float(host[-1]))
+
+    def step(self, passes: Sequence[TrainPass], update: AdamParams) -> dict[str, float]:
+        """The passes that are not in the gradients yet, and the update; its metrics. Where the norm of the gradients is
+        not finite, weights and optimizer stay as they are, and `skipped` is 1.
+        """
+        keys = [one.key for one in passes]
+        if self._summed != keys[: len(self._summed)]:
+            self._summed = []
+        for one in passes[len(self._summed) :]:
+            self.run(one, backward=True)
+        if not keys:
+            self._clear()
+        self._summed = []
+        model, optimizer = self._trainee.model, self._trainee.optimizer
+        if model.ddp_config.overlap_grad_reduce:
+            model.start_grad_sync()
+        finalize_model_grads([model])
+        self._set(update)
+        with stand_in():
+            overflowed = optimizer.prepare_grads()
+            norm = float(optimizer.get_grad_norm())
+            taken = not overflowed and math.isfinite(norm)
+            if taken:
+                optimizer.step()
+        loss = self._loss_sum if keys else 0.0
+        return {
+            "loss": loss,
+            "grad_norm": norm if taken else 0.0,
+            "lr": update.learning_rate,
+            "skipped": float(not taken),
+        }
+
+    def forget(self) -> None:
+        """The gradients are not those of these weights any more."""
+        self._summed = []
+
+    def _clear(self) -> None:
+        self._trainee.model.zero_grad_buffer()
+        self._trainee.optimizer.zero_grad()
+
+    def _set(self, update: AdamParams) -> None:
+        """What Megatron keeps out of weight decay, such as norms, stays out of it."""
+        for part in self._trainee.optimizer.chained_optimizers:
+            part.config.clip_grad = update.grad_clip_norm
+        for group in self._trainee.optimizer.param_groups:
+            group["lr"], group["eps"] = update.learning_rate, update.eps
+            group["betas"] = (update.beta1, update.beta2)
+            group["weight_decay"] = update.weight_decay * group.get("wd_mult", 1.0)
+
+    def _packed(self, datums: Sequence[Datum]) -> MicroBatch:
+        multiple = self._trainee.place.tensor.size() if self._trainee.model.config.sequence_parallel else 1
+        sequences = [(one.tokens, one.targets) for one in datums]
+        return pack_sequences(sequences, self._trainee.place.device, multiple_of=multiple)
+
+    def _loss(self, asked: TrainPass, datums: Sequence[Datum], log_probs: Sequence[Tensor]) -> Tensor:
+        device = self._trainee.place.device
+        inputs = {
+            name: torch.from_numpy(np.concatenate([one.inputs[name] for one in datums])).to(device)
+            for name in datums[0].inputs
+        }
+        return token_losses(asked.loss, torch.cat(list(log_probs)), inputs, asked.config).sum()

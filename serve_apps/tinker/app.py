@@ -1,0 +1,141 @@
+"""`tinker_app`: the routes that the SDK's clients call, `/api/v1/...`.
+
+A call that changes something is appended and answered with the id of a future; `retrieve_future` waits for its end in
+the log. So a gateway that is killed costs a client a retry, and any other one answers instead.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+
+from schemas.errors import ConfigError
+from serve_apps.gateway.refusals import Refused, refusals
+from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.gateway.sources import Sources
+from serve_apps.tinker import asked, names
+from serve_apps.tinker.calls import PROTOBUF, Calls, json_response
+from serve_apps.tinker.sampling import SampleRequest
+from serve_apps.tinker.wire import AskedPass
+
+ROOT = "/api/v1"
+KEY_PREFIX = "tml-"
+"""The SDK takes no key without it; ours is a source's token after it."""
+NO_LORA = "this server trains all weights: lora_config is not looked at"
+ALWAYS: dict[str, dict[str, Any]] = {
+    "client/config": {},  # the SDK's own defaults
+    "client/dynamic_config": {},
+    "session_heartbeat": {"type": "session_heartbeat"},
+    "sessions/{session}/finish": {},
+    "telemetry": {"status": "accepted"},  # and not kept
+}
+"""Routes with one answer."""
+REFUSED = {
+    "save_weights_external": "weights are written in Hugging Face's format already: see `weights` in the run's folder",
+    "copy_weights": "copy the folder of the version: see `slime-events show`",
+    "create_custom_loss": "forward_backward_custom computes a loss at the client",
+}
+"""Routes that this server has not, and what to do in their place."""
+Handle = Callable[[Any, str], Awaitable[Response]]
+
+
+def tinker_app(calls: Calls, sources: Sources, settings: GatewaySettings) -> FastAPI:
+    """The routes of one run."""
+    app = FastAPI(title="slime-events tinker", version="1", docs_url=None, redoc_url=None, openapi_url=None)
+
+    def source(request: Request) -> None:
+        key = request.headers.get("x-api-key", "")
+        name = sources.of(key.removeprefix(KEY_PREFIX)) if key.startswith(KEY_PREFIX) else None
+        if name is None:
+            raise Refused(401, "give the key that the run printed, as TINKER_API_KEY")
+        request.state.source = name
+
+    @app.get(f"{ROOT}/healthz")
+    async def healthz() -> Response:
+        return json_response({"status": "ok"})
+
+    router = APIRouter(prefix=ROOT, dependencies=[Depends(source)])
+    for route, answer in ALWAYS.items():
+        router.post(f"/{route}")(partial(_always, answer))
+    for route, why in REFUSED.items():
+        router.post(f"/{route}")(partial(_refuse, f"{route} is not done here: {why}"))
+    _about_the_run(router, calls)
+    _commands(router, calls, settings.max_body)
+    app.include_router(router)
+    refusals(app, settings)
+
+    @app.exception_handler(ConfigError)
+    async def invalid(_: Request, error: ConfigError) -> Response:
+        return json_response({"error": str(error)}, 400)
+
+    return app
+
+
+def _about_the_run(router: APIRouter, calls: Calls) -> None:
+    served = calls.served
+
+    @router.get("/get_server_capabilities")
+    async def capabilities() -> Response:
+        model = {"model_name": served.name, "max_context_length": served.longest, "trainable": True, "sampleable": True}
+        return json_response({"supported_models": [model]})
+
+    @router.post("/create_session")
+    async def create_session() -> Response:
+        session = {"type": "create_session", "session_id": names.new_session(), "info_message": NO_LORA}
+        return json_response(session)
+
+    @router.get("/samplers/{sampler}")
+    async def get_sampler(sampler: str) -> Response:
+        names.version_of(sampler)
+        return json_response({"sampler_id": sampler, "base_model": served.name, "model_path": None})
+
+
+def _commands(router: APIRouter, calls: Calls, most: int) -> None:
+    """most: bytes of a request."""
+    handled: dict[str, tuple[type[msgspec.Struct], Handle]] = {
+        "create_model": (asked.CreateModel, calls.create),
+        "get_info": (asked.OfModel, calls.info),
+        "weights_info": (asked.WeightsInfo, calls.weights_info),
+        "optim_step": (asked.OptimStep, calls.optim_step),
+        "load_weights": (asked.LoadWeights, calls.load),
+        "save_weights": (asked.SaveWeights, calls.save_weights),
+        "save_weights_for_sampler": (asked.SaveWeightsForSampler, calls.save_for_sampler),
+        "create_sampling_session": (asked.CreateSamplingSession, calls.sampling_session),
+        "asample": (SampleRequest, calls.sample),
+        "retrieve_future": (asked.RetrieveFuture, calls.retrieve),
+    }
+    for route, (kind, handle) in handled.items():
+        router.post(f"/{route}")(partial(_json_call, kind, handle, most))
+
+    @router.post("/forward_backward")
+    async def forward_backward(request: Request) -> Response:
+        if request.headers.get("content-type") != PROTOBUF or "content-encoding" in request.headers:
+            raise Refused(415, f"send a {PROTOBUF} body, not compressed")
+        return await calls.run_pass(AskedPass(await _body(request, most)), request.state.source)
+
+
+async def _json_call(kind: type[msgspec.Struct], handle: Handle, most: int, request: Request) -> Response:
+    try:
+        body = msgspec.json.decode(await _body(request, most), type=kind)
+    except msgspec.DecodeError as error:
+        raise Refused(400, f"{kind.__name__}: {error}") from error
+    return await handle(body, request.state.source)
+
+
+async def _body(request: Request, most: int) -> bytes:
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > most:
+            raise Refused(413, f"a request has {most:,} bytes at most")
+    return bytes(data)
+
+
+async def _always(answer: dict[str, Any], request: Request) -> Response:
+    return json_response(answer)
+
+
+async def _refuse(message: str, request: Request) -> Response:
+    raise Refused(400, message)

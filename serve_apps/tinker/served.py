@@ -1,0 +1,36 @@
+"""`served_model`: what a run's clients train, as its checkpoint and its log say."""
+
+import json
+from pathlib import Path
+
+from schemas.runs import RunStarted
+from schemas.subjects import about
+from serve_apps.tinker.calls import Served
+from slime_events.core.config.settings import TrainSettings
+from storage.log import Readable
+
+LONGEST = 4096
+"""Tokens of a sequence, where a checkpoint does not say."""
+
+
+async def served_model(log: Readable, settings: TrainSettings) -> Served:
+    """The name is the folder's path: there the SDK's get_tokenizer finds the tokenizer."""
+    folder = Path(settings.engine.hf_checkpoint).absolute()
+    config = json.loads((folder / "config.json").read_text())
+    longest = config.get("max_position_embeddings", LONGEST)
+    limits = (longest, settings.rollout.rollout_max_context_len, settings.engine.sglang.get("context_length"))
+    first = 0
+    async for recorded in log.read(1, about(log.run, "run", "run")):
+        event = recorded.envelope.event
+        if isinstance(event, RunStarted):
+            first = event.branched.version if event.branched else 0
+            break
+    return Served(
+        name=str(folder),
+        short=folder.name,
+        architecture=(config.get("architectures") or [config.get("model_type", "")])[0],
+        vocabulary=config["vocab_size"],
+        longest=min(int(one) for one in limits if one),
+        first=first,
+        seed=settings.rollout.rollout_seed,
+    )
