@@ -1,11 +1,10 @@
 """`GatewayActor`: the gateway as a role of its run."""
 
 import asyncio
-import socket
 import time
 from pathlib import Path
 
-from schemas.errors import InvalidValue
+from serve_apps.gateway.listening import bound_again
 from serve_apps.gateway.settings import GatewaySettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
@@ -15,8 +14,6 @@ from slime_events.core.run.run_end import until_over
 from slime_events.core.run.run_folder import RunFolder
 from storage.cancellation import end_all
 
-BIND_S, LOOK_S = 10.0, 0.1
-"""How long the port may still be held by the process that was lost, and between two looks."""
 LAST_S = 1.0
 """After the run's end, for those who follow a group to hear of it."""
 
@@ -30,7 +27,7 @@ class GatewayActor:
 
         begun, own = time.perf_counter(), GatewaySettings.of_run(settings.gateway)
         async with join_run(address, "gateway") as worker:
-            with await _bound(own) as listening:
+            with await bound_again(own) as listening:
                 path = Path(address.folder)
                 server = GatewayServer(RunFolder(path.parent, path.name), own, handles_signals=False)
                 await worker.join({"ready": time.perf_counter() - begun}, {"url": url_of(listening, own)})
@@ -42,19 +39,6 @@ class GatewayActor:
                     await serving
                 finally:
                     await end_all(serving, ending)
-
-
-async def _bound(settings: GatewaySettings) -> socket.socket:
-    from serve_apps.gateway.serving import bound
-
-    until = time.monotonic() + BIND_S
-    while True:
-        try:
-            return bound(settings)
-        except InvalidValue:
-            if time.monotonic() > until:
-                raise
-        await asyncio.sleep(LOOK_S)
 
 
 async def _end(worker: Participant) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import uvicorn
 from fastapi import FastAPI
 
-from schemas.errors import InvalidValue
 from schemas.subjects import about
 from serve_apps.agents.keys import session_keys
 from serve_apps.gateway.agents import AgentAccess, AgentDesk
@@ -28,15 +27,6 @@ if TYPE_CHECKING:
 
 STOP_S = 3
 """Seconds for requests under way when it ends; who follows a group is cut off then."""
-
-
-def bound(settings: GatewaySettings) -> socket.socket:
-    """A socket that listens. Raises InvalidValue."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:
-        return socket.create_server((settings.host, settings.port), family=family)
-    except OSError as error:
-        raise InvalidValue(f"{settings.listens} cannot be listened on: {error.strerror}") from error
 
 
 def url_of(listening: socket.socket, settings: GatewaySettings) -> str:

@@ -1,14 +1,13 @@
 """`TinkerActor`: the process that clients of Tinker's protocol talk to."""
 
 import asyncio
-import contextlib
-import socket
 import time
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from schemas.errors import InvalidValue
+from serve_apps.gateway.listening import bound, bound_again
 from serve_apps.gateway.settings import GatewaySettings, is_loopback, parse_listen
 from serve_apps.gateway.sources import Sources
 from serve_apps.tinker.answers import Answers
@@ -18,11 +17,6 @@ from slime_events.core.run.run_address import RunAddress
 from storage.blobs import BlobStore
 from storage.payloads import fetch
 
-SOURCES = "gateway"
-"""In the run's folder: who may call, with the gateway's own."""
-BIND_S = 10.0
-"""Seconds for the port of a process before this one to become free."""
-
 
 class TinkerActor:
     """It holds nothing: started again, it answers as before."""
@@ -31,6 +25,7 @@ class TinkerActor:
         """Answer to the end of the run."""
         import uvicorn
 
+        from serve_apps.gateway.serving import http_config
         from serve_apps.tinker.app import tinker_app
         from serve_apps.tinker.calls import Calls
         from serve_apps.tinker.served import served_model
@@ -42,30 +37,18 @@ class TinkerActor:
             served = await served_model(worker.log, settings)
             answers = Answers(worker, partial(fetch, blobs=blobs), attempts=settings.rollout.max_attempts)
             calls = Calls(worker, served, answers, blobs)
-            app = tinker_app(calls, Sources(Path(address.folder) / SOURCES), gateway)
-            config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=1)
-            server = uvicorn.Server(config)
-            with contextlib.closing(await _bound(host, port)) as bound:
+            app = tinker_app(calls, Sources(Path(address.folder)), gateway)
+            server = uvicorn.Server(http_config(app, gateway))
+            with await bound_again(gateway) as listening:
                 await worker.join({"ready": time.perf_counter() - begun})
-                serving = asyncio.create_task(server.serve([bound]))
+                serving = asyncio.create_task(server.serve([listening]))
                 await answers.follow()
                 server.should_exit = True
                 await serving
 
 
-async def _bound(host: str, port: int) -> socket.socket:
-    until = time.monotonic() + BIND_S
-    while True:
-        try:
-            return _listening(host, port)
-        except OSError:
-            if time.monotonic() > until:
-                raise
-        await asyncio.sleep(0.2)
-
-
 def check_tinker(where: str) -> None:
-    """Whether clients can be listened to there, and this machine alone can. Raises InvalidValue, OSError."""
+    """Whether clients can be listened to there, and this machine alone can. Raises InvalidValue."""
     host, port = parse_listen(where, "--tinker")
     if not is_loopback(host):
         raise InvalidValue(
@@ -74,9 +57,4 @@ def check_tinker(where: str) -> None:
         )
     if find_spec("tinker") is None:
         raise InvalidValue("the package of its messages is not installed: pip install 'slime-events[tinker]'")
-    with _listening(host, port):
-        pass
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    bound(GatewaySettings(host=host, port=port)).close()

@@ -14,7 +14,8 @@ from fastapi import FastAPI
 from serve_apps.agents.keys import SessionKeys
 from serve_apps.gateway.agents import AgentAccess, AgentDesk
 from serve_apps.gateway.app import gateway_app
-from serve_apps.gateway.serving import QuietServer, bound, http_config
+from serve_apps.gateway.listening import bound
+from serve_apps.gateway.serving import QuietServer, http_config
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Sources
 from storage.log import EventLog

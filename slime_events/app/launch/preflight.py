@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from schemas.errors import ConfigError, DataError, InvalidValue, PlugPointError, SlimeEventsError
 from serve_apps.agent_command.actor import check_agent_command
+from serve_apps.gateway.listening import bound
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.tinker.actor import check_tinker
 from slime_events.app.launch.gpu_facts import machines
@@ -302,8 +303,6 @@ def _check_archive(settings: TrainSettings) -> None:
 
 
 def _check_gateway(settings: TrainSettings) -> None:
-    from serve_apps.gateway.serving import bound
-
     own = GatewaySettings.of_run(settings.gateway)
     for flag, file in ((own.flag("tls-cert"), own.tls_cert), (own.flag("tls-key"), own.tls_key)):
         if file and not os.access(file, os.R_OK):

@@ -27,7 +27,6 @@ from schemas.runs import Branched
 from schemas.subjects import of_type
 from serve_apps.gateway.settings import parse_listen
 from serve_apps.gateway.sources import Sources
-from serve_apps.tinker.actor import SOURCES
 from slime_events.analysis.model.progress import Progress
 from slime_events.app.launch.abandonable import ended_within
 from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
@@ -242,7 +241,7 @@ class Launch:
 
 def client_words(folder: RunFolder, where: str) -> str:
     """What a client of Tinker's SDK is to be told. The first one's key is made here, and shown this once."""
-    sources, (host, port) = Sources(folder.path / SOURCES), parse_listen(where, "--tinker")
+    sources, (host, port) = Sources(folder.path), parse_listen(where, "--tinker")
     address = f"TINKER_BASE_URL=http://{f'[{host}]' if ':' in host else host}:{port}"
     if sources.names:
         return f"a client of Tinker's SDK finds this run with {address} and the key that it has"

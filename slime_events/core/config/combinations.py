@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator
 
 from schemas.errors import InvalidValue
-from slime_events.core.config.agent_combinations import made_by_agents
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.evaluation import EvalSet, name_problem, sampling_problems
 from slime_events.core.config.fields import settings_fields
+from slime_events.core.config.outside_combinations import driven_by_client, made_by_agents, rewarded_outside
 from slime_events.core.config.per_source import quotas, shares
 from slime_events.core.config.settings import TrainSettings
 
@@ -20,8 +20,8 @@ def impossible(settings: TrainSettings) -> list[str]:
 
     It reads the settings alone, never the machine: see `missing_paths` for that.
     """
-    drawn = (_ranges, _run, _rollout, _rollout_function, made_by_agents, _data)
-    rules = (*drawn, _algorithm, _distillation, _trainer, _evaluation, _grading, _engines, _debug)
+    drawn = (_ranges, _run, driven_by_client, _rollout, _rollout_function, made_by_agents, _data)
+    rules = (*drawn, rewarded_outside, _algorithm, _distillation, _trainer, _evaluation, _grading, _engines, _debug)
     return [problem for rule in rules for problem in rule(settings)]
 
 
@@ -48,24 +48,10 @@ def _run(settings: TrainSettings) -> Iterator[str]:
         yield f"log_keep_steps {run.log_keep_steps} needs archive_url: what leaves the log is nowhere else."
     if run.log_keep_steps is not None and settings.debug.debug_train_only:
         yield "log_keep_steps excludes debug_train_only: it waits for what engines have done, and there are none."
-    if run.tinker is not None:
-        yield from _driven(settings)
     if run.nats_replicas not in (1, 3, 5):
         yield f"nats_replicas is {run.nats_replicas}: a majority of the copies decides, so there are 1, 3 or 5."
     if run.nats_replicas > 1 and not run.nats_url:
         yield f"nats_replicas {run.nats_replicas} needs a cluster's nats_url: a run's own NATS is a single server."
-
-
-def _driven(settings: TrainSettings) -> Iterator[str]:
-    debug, agents = settings.debug, settings.agents
-    excluded = {
-        "debug_rollout_only": debug.debug_rollout_only, "debug_train_only": debug.debug_train_only,
-        "log_keep_steps": settings.run.log_keep_steps, "gateway": settings.gateway.listens,
-        "agent_command": agents.agent_command, "ppo": settings.algorithm.advantage_estimator == "ppo",
-    }  # fmt: skip
-    yield from (f"tinker excludes {name}: a client says what is made." for name, on in excluded.items() if on)
-    if (optimizer := settings.trainer.optimizer) != "adam":
-        yield f"tinker needs optimizer adam, and it is {optimizer}: a client's optim_step is Adam's."
 
 
 def _rollout(settings: TrainSettings) -> Iterator[str]:
@@ -337,19 +323,6 @@ def _evaluation(settings: TrainSettings) -> Iterator[str]:
         yield from (f"{evaluation.where(name)}: {problem}" for problem in sampling_problems(one) if problem not in said)
 
 
-def _waiting_evaluations(settings: TrainSettings) -> Iterator[str]:
-    """Rewards that are sent from outside are those of samples that are trained on."""
-    evaluation, reward = settings.evaluation, settings.reward
-    if reward.rm_type != "outside" or reward.custom_rm_path or evaluation.eval_interval is None:
-        return
-    for name, one in evaluation.sets().items():
-        if not (one.custom_rm_path or one.metadata({}).get("rm_type")):
-            yield (
-                f"{evaluation.where(name)}: with rm_type outside its answers would wait for rewards that nobody sends: "
-                "give the set an rm_type of its own (eval_config)."
-            )
-
-
 def _grading(settings: TrainSettings) -> Iterator[str]:
     reward = settings.reward
     rollout = settings.rollout
@@ -365,7 +338,6 @@ def _grading(settings: TrainSettings) -> Iterator[str]:
             "Nobody grades: set rm_type (a prompt's own metadata.rm_type goes before it), custom_rm_path, or a "
             "custom_generate_function_path that sets sample.reward, or agents, whose harnesses give rewards."
         )
-    yield from _waiting_evaluations(settings)
     if reward.custom_reward_post_process_path and settings.rollout.custom_convert_samples_to_train_data_path:
         yield (
             "custom_reward_post_process_path excludes custom_convert_samples_to_train_data_path: the rewards of the "

@@ -4,6 +4,7 @@ import argparse
 import logging
 
 from schemas.errors import InvalidValue
+from serve_apps.gateway.listening import bound
 from serve_apps.gateway.settings import GatewaySettings, parse_listen
 from serve_apps.gateway.sources import Sources
 from slime_events.core.run.run_folder import find_run
@@ -27,7 +28,7 @@ async def run(arguments: argparse.Namespace) -> int:
         raise InvalidValue(
             f"nobody may send yet: `slime-events gateway {folder.run} --issue NAME` prints the token of a source"
         )
-    from serve_apps.gateway.serving import GatewayServer, bound, url_of
+    from serve_apps.gateway.serving import GatewayServer, url_of
 
     logging.basicConfig(level=logging.WARNING)
     with bound(settings) as listening:

@@ -1,0 +1,58 @@
+"""Settings that exclude what others do from outside: agents, senders of rewards, a client of Tinker's protocol."""
+
+from collections.abc import Iterator
+
+from slime_events.core.config.settings import TrainSettings
+
+
+def made_by_agents(settings: TrainSettings) -> Iterator[str]:
+    """See `impossible`."""
+    rollout, debug = settings.rollout, settings.debug
+    if settings.agents.agent_command and not (rollout.agents and settings.gateway.listens):
+        yield "agent_command needs agents and gateway: its programs make rollouts through the run's own gateway."
+    if not rollout.agents:
+        return
+    made = {
+        "rollout_function_path": rollout.rollout_function_path,
+        "custom_generate_function_path": rollout.custom_generate_function_path,
+        "rollout_sample_hook_path": rollout.rollout_sample_hook_path,
+        "supervised": settings.data.supervised,
+        "load_debug_rollout_data": debug.load_debug_rollout_data,
+        "archive_reuse rollouts": settings.data.archive_reuse == "rollouts",
+    }
+    made |= {
+        f"eval_config {name}.custom_generate_function_path": one.custom_generate_function_path
+        for name, one in settings.evaluation.sets().items()
+    }
+    for name in [name for name, given in made.items() if given]:
+        yield f"agents excludes {name}: both make the rollouts."
+    if rollout.partial_rollout:
+        yield "agents excludes partial_rollout: a program outside cannot be suspended between two steps of the run."
+
+
+def rewarded_outside(settings: TrainSettings) -> Iterator[str]:
+    """Rewards that are sent from outside are those of samples that are trained on."""
+    evaluation, reward = settings.evaluation, settings.reward
+    if reward.rm_type != "outside" or reward.custom_rm_path or evaluation.eval_interval is None:
+        return
+    for name, one in evaluation.sets().items():
+        if not (one.custom_rm_path or one.metadata({}).get("rm_type")):
+            yield (
+                f"{evaluation.where(name)}: with rm_type outside its answers would wait for rewards that nobody sends: "
+                "give the set an rm_type of its own (eval_config)."
+            )
+
+
+def driven_by_client(settings: TrainSettings) -> Iterator[str]:
+    """See `impossible`."""
+    if settings.run.tinker is None:
+        return
+    debug, agents = settings.debug, settings.agents
+    excluded = {
+        "debug_rollout_only": debug.debug_rollout_only, "debug_train_only": debug.debug_train_only,
+        "log_keep_steps": settings.run.log_keep_steps, "gateway": settings.gateway.listens,
+        "agent_command": agents.agent_command, "ppo": settings.algorithm.advantage_estimator == "ppo",
+    }  # fmt: skip
+    yield from (f"tinker excludes {name}: a client says what is made." for name, on in excluded.items() if on)
+    if (optimizer := settings.trainer.optimizer) != "adam":
+        yield f"tinker needs optimizer adam, and it is {optimizer}: a client's optim_step is Adam's."
