@@ -28,6 +28,7 @@ from slime_events.core.run.participant import Participant
 from storage.cancellation import end_all
 from storage.follow import Follower
 from storage.jetstream.address import NatsAddress
+from storage.jetstream.closing import Closing
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +45,16 @@ class FateTeller:
         self._batches: dict[int, tuple[str, ...]] = {}
         self._ending = False
         self._client: Any = None
+        self._closing = Closing()
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         self._client = await nats.connect(
-            **self._server.options(), max_reconnect_attempts=-1, reconnect_time_wait=0.1, name="slime-events-fates"
+            **self._server.options(),
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.1,
+            error_cb=self._closing.on_error,
+            name="slime-events-fates",
         )
         self._task = asyncio.create_task(self._tell_all(), name="fates")
         return self
@@ -58,6 +64,7 @@ class FateTeller:
         self._ending = True
         await asyncio.wait([self._task], timeout=LAST_S)
         await end_all(self._task)
+        self._closing.closed = True
         with contextlib.suppress(nats.errors.Error):
             await self._client.close()
 

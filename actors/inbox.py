@@ -27,6 +27,7 @@ from slime_events.analysis.model.fates import fates_of
 from slime_events.core.run.participant import Participant
 from slime_events.loop.prompts.inbox_message import WHOLE, WrongField, field_error, read_message
 from storage.jetstream.address import NatsAddress
+from storage.jetstream.closing import Closing
 from storage.log import MAX_BATCH, Append, Fence, check_size, once
 
 log = logging.getLogger(__name__)
@@ -63,10 +64,15 @@ class Inbox:
         self._worker, self._doors, self._server, self._offload = worker, doors, server, offload
         self._room = room
         self._client: Any = None
+        self._closing = Closing()
 
     async def __aenter__(self) -> Self:
         self._client = await nats.connect(
-            **self._server.options(), max_reconnect_attempts=-1, reconnect_time_wait=0.1, name="slime-events-inbox"
+            **self._server.options(),
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.1,
+            error_cb=self._closing.on_error,
+            name="slime-events-inbox",
         )
         for kind in self._doors:
             await self._client.subscribe(inbox(self._worker.log.run, kind), cb=partial(self._receive, kind=kind))
@@ -75,6 +81,7 @@ class Inbox:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._closing.closed = True
         try:
             await self._client.drain()
         except nats.errors.Error:  # not connected now, so nobody waits for a reply

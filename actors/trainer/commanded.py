@@ -62,7 +62,7 @@ class CommandedTrainer(Trainer):
     def _followed(self) -> tuple[type[Event], ...]:
         return StepCommitted, StepClaimed, BatchSealed, CommandGiven, CommandDone
 
-    async def _take(self, recorded: Recorded) -> None:
+    async def take_in(self, recorded: Recorded) -> None:
         event = recorded.envelope.event
         self._order.first = self._trained.first
         self._order.apply(event)
@@ -70,15 +70,15 @@ class CommandedTrainer(Trainer):
             if event.path and not event.error:
                 self._kept.add(event.version)
         else:
-            await super()._take(recorded)
+            await super().take_in(recorded)
 
-    async def _go_on(self) -> None:
+    async def go_on(self) -> None:
         """What the client asks for before its next update, then that."""
         for due in list(self._order.due.values()):
             if not due.refused and (due.step != self._version or due.ends):
                 break
             await self._carry_out(due)
-        await super()._go_on()
+        await super().go_on()
 
     async def _carry_out(self, due: Due) -> None:
         given, begun = due.given, time.perf_counter()

@@ -150,9 +150,9 @@ class Trainer:
         async with Follower(self._worker.log, self._start_of(self._version), followed) as follower:
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=1.0):
-                    await self._take(recorded)
+                    await self.take_in(recorded)
                 if follower.caught_up and not self._over:
-                    await self._go_on()
+                    await self.go_on()
         return self._version
 
     @property
@@ -160,7 +160,7 @@ class Trainer:
         """The events that it reads, beside the run's own."""
         return StepCommitted, StepClaimed, *self._batches.folded
 
-    async def _go_on(self) -> None:
+    async def go_on(self) -> None:
         """Do what is due, with all of the log read so far."""
         if self._version in self._batches.sealed:
             await self._take_over()
@@ -224,7 +224,7 @@ class Trainer:
             return False
         return True
 
-    async def _take(self, recorded: Recorded) -> None:
+    async def take_in(self, recorded: Recorded) -> None:
         event = recorded.envelope.event
         self._over = self._worker.is_over(self._over, event)
         if isinstance(event, StepCommitted):

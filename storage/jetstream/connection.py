@@ -74,6 +74,9 @@ class Connection:
         try:
             async with asyncio.timeout(deadline_s):
                 await self._connect()
+        except asyncio.CancelledError:
+            await self.close()
+            raise
         except AccessDenied:
             await self.close(FLUSH_S / 10)  # after a TLS handshake that failed nats-py waits in vain
             raise
@@ -267,19 +270,23 @@ class Connection:
 
     async def close(self, deadline_s: float = CLOSE_S) -> None:
         """Disconnect; what was published is sent before, where there is a connection."""
+        self._closed = True
+        # A task of its own: where the server has just died, nats-py fails on its socket, or cancels itself; and a
+        # caller that is cancelled leaves nothing behind that connects again.
+        closing = asyncio.ensure_future(self._flush_and_close())
+        await asyncio.wait({closing}, timeout=deadline_s)
+        if not closing.done():
+            closing.cancel()
+        elif not closing.cancelled() and not isinstance(closing.exception(), OSError):
+            closing.result()
+
+    async def _flush_and_close(self) -> None:
         if self.client.is_connected:
             try:
                 await self.client.flush(timeout=FLUSH_S)
             except (nats.errors.Error, OSError):
                 self.client.drop()
-        # A task of its own: where the server has just died, nats-py fails on its socket, or cancels itself.
-        closing = asyncio.ensure_future(self.client.close())
-        await asyncio.wait({closing}, timeout=deadline_s)
-        self._closed = True
-        if not closing.done():
-            closing.cancel()
-        elif not closing.cancelled() and not isinstance(closing.exception(), OSError):
-            closing.result()
+        await self.client.close()
 
 
 async def _until_ended(answers: _Answers) -> None:

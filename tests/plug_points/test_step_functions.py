@@ -68,7 +68,8 @@ def seen() -> Iterator[list[Any]]:
 def simulation(folder: Path, settings: RolloutSettings, plan: Any = PLAN, **more: Any) -> Simulation:
     sim = Simulation(folder, plan, **more)
     functions = StepFunctions(settings, lambda: ArgsView({"reward_key": None}))
-    sim.conductor._finishing = StepSamples(functions, sim.log, unpack)
+    finishing = StepSamples(functions, sim.log, unpack)
+    sim.conductor._readers = sim.conductor._readers._replace(finishing=finishing)
     return sim
 
 
