@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import schemathesis
+import schemathesis.generation.jsonschema.strategy  # early: pytest rewrites it, and cannot deep in a stack
 from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
 
