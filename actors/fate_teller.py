@@ -29,6 +29,7 @@ from storage.cancellation import end_all
 from storage.follow import Follower
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.closing import Closing
+from storage.log import Recorded
 
 log = logging.getLogger(__name__)
 
@@ -62,21 +63,29 @@ class FateTeller:
     async def __aexit__(self, *_: object) -> None:
         assert self._task is not None
         self._ending = True
-        await asyncio.wait([self._task], timeout=LAST_S)
-        await end_all(self._task)
-        self._closing.closed = True
-        with contextlib.suppress(nats.errors.Error):
-            await self._client.close()
+        try:
+            await asyncio.wait([self._task], timeout=LAST_S)
+        finally:
+            await end_all(self._task)
+            self._closing.closed = True
+            with contextlib.suppress(nats.errors.Error):
+                await self._client.close()
 
     async def _tell_all(self) -> None:
         subjects = tuple(of_type(self._log.run, one) for one in TYPES)
-        async with Follower(self._log, await self._log.position() + 1, subjects) as follower:
-            while (events := await follower.next(LOOK_S)) or not self._ending:
-                try:
-                    decided = [fate for one in events for fate in await self._fates(one.envelope.event)]
-                    await self._tell([fate for fate in decided if fate.group.startswith(f"{INBOX}-")])
-                except (SlimeEventsError, nats.errors.Error) as error:
-                    log.warning("producers are not told of %d events: %s", len(events), error)
+        try:
+            async with Follower(self._log, await self._log.position() + 1, subjects) as follower:
+                while (events := await follower.next(LOOK_S)) or not self._ending:
+                    await self._tell_of(events)
+        except SlimeEventsError as error:
+            log.warning("producers are told nothing more: %s", error)
+
+    async def _tell_of(self, events: Sequence[Recorded]) -> None:
+        try:
+            decided = [fate for one in events for fate in await self._fates(one.envelope.event)]
+            await self._tell([fate for fate in decided if fate.group.startswith(f"{INBOX}-")])
+        except (SlimeEventsError, nats.errors.Error) as error:
+            log.warning("producers are not told of %d events: %s", len(events), error)
 
     async def _fates(self, event: Event) -> list[InboxFate]:
         """What an event decides of groups; their keys are not known yet."""
