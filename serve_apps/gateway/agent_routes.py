@@ -22,7 +22,7 @@ from schemas.outside_json import read_json
 from serve_apps.agents.keys import Capability
 from serve_apps.gateway.agents import AgentAccess
 from serve_apps.gateway.openapi import documented
-from serve_apps.gateway.refusals import AGAIN_S, Refused
+from serve_apps.gateway.refusals import AGAIN_S, Refused, whole_body
 from serve_apps.gateway.session_views import MOST_WAIT_S, SealWish, SessionWish, opened_session, session_view
 from serve_apps.gateway.settings import GatewaySettings
 
@@ -39,7 +39,7 @@ def add_agent_routes(
     @app.post("/v1/runs/{run_name}/sessions", **documented("open_session"))
     async def open_session(request: Request, run_name: str) -> Response:
         sender = source(request, run_name)
-        wish = _decoded(await body_of(request, settings.max_body), SessionWish)
+        wish = _decoded(await whole_body(request.stream(), settings.max_body), SessionWish)
         sessions, key = await agents.desk.sessions(), request.headers.get("idempotency-key")
         with _refusing():
             wait_s = min(max(wish.wait_s, 0.0), MOST_WAIT_S)
@@ -59,7 +59,7 @@ def add_agent_routes(
         from serve_apps.agents.sealing import verdict_of
 
         _controls(agents, request, session)
-        wish = _decoded(await body_of(request, settings.max_body), SealWish)
+        wish = _decoded(await whole_body(request.stream(), settings.max_body), SealWish)
         sessions = await agents.desk.sessions()
         with _refusing():
             wish.check((await sessions.state(session)).leaves())
@@ -82,7 +82,7 @@ def _add_dialects(app: FastAPI, agents: AgentAccess, settings: GatewaySettings) 
 
     async def count(request: Request) -> Response:
         async def answer(session: str) -> Response:
-            asked = MESSAGES.read_count(await body_of(request, settings.max_body))
+            asked = MESSAGES.read_count(await whole_body(request.stream(), settings.max_body))
             sessions = await agents.desk.sessions()
             return _json(MESSAGES.counted(await sessions.count(session, asked)))
 
@@ -105,7 +105,7 @@ async def _turn(agents: AgentAccess, request: Request, dialect: Any, settings: G
     from serve_apps.agents.live_session import TurnKey
 
     async def answer(session: str) -> Response:
-        body = await body_of(request, settings.max_body)
+        body = await whole_body(request.stream(), settings.max_body)
         asked = dialect.read(body)
         named = request.headers.get("idempotency-key")
         retries = request.headers.get("x-stainless-retry-count", "0")
@@ -217,16 +217,6 @@ def _controls(agents: AgentAccess, request: Request, session: str) -> None:
         wanted = "give the control key of the session as `Authorization: Bearer <key>`"
         raise Refused(401, wanted, {"WWW-Authenticate": "Bearer"})
     request.state.who = f"the harness of {session}"
-
-
-async def body_of(request: Request, most: int) -> bytes:
-    """A body of so many bytes at most. Raises Refused."""
-    data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > most:
-            raise Refused(413, f"a request has {most:,} bytes at most")
-    return bytes(data)
 
 
 def _decoded(body: bytes, kind: type[WishT]) -> WishT:

@@ -1,7 +1,7 @@
 """What a gateway refuses, and in which words: JSON `{"error": "..."}` with a status that a client can act on."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -35,6 +35,16 @@ def refusal(request: Request, error: Refused) -> Response:
     """The same, with the reason noted for the log."""
     request.state.why = str(error)
     return answer(error.status, str(error), error.headers)
+
+
+async def whole_body(body: AsyncIterator[bytes], most: int, instead: str = "") -> bytes:
+    """A body of `most` bytes at most. instead: what to do with a larger one. Raises Refused."""
+    data = bytearray()
+    async for chunk in body:
+        data += chunk
+        if len(data) > most:
+            raise Refused(413, f"a body has {most:,} bytes at most" + (f": {instead}" if instead else ""))
+    return bytes(data)
 
 
 def host_of(header: str) -> str | None:

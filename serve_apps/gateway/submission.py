@@ -7,7 +7,7 @@ import msgspec
 from schemas.inbox import PROMPTS
 from schemas.outside_json import read_json
 from schemas.submission import LineProblem, Submission, TakenPrompt
-from serve_apps.gateway.refusals import Refused
+from serve_apps.gateway.refusals import Refused, whole_body
 from slime_events.loop.prompts.outside import BadLine, InboxClient, Line, produce, read_line
 from storage.log import MAX_BATCH
 
@@ -36,7 +36,9 @@ async def submit(
     """
     taken = Submission(0, 0, [], [])
     if media == JSON:
-        lines = _items(await _whole(body, min(most, JSON_BYTES)), key, kind)
+        lines = _items(
+            await whole_body(body, min(most, JSON_BYTES), f"send {MEDIA_TYPES[1]}, or several requests"), key, kind
+        )
         await _send(inbox, lines, taken)
         return taken
     async for pack in _packs(body, most, kind):
@@ -56,15 +58,6 @@ async def _send(inbox: InboxClient, lines: Iterable[Line | BadLine], taken: Subm
         taken.accepted += 1
         if names:
             taken.groups.append(TakenPrompt(result[0].key, result[1]))
-
-
-async def _whole(body: AsyncIterator[bytes], most: int) -> bytes:
-    data = bytearray()
-    async for chunk in body:
-        data += chunk
-        if len(data) > most:
-            raise Refused(413, f"a JSON body has {most:,} bytes at most: send {MEDIA_TYPES[1]}, or several requests")
-    return bytes(data)
 
 
 def _items(data: bytes, key: str | None, kind: str) -> Iterator[Line | BadLine]:

@@ -12,7 +12,7 @@ import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
 from schemas.errors import ConfigError
-from serve_apps.gateway.refusals import Refused, refusals
+from serve_apps.gateway.refusals import Refused, refusals, whole_body
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Sources
 from serve_apps.tinker import asked, names
@@ -113,24 +113,15 @@ def _commands(router: APIRouter, calls: Calls, most: int) -> None:
     async def forward_backward(request: Request) -> Response:
         if request.headers.get("content-type") != PROTOBUF or "content-encoding" in request.headers:
             raise Refused(415, f"send a {PROTOBUF} body, not compressed")
-        return await calls.run_pass(AskedPass(await _body(request, most)), request.state.source)
+        return await calls.run_pass(AskedPass(await whole_body(request.stream(), most)), request.state.source)
 
 
 async def _json_call(kind: type[msgspec.Struct], handle: Handle, most: int, request: Request) -> Response:
     try:
-        body = msgspec.json.decode(await _body(request, most), type=kind)
+        body = msgspec.json.decode(await whole_body(request.stream(), most), type=kind)
     except msgspec.DecodeError as error:
         raise Refused(400, f"{kind.__name__}: {error}") from error
     return await handle(body, request.state.source)
-
-
-async def _body(request: Request, most: int) -> bytes:
-    data = bytearray()
-    async for part in request.stream():
-        data += part
-        if len(data) > most:
-            raise Refused(413, f"a request has {most:,} bytes at most")
-    return bytes(data)
 
 
 async def _always(answer: dict[str, Any], request: Request) -> Response:

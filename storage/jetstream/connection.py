@@ -20,6 +20,7 @@ from schemas.errors import AccessDenied, LogUnavailable, MissingPart
 from storage.jetstream.address import NatsAddress, address_of, refusal_of
 from storage.jetstream.answer import Answer, OnAnswer
 from storage.jetstream.client import new_client
+from storage.jetstream.closing import Closing
 from storage.jetstream.retry import REPORT_AFTER_S, ApiError, Away, OnWait, Retry, json_answer
 
 T = TypeVar("T")
@@ -62,7 +63,7 @@ class Connection:
         self.client = new_client()
         self._questions: dict[bytes, _Answers] = {}
         self._inbox, self._asked = "", 0
-        self._lost_at, self._opened, self._closed = 0.0, False, False
+        self._lost_at, self._opened, self._closing = 0.0, False, Closing()
         self._denied: AccessDenied | None = None
         self._on_breaks: set[Callable[[], None]] = set()
 
@@ -136,12 +137,8 @@ class Connection:
             raise Away(repr(error)) from error
 
     async def _on_error(self, error: Exception) -> None:
-        """Before it is open, nats-py would try again, for ever, what the server refuses: raised, it ends that. So does
-        a cancellation once it is closed, where the one of nats-py's own was lost (`storage/cancellation.py`).
-        """
-        _log.debug("nats: %r", error)
-        if self._closed:
-            raise asyncio.CancelledError
+        """Before it is open, nats-py would try again, for ever, what the server refuses: raised, it ends that."""
+        await self._closing.on_error(error)
         if not self._opened and (refusal := refusal_of(error, self.url)) is not None:
             raise refusal from error
         if refused := REFUSED.search(str(error).lower()):
@@ -161,7 +158,7 @@ class Connection:
         self._break()
 
     async def _on_reconnect(self) -> None:
-        if self._closed:
+        if self._closing.closed:
             await self.client.close()
             return
         away = time.monotonic() - self._lost_at
@@ -270,7 +267,7 @@ class Connection:
 
     async def close(self, deadline_s: float = CLOSE_S) -> None:
         """Disconnect; what was published is sent before, where there is a connection."""
-        self._closed = True
+        self._closing.closed = True
         # A task of its own: where the server has just died, nats-py fails on its socket, or cancels itself; and a
         # caller that is cancelled leaves nothing behind that connects again.
         closing = asyncio.ensure_future(self._flush_and_close())

@@ -149,7 +149,7 @@ class Supervisor:
             if warning := disagreement(line):
                 self._view.note(warning)
         archived = self._archive.apply(event, time.monotonic())
-        said = _said_of(event, self._settings.run.run)
+        said = _said_of(event, self._folder)
         for news in (self._rejections.apply(event), self._engines.apply(event), archived, said):
             if news:
                 self._view.note(news)
@@ -352,10 +352,10 @@ class RejectionWatch:
         return is_news
 
 
-def _said_of(event: Event, run: str) -> str | None:
+def _said_of(event: Event, folder: RunFolder) -> str | None:
     """Where the gateway is; and what is to be known of a trainer that took over and came to other bits."""
     if isinstance(event, WorkerJoined) and event.role == GATEWAY:
-        token = f"`slime-events gateway {run} --issue NAME` makes a source's token"
+        token = f"`slime-events gateway {folder.named} --issue NAME` makes a source's token"
         return f"the gateway is at {event.facts['url']}; {token}"
     if not isinstance(event, TrainerRestored) or event.optimizer is Fidelity.EXACT:
         return None

@@ -50,6 +50,12 @@ class RunFolder:
         self.is_ours = False
         """Whether all of a run's files in it were written since `create`."""
 
+    @property
+    def named(self) -> str:
+        """The run as a command takes it here: its name, and --runs-dir where its folder is not in the usual one."""
+        runs_dir = self.path.parent
+        return self.run + (f" --runs-dir {runs_dir}" if runs_dir != Path(RUNS_DIR).absolute() else "")
+
     @classmethod
     def create(cls, runs_dir: str | Path, run: str) -> RunFolder:
         """A new run's folder. Raises ConfigError where a run of that name is there already."""

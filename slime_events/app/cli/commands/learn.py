@@ -9,7 +9,7 @@ from schemas.batches import BatchSealed
 from schemas.errors import InvalidValue
 from schemas.steps import StepCommitted
 from slime_events.app.cli.arguments import RETRAIN_BRANCH
-from slime_events.app.cli.commands.train import INTERRUPTED, named, say
+from slime_events.app.cli.commands.train import INTERRUPTED, say
 from slime_events.app.launch.learn import Learn, LearnerPlan, LearnerRequest, new_learner, plan_learner, runs_dir
 from slime_events.app.launch.preflight import check_learner
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
@@ -73,7 +73,7 @@ async def _learn(parent_run: str, asked: LearnerRequest, *, first: bool) -> int:
         f"run {asked.name} has version {version}"
         + (f"; {len(steps.samples)} steps on {samples}" if steps.samples else "")
     )
-    say(f"everything lies in {folder.path}; `slime-events show {named(folder)}` shows it")
+    say(f"everything lies in {folder.path}; `slime-events show {folder.named}` shows it")
     return 0
 
 

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import sys
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,7 +22,7 @@ from slime_events.core.config.idle import idle_on_cpu
 from slime_events.core.config.paths import require_paths
 from slime_events.core.config.secrets import secrets_of
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
+from slime_events.core.run.run_folder import RunFolder
 from slime_events.loop.conductor.decide import waits_for
 from slime_events.loop.conductor.plan import make_plan
 from slime_events.loop.conductor.user_data_source import source_length
@@ -129,7 +128,7 @@ def run_to_end(
 
 def how_to_resume(folder: RunFolder) -> str:
     """How to continue the run."""
-    name = named(folder)
+    name = folder.named
     return f"`slime-events resume {name}` continues from there, `slime-events show {name}` shows how far it came"
 
 
@@ -147,19 +146,13 @@ def reached(summary: dict[str, Any]) -> str:
 
 def where(folder: RunFolder, first: int) -> str:
     """Where the files are, and commands to look at them. first: the run's first step."""
-    name = named(folder)
+    name = folder.named
     return "\n".join([
         f"everything lies in {folder.path}: log, archive, weights, traces, process logs, summary.json",
         f"  slime-events show {name}             the run, step by step",
         f"  slime-events show {name} --step {first}    what a step was trained on",
         f"  slime-events show {name} --verify    the log folds to the state that the run ended with",
     ])  # fmt: skip
-
-
-def named(folder: RunFolder) -> str:
-    """The run as a command takes it here: its name, and --runs-dir where its folder is not in the usual one."""
-    runs_dir = folder.path.parent
-    return folder.run + (f" --runs-dir {runs_dir}" if runs_dir != Path(RUNS_DIR).absolute() else "")
 
 
 def say(text: str) -> None:
