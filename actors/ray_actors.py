@@ -28,7 +28,7 @@ from slime_events.core.run.join import join_run
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.process_environment import rank_environment, rank_secrets
 from slime_events.core.run.run_address import RunAddress
-from slime_events.core.run.run_reader import open_run
+from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.snapshot import Snapshot, Snapshots, low_water, training_start
 from slime_events.core.telemetry.process_log import setup_logging
@@ -58,12 +58,10 @@ class ConductorActor:
         """Run to the end; the reason why the run ended."""
         begun = time.perf_counter()
         data = settings.data
-        from slime_events.analysis.query import samples_where  # DuckDB: no other process of a run needs it
-
         async with join_run(address, "conductor") as worker, contextlib.AsyncExitStack() as stack:
             policy = Policy.of(settings)
             plan = policy.plan
-            archive = await archived_prompts(data, samples_where, samples=plan.samples, ahead=plan.ahead)
+            archive = await archived_prompts(data, _samples_where, samples=plan.samples, ahead=plan.ahead)
             recorded = (
                 await stack.enter_async_context(open_run(archive.path)) if archive and data.reuses_rollouts else None
             )
@@ -218,6 +216,12 @@ def _finishing(settings: TrainSettings, worker: Participant, fetch: Fetch) -> St
     """None where the settings name no such function."""
     functions = StepFunctions(settings.rollout, partial(ArgsView.of_run, settings))
     return StepSamples(functions, worker.log, fetch) if functions.by_setting else None
+
+
+async def _samples_where(opened: OpenedRun, sql: str) -> list[str]:
+    from slime_events.analysis.query import samples_where  # DuckDB, which few runs need
+
+    return await samples_where(opened, sql)
 
 
 def _snapshots(address: RunAddress) -> Snapshots[Snapshot]:

@@ -11,7 +11,7 @@ import pytest
 
 from schemas.errors import ConfigError, InvalidValue, UnknownFlag
 from slime_events.algorithms.train_arguments import parse_train
-from slime_events.app.cli.commands.resume import with_flags
+from slime_events.app.cli.commands.resume_run import with_flags
 from slime_events.core.config.eval_config import read_eval_config
 from slime_events.core.config.evaluation import EvalSet
 from slime_events.core.config.flags import ParsedTrain

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from schemas.errors import RunNotFound
 from slime_events.app.cli.arguments import COMMANDS, RETRAIN_BRANCH
-from slime_events.app.cli.commands.resume import with_flags
+from slime_events.app.cli.commands.resume_run import with_flags
 from slime_events.app.cli.main import parse, run_command
 from slime_events.app.demo.settings import demo_settings
 from tests.docs.commands import Command, commands_of

@@ -217,6 +217,7 @@ def cheap_parts(parts: Parts) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("slime_events.app.launch.run.Cluster", partial(LocalCluster, parts.gpus))
         patch.setattr("slime_events.app.launch.roles.TrainerActor", parts.trainer())
+        patch.setattr("slime_events.app.launch.roles.HEAD_START_S", 0.0)  # here all share one process
         patch.setattr(
             "slime_events.app.launch.supervisor.READ_S", 0.01
         )  # cheap steps are over before a person looks twice

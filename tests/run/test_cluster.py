@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import ray
 from ray._private import auto_init_hook, services, worker
 from ray._private.node import Node
+from ray._private.ray_constants import PROCESS_TYPE_DASHBOARD_AGENT, PROCESS_TYPE_RUNTIME_ENV_AGENT
 from ray.exceptions import RaySystemError
 
-from slime_events.app.launch.cluster import ONLOOKERS, QUIET, Cluster
+from slime_events.app.launch.cluster import QUIET, Cluster
+from slime_events.app.launch.own_ray import ONLOOKERS, PORTS, STAND_IN
 
 THREADS = "OMP_NUM_THREADS"
 
@@ -29,8 +34,10 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(ray, "init", lambda **named: begun.append({**named, "threads": os.environ.get(THREADS)}))
     monkeypatch.delenv(THREADS, raising=False)
     monkeypatch.setattr(services, "resolve_ip_for_localhost", services.resolve_ip_for_localhost)
-    for name in ONLOOKERS:
+    for name in (*ONLOOKERS, "start_raylet"):
         monkeypatch.setattr(Node, name, getattr(Node, name))
+    command_of = services._build_python_executable_command_memory_profileable
+    monkeypatch.setattr(services, "_build_python_executable_command_memory_profileable", command_of)
     monkeypatch.setattr(ray, "cluster_resources", dict)
     monkeypatch.setattr(auto_init_hook, "enable_auto_connect", True)
     monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)
@@ -61,7 +68,7 @@ def test_workers_of_our_own_ray_inherit_their_variables(begun: list[dict[str, An
     ("gpus", "asked"),
     [
         (None, {"num_gpus": 0}),
-        (0.0, {"num_gpus": 0, "runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}}),
+        (0.0, {"num_gpus": 0}),
         (0.6, {"num_gpus": 0.6}),
     ],
 )
@@ -72,9 +79,36 @@ def test_an_actor_without_gpus_sees_none(
 
     def remote(**options: Any) -> Any:
         made.update(options)
-        handle = SimpleNamespace(remote=lambda: "actor")
+        # What is called in the actor's process is called in this one.
+        actor = SimpleNamespace(__ray_call__=SimpleNamespace(remote=lambda call, *words: call(None, *words)))
+        handle = SimpleNamespace(remote=lambda: actor)
         return lambda _: SimpleNamespace(options=lambda name: handle)
 
     monkeypatch.setattr(ray, "remote", remote)
-    assert Cluster(None).actor(Late, "late", gpus=gpus) == "actor"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    Cluster(None).actor(Late, "late", gpus=gpus)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ("" if gpus == 0 else "0,1")
     assert {name: made[name] for name in made if name in ("num_gpus", "runtime_env")} == asked
+
+
+def test_ray_s_node_waits_for_no_agent(
+    begun: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[int] = []
+    monkeypatch.setattr(Node, "start_raylet", lambda node: started.append(node._ray_params.runtime_env_agent_port))
+    for _ in range(2):
+        Cluster(None).start()
+    node: Any = SimpleNamespace(_session_dir=str(tmp_path), _node_id="ab" * 28, _ray_params=SimpleNamespace())
+    Node.start_raylet(node)
+    assert len(started) == 1
+    assert started[0] > 0
+    assert {file.name.rpartition("_")[0]: file.read_text() for file in tmp_path.iterdir()} == dict.fromkeys(PORTS, "-1")
+    command_of = services._build_python_executable_command_memory_profileable
+    assert command_of(PROCESS_TYPE_DASHBOARD_AGENT, str(tmp_path)) == STAND_IN
+    assert command_of(PROCESS_TYPE_RUNTIME_ENV_AGENT, str(tmp_path))[:2] == ["nice", "-n"]
+
+
+def test_the_stand_in_ends_with_its_parent() -> None:
+    shell = f"{shlex.join(STAND_IN)} > /dev/null & echo $!; sleep 1"  # it has to have seen its parent
+    stand_in = psutil.Process(int(subprocess.run(["sh", "-c", shell], capture_output=True, check=True).stdout))
+    stand_in.wait(timeout=60)

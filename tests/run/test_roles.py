@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.errors import TrainerError
-from slime_events.app.launch.roles import ENGINE_SHARE, ENGINES, GRADER, RANK_SHARE, TRAINER, Roles
+from slime_events.app.launch.roles import ARCHIVIST, ENGINE_SHARE, ENGINES, GRADER, RANK_SHARE, TRAINER, Roles
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.run.process_environment import DETERMINISTIC
@@ -76,7 +76,7 @@ class Placing:
     def actor(self, cls: type, name: str, *_: Any, gpus: float | None = None, **__: Any) -> Any:
         self.placed.append((name.partition("-")[0], gpus))
         call = SimpleNamespace(remote=lambda *_: SimpleNamespace(future=concurrent.futures.Future))
-        return SimpleNamespace(run=call)
+        return SimpleNamespace(run=call, stop=call)
 
     def serve(self, app: float, name: str) -> None:
         self.placed.append(("engines", app))
@@ -96,6 +96,7 @@ async def test_what_each_process_has_of_a_gpu(
     engine: dict[str, Any], expected: list[tuple[str, float | None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serve_apps.deployment.rollout_app", lambda *_, gpus, **__: gpus)
+    monkeypatch.setattr("slime_events.app.launch.roles.HEAD_START_S", 0.0)
     settings = msgspec.convert({"engine": engine, "trainer": {"actor_num_gpus_per_node": 2}}, TrainSettings)
     cluster: Any = Placing()
     address: Any = SimpleNamespace(run="sim", folder="nowhere")
@@ -108,6 +109,41 @@ async def test_what_each_process_has_of_a_gpu(
         names = [name for name, _ in cluster.placed]
         assert names.index("trainer") < names.index("engines")
     assert all(not gpus for name, gpus in cluster.placed if name not in heavy)
+    roles.let_go()
+
+
+async def test_who_is_not_waited_for_starts_later_and_at_once_when_asked_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("serve_apps.deployment.rollout_app", lambda *_, **__: 0.0)
+    monkeypatch.setattr("slime_events.app.launch.roles.HEAD_START_S", 60.0)
+    cluster: Any = Placing()
+    address: Any = SimpleNamespace(run="sim", folder="nowhere")
+    roles = Roles(cluster, TrainSettings(), address)
+    roles.start_all()
+    await asyncio.wait([roles.tasks[ENGINES]], timeout=60)
+    assert {name for name, _ in cluster.placed} == {"conductor", "engines"}
+    waiting = roles.tasks[GRADER]
+    assert not waiting.done()
+    roles.stop(ARCHIVIST)
+    assert {name for name, _ in cluster.placed} == {"conductor", "engines", "archivist"}
+    roles.let_go()
+    await asyncio.wait([waiting], timeout=60)
+    assert waiting.cancelled()
+    assert {name for name, _ in cluster.placed} == {"conductor", "engines", "archivist"}
+
+
+async def test_who_starts_later_is_watched_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve_apps.deployment.rollout_app", lambda *_, **__: 0.0)
+    monkeypatch.setattr("slime_events.app.launch.roles.HEAD_START_S", 0.01)
+    cluster: Any = Placing()
+    address: Any = SimpleNamespace(run="sim", folder="nowhere")
+    roles = Roles(cluster, TrainSettings(), address)
+    roles.start_all()
+    waiting = roles.tasks[GRADER]
+    await asyncio.wait([waiting], timeout=60)
+    assert roles.tasks[GRADER] is not waiting
+    assert not roles.tasks[GRADER].done()
     roles.let_go()
 
 

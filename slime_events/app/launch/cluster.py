@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from schemas.errors import DeadlineExceeded, MissingPart
+from slime_events.app.launch.own_ray import make_small
 from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, inherited, yield_to_others
 
 QUIET = {
@@ -19,20 +20,6 @@ QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
 }
-CALM = {
-    "RAY_worker_niceness": "0",
-    "RAY_enable_metrics_collection": "0",
-    "RAY_prestart_worker_first_driver": "0",
-    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.25",
-}
-"""Of a Ray of our own. Ray would have all its workers yield to everything else on the machine; here they know who
-yields to whom. It would start a worker on every core, a second of each, and there are few actors. Its metrics
-have no reader, and its look at a few replicas ten times a second takes 6 % of a core.
-"""
-ONLOOKERS = ("start_monitor", "start_api_server", "start_log_monitor")
-"""Ray starts an autoscaler, a server for its dashboard and a reader of its logs, and has no switch for them. On one
-machine they have nothing to do, and cost two seconds of each start.
-"""
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
@@ -70,13 +57,8 @@ class Cluster:
         own: dict[str, Any] = {"runtime_env": {"env_vars": variables}}
         if not self._address:
             own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES, "_node_ip_address": LOOPBACK}
-            for name, value in CALM.items():
-                os.environ.setdefault(name, value)
             given = variables  # inherited: with a runtime_env each worker imports Ray twice, once to set it
-            # Ray turns a loopback address into the machine's own, and then listens to the whole network.
-            ray._private.services.resolve_ip_for_localhost = lambda host: host
-            for name in ONLOOKERS:
-                setattr(ray._private.node.Node, name, lambda _, **__: None)
+            make_small()
         try:
             with inherited(given):
                 ray.init(address=self._address or "local", log_to_driver=False, logging_level="ERROR", **own)
@@ -106,13 +88,12 @@ class Cluster:
         """
         import ray
 
-        variables = dict(env or {}) | ({"CUDA_VISIBLE_DEVICES": ""} if gpus == 0 else {})
-        own = {"runtime_env": {"env_vars": variables}} if variables else {}
+        own = {"runtime_env": {"env_vars": dict(env)}} if env else {}
         remote = ray.remote(num_cpus=0, num_gpus=gpus or 0, max_restarts=0, **own)(cls)
         placed = remote.options(name=name, **({"scheduling_strategy": _this_node()} if here else {}))
         actor = placed.remote(*args)
-        if nice:
-            actor.__ray_call__.remote(lambda _, nice: yield_to_others(nice), nice)
+        if nice or gpus == 0:
+            actor.__ray_call__.remote(_settle, nice, gpus == 0)
         return actor
 
     def kill(self, actor: Any) -> None:
@@ -161,6 +142,15 @@ class Cluster:
             with contextlib.suppress(Exception):  # it may not be there yet
                 ray.kill(ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE))
             time.sleep(LEAVE_LOOK_S)
+
+
+def _settle(_: Any, nice: int, hides_gpus: bool) -> None:
+    """In an actor's process, before its first call: CUDA, which nothing has started yet, looks at the variable then. A
+    runtime_env would do so too, and cost a second start of the process.
+    """
+    if hides_gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    yield_to_others(nice)
 
 
 def _this_node() -> Any:

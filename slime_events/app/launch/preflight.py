@@ -18,10 +18,6 @@ import fsspec
 from msgspec.structs import replace
 
 from schemas.errors import ConfigError, DataError, InvalidValue, PlugPointError, SlimeEventsError
-from serve_apps.agent_command.actor import check_agent_command
-from serve_apps.gateway.listening import bound
-from serve_apps.gateway.settings import GatewaySettings
-from serve_apps.tinker.actor import check_tinker
 from slime_events.app.launch.gpu_facts import machines
 from slime_events.app.launch.gpu_preflight import Needs, check_listed, device_for
 from slime_events.core.config.data import DataSettings
@@ -58,12 +54,16 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
     _check_plug_points(settings)
     _check_data(settings)
     if settings.run.tinker is not None:
+        from serve_apps.tinker.actor import check_tinker
+
         _try("--tinker", check_tinker, settings.run.tinker)
     if new:
         _check_servers(settings)
     if settings.gateway.listens:
         _check_gateway(settings)
     if settings.agents.agent_command:
+        from serve_apps.agent_command.actor import check_agent_command
+
         check_agent_command(settings.agents)
     if settings.data.archive_prompts is not None:
         _try("--archive-prompts", _check_archive, settings)
@@ -303,6 +303,9 @@ def _check_archive(settings: TrainSettings) -> None:
 
 
 def _check_gateway(settings: TrainSettings) -> None:
+    from serve_apps.gateway.listening import bound
+    from serve_apps.gateway.settings import GatewaySettings
+
     own = GatewaySettings.of_run(settings.gateway)
     for flag, file in ((own.flag("tls-cert"), own.tls_cert), (own.flag("tls-key"), own.tls_key)):
         if file and not os.access(file, os.R_OK):

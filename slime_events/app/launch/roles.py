@@ -1,18 +1,12 @@
 """`Roles`: the processes that take part in a run, started all at once, and one of them again when it is gone."""
 
 import asyncio
+import os
 from typing import Any
 
-from actors.debug.debug_processes import DumperActor, LoaderActor, UntrainedActor
-from actors.debug.supervised import SupervisedActor
 from actors.ray_actors import ArchivistActor, ConductorActor, GraderActor, RankActor, TrainerActor
 from schemas.errors import RankLost, SlimeEventsError
 from schemas.redaction import shown
-from serve_apps.agent_command.actor import AgentCommandActor
-from serve_apps.gateway.actor import GatewayActor
-from serve_apps.generate.function import generate_setup
-from serve_apps.rollout_function.actor import RolloutFunctionActor
-from serve_apps.tinker.actor import TinkerActor
 from slime_events.app.launch.abandonable import in_thread
 from slime_events.app.launch.cluster import Cluster
 from slime_events.core.config.settings import TrainSettings
@@ -25,6 +19,11 @@ GATEWAY, AGENTS, TINKER = "gateway", "agents", "tinker"
 NICE = {TRAINER: TRAINS, ARCHIVIST: IN_NO_HURRY, DUMPER: IN_NO_HURRY}
 RANK_SHARE, ENGINE_SHARE = 0.6, 0.4
 """Of a GPU that both share, as Ray places them: two ranks never fit on one GPU, which NCCL refuses."""
+LATER = (TRAINER, GRADER, ARCHIVIST, DUMPER)
+HEAD_START_S = 2.0 if len(os.sched_getaffinity(0)) < 8 else 0.0
+"""Where cores are few, the conductor's process and the engines' have them to themselves for a moment: the first prompts
+wait for the conductor, the first tokens for an engine, and nothing for these before there are rollouts.
+"""
 GONE = "its process is gone (killed, out of memory, or crashed)"
 
 
@@ -33,34 +32,28 @@ class Roles:
 
     def __init__(self, cluster: Cluster, settings: TrainSettings, address: RunAddress) -> None:
         self._cluster, self._settings, self._address = cluster, settings, address
-        debug = settings.debug
-        loader = SupervisedActor if settings.data.supervised else LoaderActor
-        calls = settings.rollout.rollout_function_path or settings.evaluation.own_function
-        loads = settings.data.supervised or debug.load_debug_rollout_data
-        self._classes: dict[str, type] = {
-            CONDUCTOR: ConductorActor,  # first, as Ray starts few processes at a time and the others' imports take long
-            TRAINER: UntrainedActor if debug.debug_rollout_only else TrainerActor,
-            **({LOADER: loader} if loads else {}),
-            **({FUNCTION: RolloutFunctionActor} if calls else {}),
-            **({} if debug.debug_train_only or settings.run.tinker else {GRADER: GraderActor}),
-            **({TINKER: TinkerActor} if settings.run.tinker else {}),
-            ARCHIVIST: ArchivistActor,
-            **({DUMPER: DumperActor} if debug.save_debug_rollout_data else {}),
-            **({GATEWAY: GatewayActor} if settings.gateway.listens else {}),
-            **({AGENTS: AgentCommandActor} if settings.agents.agent_command else {}),
-        }
+        self._classes = _classes_of(settings)
         self._actors: dict[str, list[Any]] = {}
         self._starts: dict[str, int] = {}
         self._stopping: set[str] = set()
+        self._late: dict[str, asyncio.Future[Any]] = {}
         self.tasks: dict[str, asyncio.Future[Any]] = {}
 
     def start_all(self) -> None:
-        """All roles at once: each waits in the log for what it needs of the others."""
+        """All roles, those of `LATER` after a moment: each waits in the log for what it needs of the others."""
         engines = () if self._settings.debug.debug_train_only else (ENGINES,)
         # Two engines could take one GPU between them and leave none to a rank: where GPUs are shared, ranks come first.
-        roles = (*self._classes, *engines) if self._settings.engine.colocate else (*engines, *self._classes)
-        for role in roles:
-            self.start(role)
+        shares = self._settings.engine.colocate
+        for role in (*self._classes, *engines) if shares else (*engines, *self._classes):
+            if role in LATER and HEAD_START_S and not (shares and role == TRAINER):
+                self.tasks[role] = self._late[role] = asyncio.ensure_future(self._start_late(role))
+            else:
+                self.start(role)
+
+    async def _start_late(self, role: str) -> None:
+        await asyncio.sleep(HEAD_START_S)
+        del self._late[role]
+        self.start(role)  # from here on `tasks` has the role's own
 
     def start(self, role: str) -> None:
         """Start a role, after whatever is left of the one before it was ended."""
@@ -77,6 +70,10 @@ class Roles:
     def stop(self, role: str) -> None:
         """Ask the conductor, and any after it, for a clean end of the run, or the archivist for one of its work."""
         self._stopping.add(role)
+        if (late := self._late.pop(role, None)) is not None:
+            late.cancel()
+            self.start(role)
+            return
         for actor in self._actors.get(role, ())[-1:]:
             actor.stop.remote()
 
@@ -86,12 +83,15 @@ class Roles:
         A role's error that nobody asks for would be printed as asyncio does it, below what ended the run.
         """
         self._actors.clear()
+        for task in self._late.values():
+            task.cancel()
         for task in self.tasks.values():
             task.add_done_callback(error_of)
 
     def _serve(self) -> None:
         """Until the replicas run. What is lost later is Serve's to replace."""
         from serve_apps.deployment import rollout_app  # Ray Serve: half a second, for which no other role waits
+        from serve_apps.generate.function import generate_setup
 
         app = rollout_app(
             self._address,
@@ -136,6 +136,51 @@ class Roles:
         if engine.device != "cuda":
             return 0.0 if engine.device == "cpu" else None  # auto: there are none to hide
         return RANK_SHARE if engine.colocate else 1.0
+
+
+def _classes_of(settings: TrainSettings) -> dict[str, type]:
+    """By role. What few runs have is imported for those alone: the first decision of a run waits for its launcher.
+
+    The conductor is the first, as Ray starts few processes at a time and the others' imports take long.
+    """
+    debug, data = settings.debug, settings.data
+    classes: dict[str, type] = {CONDUCTOR: ConductorActor, TRAINER: TrainerActor}
+    if debug.debug_rollout_only:
+        from actors.debug.debug_processes import UntrainedActor
+
+        classes[TRAINER] = UntrainedActor
+    if data.supervised:
+        from actors.debug.supervised import SupervisedActor
+
+        classes[LOADER] = SupervisedActor
+    elif debug.load_debug_rollout_data:
+        from actors.debug.debug_processes import LoaderActor
+
+        classes[LOADER] = LoaderActor
+    if settings.rollout.rollout_function_path or settings.evaluation.own_function:
+        from serve_apps.rollout_function.actor import RolloutFunctionActor
+
+        classes[FUNCTION] = RolloutFunctionActor
+    if settings.run.tinker:
+        from serve_apps.tinker.actor import TinkerActor
+
+        classes[TINKER] = TinkerActor
+    elif not debug.debug_train_only:
+        classes[GRADER] = GraderActor
+    classes[ARCHIVIST] = ArchivistActor
+    if debug.save_debug_rollout_data:
+        from actors.debug.debug_processes import DumperActor
+
+        classes[DUMPER] = DumperActor
+    if settings.gateway.listens:
+        from serve_apps.gateway.actor import GatewayActor
+
+        classes[GATEWAY] = GatewayActor
+    if settings.agents.agent_command:
+        from serve_apps.agent_command.actor import AgentCommandActor
+
+        classes[AGENTS] = AgentCommandActor
+    return classes
 
 
 def is_lost(error: BaseException | None) -> bool:

@@ -29,7 +29,6 @@ from serve_apps.gateway.settings import parse_listen
 from serve_apps.gateway.sources import Sources
 from slime_events.analysis.model.progress import Progress
 from slime_events.app.launch.abandonable import ended_within
-from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
 from slime_events.app.launch.cluster import Cluster
 from slime_events.app.launch.gpu_preflight import Needs, check_count
 from slime_events.app.launch.launcher_presence import check_absent, present
@@ -106,6 +105,8 @@ class Launch:
         with holding(self._folder) as before, self._stopping():
             try:
                 if self._branched is not None:
+                    from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
+
                     # Before anything of the run exists: a branch that cannot begin leaves nothing behind.
                     checkpoints = trainer.save or str(self._folder.checkpoints)
                     await put_branch_checkpoint(self._branched, self._settings, checkpoints, note=self._view.note)

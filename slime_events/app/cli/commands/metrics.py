@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from schemas.errors import InvalidValue
 from slime_events.analysis.metrics.fold import AXES, MetricsFold, MetricsRow, axis_of
-from slime_events.app.cli.commands.resume import with_flags
+from slime_events.app.cli.commands.resume_run import with_flags
 from slime_events.app.cli.render.text import table
 from slime_events.app.follow_events import Wanted, event_batches
 from slime_events.app.launch.run_record import changes

@@ -13,7 +13,7 @@ from schemas.prompts import as_text
 from slime_events.analysis.replay.equality import Verdict
 from slime_events.analysis.replay.replay import replay
 from slime_events.analysis.replay.report import Difference, ReplayReport
-from slime_events.app.cli.commands.resume import with_flags
+from slime_events.app.cli.commands.resume_run import with_flags
 from slime_events.app.cli.render.text import fields, json_text, paragraphs, shorten, table
 from slime_events.app.launch.run_record import changes
 from slime_events.core.run.run_reader import open_run

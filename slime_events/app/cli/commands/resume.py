@@ -1,24 +1,21 @@
-"""`slime-events resume`: continues a run from its log after an interruption, a failure or a kill."""
+"""`slime-events resume`: continues a run from its log after an interruption, a failure or a kill.
+
+The server of a long log takes a second to start. So only what finds the run is imported with this module, and what
+continues it meanwhile.
+"""
 
 import argparse
 import asyncio
-import json
-from collections.abc import Sequence
+import contextlib
+import importlib
 
-from schemas.errors import InvalidValue, RunHasEnded, RunIsOn
-from slime_events.algorithms.train_arguments import parse_train
-from slime_events.analysis.model.progress import Progress
-from slime_events.app.cli.commands.train import finish, resolve, run_to_end, say
-from slime_events.app.launch.log_server import LogServer
-from slime_events.app.launch.run_lock import holding, is_held
-from slime_events.app.launch.run_record import RunRecord, changes, check_changes, read_run_record
-from slime_events.core.config.flags import ParsedTrain
-from slime_events.core.config.settings import TrainSettings
-from slime_events.core.config.toml import to_toml
+from schemas.errors import RunHasEnded, RunIsOn
+from slime_events.app.launch.run_lock import is_held
+from slime_events.app.launch.run_record import RunRecord, read_run_record
 from slime_events.core.run.run_folder import RunFolder, find_run
-from slime_events.core.run.run_settings import nats_place
-from storage.nats.server import NatsServer
-from storage.open_log import keeping_server, open_run_log, record_place, recorded_place
+from storage.open_log import keeping_server, open_run_log
+
+CONTINUES = ("slime_events.app.cli.commands.resume_run", "slime_events.app.launch.run", "ray")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -28,70 +25,33 @@ def run(arguments: argparse.Namespace) -> int:
         raise RunIsOn(
             f"run {folder.run} is on: there is nothing to resume; `slime-events tail {folder.run}` follows it"
         )
-    _look_where_told(folder, arguments.flags)
+    if any(flag.startswith("--nats-") for flag in arguments.flags):
+        from slime_events.app.cli.commands.resume_run import look_where_told
+
+        look_where_told(folder, arguments.flags)
     while True:
         try:
             with keeping_server(folder.path):
-                return _continue(folder, arguments.flags)
+                record = asyncio.run(_read_record(folder))
+                from slime_events.app.cli.commands.resume_run import resume
+
+                return resume(folder, record, arguments.flags)
         except RunHasEnded as ended:
+            from slime_events.app.cli.commands.train import say
+
             say(str(ended))
 
 
-def _continue(folder: RunFolder, flags: Sequence[str]) -> int:
-    """Resume by the run's status now. Raises RunHasEnded where it changes meanwhile."""
-    record = asyncio.run(_read_record(folder))
-    branched = record.started.branched
-    if branched is not None and branched.follows:
-        if flags:
-            raise InvalidValue(
-                f"run {folder.run} learns from {branched.run}: it continues with the settings that it has"
-            )
-        from slime_events.app.cli.commands.learn import continue_learner  # replay, which imports this, needs none
-
-        return continue_learner(folder, branched.where)
-    settings = resolve(with_flags(record.settings, flags), new=False)
-    check_changes(changes(record.settings, settings), record.steps)
-    steps = settings.rollout.num_rollout or 0
-    if record.has_finished and record.steps >= steps:
-        asyncio.run(_tidy(folder))
-        say(f"run {folder.run} has finished all its {record.steps} steps: nothing to do (--num-rollout N for more)")
-        return 0
-    say(f"run {folder.run} continues after {record.steps} of {steps} steps (resumption {record.incarnation})")
-    return finish(run_to_end(settings, resumes=record, folder=folder), folder, record.first)
-
-
-def _look_where_told(folder: RunFolder, flags: Sequence[str]) -> None:
-    """Where flags say that the log is now, or with which credentials: the run's settings are read from there."""
-    if recorded_place(folder.path) is not None and any(flag.startswith("--nats-") for flag in flags):
-        told = nats_place(parse_train(["--config", str(folder.settings), *flags]).settings.run)
-        if told is not None:
-            record_place(folder.path, told)
-
-
 async def _read_record(folder: RunFolder) -> RunRecord:
-    async with open_run_log(folder.path, folder.log_name()) as log:
-        return await read_run_record(log)
+    importing = asyncio.create_task(asyncio.to_thread(_import_the_rest))
+    try:
+        async with open_run_log(folder.path, folder.log_name()) as log:
+            return await read_run_record(log)
+    finally:
+        await importing
 
 
-async def _tidy(folder: RunFolder) -> None:
-    """After a launcher that was killed just before the run finished without it: end its processes, and write the
-    summary that it did not, from the log; the run's seconds are unknown.
-    """
-    server = NatsServer.attach(folder.nats)
-    if server is not None and not server.record.temporary:
-        with holding(folder) as before:
-            async with LogServer(folder, folder.log_name(), None, say).running(before):
-                pass
-    if folder.summary.exists():
-        return
-    progress = Progress(folder.log_name())
-    async with open_run_log(folder.path, folder.log_name()) as log:
-        async for recorded in log.read():
-            progress.apply(recorded)
-    summary = progress.summary() | {"failure": None, "folder": str(folder.path)}
-    folder.summary.write_text(json.dumps(summary, indent=2) + "\n")
-
-
-def with_flags(settings: TrainSettings, flags: Sequence[str]) -> ParsedTrain:
-    """The run's settings under the flags."""
-    return parse_train(["--config", "the run's settings", *flags], read=lambda _: to_toml(settings))
+def _import_the_rest() -> None:
+    for name in CONTINUES:
+        with contextlib.suppress(ImportError):  # who needs it says so
+            importlib.import_module(name)
