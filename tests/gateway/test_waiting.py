@@ -39,11 +39,13 @@ PROMPTS = json.dumps([{"key": str(n), "prompt": f"{n}+1"} for n in range(GROUPS)
 async def test_an_offer_becomes_a_prompt_or_is_rejected(tmp_path: Path) -> None:
     async with Simulation(tmp_path, make_plan(steps=2), prompts=[]) as simulation:
         await offer(simulation.log, b'{"key": "long", "prompt": "%s"}' % (b"x" * 300), "quiz", "gateway")
+        await offer(simulation.log, b'{"key": "n", "prompt": "1", "metadata": {"rm_type": "n"}}', "quiz", "gateway")
         simulation.start_engine(Script(chunk=8))
         await offer(simulation.log, PROMPTS, "quiz", "gateway")
         assert await simulation.finish() is RunPhase.FINISHED
         group = inbox_group_id("long", "quiz")
-        (refused,) = simulation.events(PromptRejected)
+        refused, ungradable = simulation.events(PromptRejected)
+        assert ungradable.reason.startswith("ungradable")
         assert (refused.group, refused.source.sender, refused.source.key) == (group, "quiz", "long")
         fate = await fate_of(simulation.log, group, "quiz")
         assert (fate.fate, fate.reason) == (Fate.REJECTED, refused.reason)
