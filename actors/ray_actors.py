@@ -37,6 +37,7 @@ from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.archived_prompts import archived_prompts
 from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.rewards.dispatch import metadata_check
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.step_functions import StepFunctions
 from storage.archive.reader import ArchiveReader
@@ -69,7 +70,8 @@ class ConductorActor:
             )
             shown = ArgsView.of_run(settings)
             checkpoint = settings.engine.hf_checkpoint
-            feed = PromptFeed.open(data, settings.evaluation, settings.rollout, checkpoint, archive, shown)
+            check = metadata_check(settings)
+            feed = PromptFeed.open(data, settings.evaluation, settings.rollout, checkpoint, archive, shown, check)
             blobs = BlobStore(address.blob_url)
             offload = partial(offload_async, blobs=blobs)
             finishing = _finishing(settings, worker, partial(fetch, blobs=blobs))

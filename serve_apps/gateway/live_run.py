@@ -12,7 +12,7 @@ from schemas.errors import LogUnavailable
 from schemas.inbox import KIND, PROMPTS, SENDER, InboxReply
 from schemas.subjects import inbox
 from slime_events.core.run.run_folder import RunFolder
-from slime_events.loop.prompts.offered import offer
+from slime_events.loop.prompts.offered import OFF_BYTES, offer
 from slime_events.loop.prompts.outside import ROOM, NobodyListens, ask_inbox
 from storage.jetstream.address import NatsAddress, refusal_of
 from storage.jetstream.log import JetStreamLog
@@ -21,8 +21,6 @@ from storage.nats.accounts import Access
 from storage.open_log import live_address, open_run_log
 
 CONNECT_S, LOG_S = 2.0, 5.0
-OFF_BYTES = 900_000
-"""Of a message to a run that is off: less than any server of ours takes."""
 GATEWAY = "gateway"
 
 

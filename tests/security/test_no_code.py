@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from schemas.errors import UngradableSample, UnknownGrader
+from schemas.errors import UnknownGrader
 from schemas.inbox import InboxPrompt
 from slime_events.core.config.reward import RewardSettings
 from slime_events.loop.prompts.inbox_message import read_message
@@ -81,7 +81,7 @@ def test_a_prompt_names_no_grader_but_ours(name: str, monkeypatch: pytest.Monkey
 
 def test_a_prompt_sends_nothing_to_a_url() -> None:
     """A judge behind HTTP is the run's: a prompt may ask for it, where the run has one."""
-    with pytest.raises(UngradableSample, match="no --rm-url"):
+    with pytest.raises(UnknownGrader, match="no --rm-url"):
         check_metadata(RewardSettings(rm_type="exact"), {"rm_type": "remote_rm", "rm_url": "http://evil.example"})
 
 
