@@ -39,7 +39,7 @@ class LiveRun:
         self._creds = creds
         self._client: Any = None
         self._log: JetStreamLog | None = None
-        self._url, self._opening = "", asyncio.Lock()
+        self._opening = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -92,13 +92,14 @@ class LiveRun:
 
     async def _connected(self) -> Any:
         async with self._opening:
+            if self._client is not None and self._client.is_connected:
+                return self._client  # a run whose server is another one has stopped this one
             address = live_address(self._folder.path, Access.GATEWAY, self._creds)
             if address is None:
                 await self._close()
                 raise NotOn(f"run {self.name} is not on")
-            if self._client is None or not self._client.is_connected or address.url != self._url:
-                await self._close()
-                await self._open(address)
+            await self._close()
+            await self._open(address)
             return self._client
 
     async def _open(self, address: NatsAddress) -> None:
@@ -110,7 +111,6 @@ class LiveRun:
             refusal = refusal_of(error, address.url)
             raise refusal or LogUnavailable(f"no NATS server answers at {address.url}: is the run on?") from error
         self._log = await JetStreamLog.open(address, self.name, deadline_s=LOG_S, create=False, retry_s=LOG_S)
-        self._url = address.url
 
     async def _close(self) -> None:
         client, log, self._client, self._log = self._client, self._log, None, None
