@@ -174,10 +174,12 @@ class TrainerActor:
             evaluated = settings.evaluation.eval_interval or 0
             plan = TrainerPlan.of(settings, f"{address.folder}/checkpoints", evaluated=evaluated)
             try:
+                given = address, settings, worker, ranks, plan
+                if settings.run.tinker:  # it reads all commands of the log, whatever the version that it goes on from
+                    return await CommandedTrainer.of_run(*given, blobs=BlobStore(address.blob_url)).run()
                 snapshot = await _snapshots(address).newest(worker.log)
                 start_of = partial(training_start, snapshot.state) if snapshot else lambda version: 1
-                kind = CommandedTrainer if settings.run.tinker else Trainer
-                return await kind.of_run(address, settings, worker, ranks, plan, start_of=start_of).run()
+                return await Trainer.of_run(*given, start_of=start_of).run()
             finally:
                 await ranks.close()
 

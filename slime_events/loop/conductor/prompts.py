@@ -84,7 +84,7 @@ class PromptFeed:
         pick = BufferFilter(data.buffer_filter_path, args) if archive and data.buffer_filter_path else None
         drawer: PromptSampler | UserDataSource | None
         if data.data_source_path:
-            drawer = UserDataSource(data, args, tokenizer, longest)
+            drawer = UserDataSource(data, args, tokenizer, longest, agents=rollout.agents)
         else:
             drawer = make_prompt_sampler(data, rollout.rollout_seed, source, archive, tokenizer, longest, pick)
         return cls(source, evaluations, data, tokenizer, longest, drawer, check_grader)
