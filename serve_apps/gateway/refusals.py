@@ -81,7 +81,7 @@ def refusals(app: FastAPI, settings: GatewaySettings) -> FastAPI:
             return await call(request)
         if origin not in settings.origins:
             raise Refused(403, f"web pages of {origin} may not use this gateway ({settings.flag('allow-origin')})")
-        response = answer(204, "") if request.method == "OPTIONS" else await call(request)
+        response = Response(status_code=204) if request.method == "OPTIONS" else await call(request)
         response.headers["Access-Control-Allow-Origin"] = origin
         response.headers["Access-Control-Allow-Headers"] = "Authorization, Content-Type, Idempotency-Key"
         response.headers["Vary"] = "Origin"
