@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from schemas.errors import InvalidValue
+from slime_events.analysis.model.agent_session import sessions_of
 from slime_events.analysis.model.lookup import Lookup
 from slime_events.app.cli.commands.show_sample import TOKENS, group_facts, group_text, sample_facts, sample_text
 from slime_events.app.cli.commands.show_step import step_facts, step_text, version_facts, version_text
@@ -97,6 +98,7 @@ async def _sample(lookup: Lookup, name: str, fetch: Fetch) -> dict[str, Any]:
         made,
         None if decode is None else lambda token: decode([token]),
         prompt_decoder(checkpoint, fetch),
+        sessions_of(lookup.events),
     )
 
 

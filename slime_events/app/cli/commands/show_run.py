@@ -1,5 +1,6 @@
 """`show RUN`: the whole run on one screen."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,6 +105,21 @@ def run_facts(
         "open_groups": state.open_groups,
         "in_flight": progress.in_flight,
         "foreign": plain(foreign),
+        "agents": _agents(progress, time.time_ns() if end is None or launched else run.last_at),
+    }
+
+
+def _agents(progress: Progress, now: int) -> dict[str, Any]:
+    """The sessions that are open, with the age of each and of its turns that are under way, the oldest first."""
+    return {
+        "sessions": [
+            {
+                "session": one.session,
+                "age_s": max(0, now - one.opened_at) * NANO,
+                "turns": [{"turn": turn, "age_s": max(0, now - at) * NANO} for turn, at in one.turns.items()],
+            }
+            for one in sorted(progress.figures.sessions.values(), key=lambda one: one.opened_at)
+        ]
     }
 
 
@@ -161,7 +177,20 @@ def _head(facts: dict[str, Any]) -> str:
                     f"{counts['samples_failed']} failed, {counts['rewards_failed']} ungraded, "
                     f"{facts['in_flight']} in flight" + suspended),
         ("tokens", f"{counts['response_tokens']:,} generated"),
+        ("agents", _agents_text(facts["agents"]["sessions"])),
     ])  # fmt: skip
+
+
+def _agents_text(sessions: Sequence[dict[str, Any]]) -> str | None:
+    """`3 sessions open, the oldest for 12.1 s; under way: turn 2 of train-0-000007-s3.0 for 4.0 s`."""
+    if not sessions:
+        return None
+    turns = [(turn["age_s"], turn["turn"], one["session"]) for one in sessions for turn in one["turns"]]
+    shown = [f"turn {turn} of {name} for {duration(age)}" for age, turn, name in sorted(turns, reverse=True)]
+    more = [f"and {len(shown) - EXAMPLES} more"] if len(shown) > EXAMPLES else []
+    many = "" if len(sessions) == 1 else "s"
+    said = f"{len(sessions)} session{many} open, the oldest for {duration(sessions[0]['age_s'])}"
+    return said + (f"; under way: {', '.join([*shown[:EXAMPLES], *more])}" if shown else "; no turn is under way")
 
 
 def _steps(facts: dict[str, Any]) -> str:
