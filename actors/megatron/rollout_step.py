@@ -223,7 +223,7 @@ class RolloutStep:
                 algorithm,
                 values=[self.values[index] for index in self.kept] if self.critic is not None else None,
                 teacher_log_probs=teachers,
-                token_credit=self._token_credit(),
+                token_credit=on_device([self.samples[index].credit for index in self.kept], self.trainee.place.device),
             )
         else:
             data = self._rollout_data() | {"kl": token_kls(before, references, masks, algorithm)}
@@ -231,17 +231,6 @@ class RolloutStep:
             advantages = finished(advantages, before, masks, algorithm, teacher_log_probs=teachers)
         self.advantages = dict(zip(self.kept, advantages, strict=True))
         self.returns = dict(zip(self.kept, returns, strict=True))
-
-    def _token_credit(self) -> list[Tensor] | None:
-        """Of the kept samples; None where every token counts as it is."""
-        credits = [self.samples[index].credit for index in self.kept]
-        if all(one is None for one in credits):
-            return None
-        masks = [self.masks[index] for index in self.kept]
-        return [
-            torch.ones(len(mask), device=mask.device) if own is None else torch.tensor(own, device=mask.device)
-            for own, mask in zip(credits, masks, strict=True)
-        ]
 
     def _before(self, index: int) -> Tensor:
         """A sample's log-probs [response] under the policy that is not updated yet, as the loss takes them."""

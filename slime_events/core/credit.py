@@ -13,7 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from schemas.ids import sibling_id
 from schemas.sessions import Credit, SessionSealed
+from schemas.turns import TurnRecorded
 from slime_events.core.config.agents import AgentSettings
 
 
@@ -106,3 +108,43 @@ def path_to(extends: Mapping[int, int | None], leaf: int) -> tuple[int, ...]:
         turns.append(before)
         before = extends[before]
     return tuple(reversed(turns))
+
+
+class SealedSessions:
+    """The turns of sealed sessions, by the sample that was asked for. A fold of turn.recorded and session.sealed."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, dict[int, TurnRecorded]] = {}
+        self.seals: dict[str, SessionSealed] = {}
+
+    def apply(self, event: object) -> None:
+        """Fold one event in; others are ignored."""
+        match event:
+            case TurnRecorded() if event.agent is not None:
+                self._turns.setdefault(event.sample, {})[event.index] = event
+            case SessionSealed():
+                self.seals[event.sample] = event
+
+    def turns(self, sample: str) -> dict[int, TurnRecorded]:
+        """By number, those of earlier attempts among them."""
+        return self._turns.get(sample, {})
+
+    def tokens(self, sample: str) -> dict[int, TurnTokens]:
+        """How its turns go on from each other."""
+        return {n: TurnTokens(one.extends, one.observed.n, one.length) for n, one in self.turns(sample).items()}
+
+    def paths(self, sample: str, rule: CreditRule | None = None) -> dict[str, CreditedPath]:
+        """What a rule makes of the session of a sample, by the samples that come of it; None: as it was sealed. Empty
+        where no session was sealed.
+        """
+        seal = self.seals.get(sample)
+        if seal is None:
+            return {}
+        extends = {number: turn.extends for number, turn in self.turns(sample).items()}
+        paths = credited_paths(extends, seal.leaves, rule or CreditRule.of(seal))
+        return {sibling_id(sample, number): path for number, path in enumerate(paths)}
+
+    def forget(self, sample: str) -> None:
+        """Release a sample that is not needed any more."""
+        self._turns.pop(sample, None)
+        self.seals.pop(sample, None)

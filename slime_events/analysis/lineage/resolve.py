@@ -34,7 +34,7 @@ from slime_events.analysis.model.advantages import has_kl_penalty
 from slime_events.analysis.model.agent_session import AgentSession, read_sessions
 from slime_events.analysis.model.ancestry import Ancestor, Ancestry, Branches, find_branches, open_ancestry
 from slime_events.analysis.model.lookup import wanted
-from slime_events.core.batch_columns import BatchCredit, BatchMasks
+from slime_events.core.batch_columns import LOSS_MASKS, BatchCredit, BatchMasks
 from slime_events.core.datums import unpack_datums
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.trajectory import merge_spans
@@ -114,6 +114,7 @@ class _Resolver:
         self._run = ancestry.own.run
         self._steps, self._groups, self._samples = list[Step](), list[Group](), list[Sample]()
         self._sessions = dict[tuple[str, str], AgentSession]()
+        self._recredited = set[int]()
 
     async def of_version(self, version: int) -> Lineage:
         if not 0 <= version <= self._newest:
@@ -213,8 +214,15 @@ class _Resolver:
             groups=tuple(self._groups),
             samples=tuple(self._samples),
             sessions=tuple(self._sessions.values()),
-            notes=(*notes, *branches.notes),
+            notes=(*notes, *self._notes_on_credit(), *branches.notes),
         )
+
+    def _notes_on_credit(self) -> list[str]:
+        """Where a batch says what is trained on, and not the rule that sessions were sealed by."""
+        steps = sorted(self._recredited) if self._sessions else []
+        return [
+            f"step {step}: its batch has loss masks of its own, whatever rule sessions were sealed by" for step in steps
+        ]
 
     async def _versions(self, named: Iterable[tuple[str, int]]) -> tuple[Version, ...]:
         """named: a run, and what it calls the version."""
@@ -293,6 +301,8 @@ class _Resolver:
         whitened = settings.normalize_advantages and not has_kl_penalty(settings)
         if whitened and not names.issuperset(batch.samples):  # over all samples of the batch
             run = await self._ancestry.records(ancestor, samples=batch.samples)
+        if any(column.name == LOSS_MASKS for column in batch.columns):
+            self._recredited.add(step.step)
         rewards = dict(zip(batch.samples, batch.rewards, strict=True))
         advantages = make_advantages(
             [

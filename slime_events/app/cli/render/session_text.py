@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from schemas.sessions import SealReason
 from slime_events.analysis.model.agent_session import AgentSession, AgentTurn
 from slime_events.app.cli.render.text import clock, duration, fields, paragraphs, shorten, table
 from slime_events.core.credit import CreditRule
@@ -76,9 +77,10 @@ def sealed_text(session: AgentSession) -> str:
     """`reward 1`, `exit code 1, failed: ...`, or that it is open."""
     if session.sealed is None:
         return f"open, {_count(len(session.open), 'turn')} under way" if session.failure is None else session.failure
-    rewards = [session.reward] if session.reward is not None else []
-    named = [f"turn {turn}: {reward:g}" for turn, reward in session.rewards.items()]
-    parts = [f"by {session.sealed}", *(f"reward {reward:g}" for reward in rewards), *named]
+    rewarded = session.sealed is SealReason.REWARD
+    parts = [] if session.reward is None else [f"reward {session.reward:g}"]
+    parts += [f"turn {turn}: {reward:g}" for turn, reward in session.rewards.items()]
+    parts = [f"by {', '.join(parts)}"] if rewarded else [f"by {session.sealed}", *parts]
     parts += [f"exit code {session.exit_code}"] if session.exit_code is not None else []
     parts += ["failed"] if session.failure is not None else []
     return ", ".join(parts)
