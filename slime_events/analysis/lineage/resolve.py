@@ -220,9 +220,8 @@ class _Resolver:
     def _notes_on_credit(self) -> list[str]:
         """Where a batch says what is trained on, and not the rule that sessions were sealed by."""
         steps = sorted(self._recredited) if self._sessions else []
-        return [
-            f"step {step}: its batch has loss masks of its own, whatever rule sessions were sealed by" for step in steps
-        ]
+        own = "its batch has loss masks of its own, whatever rule its sessions were sealed by"
+        return [f"step {step}: {own}" for step in steps]
 
     async def _versions(self, named: Iterable[tuple[str, int]]) -> tuple[Version, ...]:
         """named: a run, and what it calls the version."""

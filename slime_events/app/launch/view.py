@@ -131,7 +131,9 @@ def screen(progress: Progress, steps: int, *, seconds: float, waits_for: WaitsFo
     eta = progress.eta_s(steps) if done < steps else None
     head.append(f"  {_time(seconds)}" + (f", {_time(eta)} to go" if eta is not None else ""), style="dim")
     parts: list[Text | Table] = [head]
-    if rewards := progress.figures.rewards:
+    steps_shown = progress.figures.steps
+    of_client = bool(steps_shown) and "skipped" in steps_shown[-1].metrics  # whose rewards are the client's to know
+    if (rewards := progress.figures.rewards) and not of_client:
         curve = f"reward {rewards[-1]:.3f}  {sparkline(rewards, CURVE)}  from {rewards[0]:.3f}"
         parts.append(Text(curve, style="green"))
     parts.append(_figures(progress))
