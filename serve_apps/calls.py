@@ -23,6 +23,7 @@ from schemas.rollouts import (
 from schemas.subjects import about
 from slime_events.core.run.participant import Participant
 from slime_events.core.trajectory import Fetch, Trajectory
+from storage.cancellation import fail
 from storage.log import Append, Fence, Recorded, once
 
 MOVED_S = 0.05
@@ -52,8 +53,7 @@ class Call:
 
     def fail(self, error: Exception) -> None:
         """It cannot be made."""
-        if not self.ended.done():
-            self.ended.set_exception(error)
+        fail(self.ended, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,19 @@ class OpenCalls:
             call.later.append(recorded)
         elif call is not None:
             self._take(call, recorded)
+
+    def take_told(self, recorded: Recorded) -> bool:
+        """Take in an event of which its engine has told; False where something may lie before it: the log has that."""
+        event = recorded.envelope.event
+        if not isinstance(event, RolloutProgressed | RolloutCompleted):
+            return False
+        call = self.by_sample.get(event.sample)
+        if call is None or recorded.position <= call.known.position:
+            return True
+        if call.later is not None or event.start != call.known.length:
+            return False
+        self._take(call, recorded)
+        return True
 
     def _take(self, call: Call, recorded: Recorded) -> None:
         event = recorded.envelope.event

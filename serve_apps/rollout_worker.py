@@ -51,7 +51,7 @@ from slime_events.core.trajectory import Fetch, Trajectories, Trajectory
 from slime_events.plugins.rewards.outcome import outcome_event
 from slime_events.plugins.rewards.worker import InlineGrader
 from slime_events.plugins.sample_view import completed_sample
-from storage.cancellation import end_all
+from storage.cancellation import end_all, fail
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import Append, Delivery, EventLog, Fence, Recorded
@@ -208,8 +208,8 @@ class RolloutWorker:
         error = None if task.cancelled() else task.exception()
         if error is None:
             del self._active[task]
-        elif not self._failed.done():
-            self._failed.set_exception(error)  # the task stays active, so that its request is given back
+        else:
+            fail(self._failed, error)  # the task stays active, so that its request is given back
 
     async def _renew(self) -> None:
         while True:
@@ -306,15 +306,26 @@ class RolloutWorker:
         ended = self._participant.enclose(await self._context.offload(end), cause=delivery.recorded.envelope.id)
         fence = Fence(self._scope(end.sample), rollout.known.position)
         envelopes = [ended, *(self._participant.enclose(reward, cause=ended.id) for reward in rewards)]
-        await self._context.commit.append([Append(envelope, fence) for envelope in envelopes])
+        await self._store([Append(envelope, fence) for envelope in envelopes], delivery)
 
     async def _append(self, rollout: Rollout, delivery: Delivery, events: Sequence[Event]) -> int:
         """Append in one call, fenced on all events about the sample. Returns the position of the last event."""
         fence, cause = Fence(self._scope(rollout.request.sample), rollout.known.position), delivery.recorded.envelope.id
         offloaded = [await self._context.offload(event) for event in events]
         appends = [Append(self._participant.enclose(event, cause=cause), fence) for event in offloaded]
-        rollout.known.position = (await self._context.commit.append(appends))[-1]
+        rollout.known.position = await self._store(appends, delivery)
         return rollout.known.position
+
+    async def _store(self, appends: Sequence[Append], delivery: Delivery) -> int:
+        """The position of the last. Whoever asked for a call is told of what is in the log: its client waits for it."""
+        positions = await self._context.commit.append(appends)
+        if _request_of(delivery.recorded).purpose is Purpose.CALL:
+            stored = [
+                Recorded(at, one.envelope.subject, one.envelope, one.encoded())
+                for at, one in zip(positions, appends, strict=True)
+            ]
+            await self._log.tell(delivery.recorded.envelope.producer, stored)
+        return positions[-1]
 
     def _scope(self, sample: str) -> str:
         """The subjects of a sample in the making: its rollout, and its turns where there may be some."""
