@@ -80,9 +80,7 @@ async def _measure(temporary: Path, steps: int) -> list[Figure]:
     shutil.copytree(temporary / "snapshots", folder.path / "snapshots")
     kept = await _resume(folder, "resume with a snapshot", 5.0, f"{note}; the snapshot is {EVERY} events old")
     await _append(folder, [await _failure(folder)])
-    real = await _resume(
-        folder, "resume, the real command", 5.0, f"{count:,} events; to the first decision", real=True
-    )
+    real = await _resume(folder, "resume, the real command", 5.0, f"{count:,} events; to the first decision", real=True)
     return [without, kept, real, activated, *asked]
 
 
