@@ -92,7 +92,7 @@ class Guard:
         try:
             allowed |= self._admitted(request)
             if allowed and request.method == "OPTIONS":
-                app = answer(204, "")
+                app = Response(status_code=204)
         except Refused as error:
             app = refusal(request, error)
         await app(scope, receive, sent)
