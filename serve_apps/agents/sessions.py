@@ -157,7 +157,7 @@ class Sessions:
             grades=setup.rules.grades or bool(own),
             now=time.time_ns(),
         )
-        events = await asyncio.to_thread(sealed, session, live.known(setup.fetch), verdict, run)
+        events = await asyncio.to_thread(sealed, session, live.turns(), verdict, run)
         await self._place.append(events, self._fence(session))
         await read_session(self._place.events, session.sample, session)
         for turn in list(live.under_way.values()):
@@ -179,7 +179,7 @@ class Sessions:
         if live is None and parts is not None:
             session = await self._read(parts[0])
             if session.opened is not None and session.name == name:
-                live = self._live.setdefault(name, LiveSession(name, session))
+                live = self._live.setdefault(name, LiveSession(name, session, self.setup.fetch))
         if live is None:
             raise TurnRefused(404, f"there is no session {name}")
         self._live.move_to_end(name)

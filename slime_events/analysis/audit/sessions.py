@@ -9,7 +9,7 @@ import numpy.typing as npt
 from schemas.arrays import Array
 from schemas.errors import DamagedEvent, StorageError
 from schemas.ids import sibling_id
-from schemas.rollouts import RolloutCompleted, RolloutRequested
+from schemas.rollouts import RolloutCompleted, RolloutRequested, TurnEnd
 from schemas.sessions import Credit, SessionOpened, SessionSealed
 from schemas.turns import TurnBegun, TurnRecorded
 from slime_events.analysis.audit.check import Check
@@ -50,6 +50,7 @@ class Sessions(Check):
         self._fetch = fetch
         self._for_agents: set[str] = set()
         self._sessions: dict[str, _Session] = {}
+        self._prompts: dict[str, tuple[TurnEnd, str]] = {}
 
     @property
     def applies(self) -> bool:
@@ -59,6 +60,8 @@ class Sessions(Check):
     def _on_rollout_requested(self, event: RolloutRequested) -> None:
         if event.agents:
             self._for_agents.add(event.sample)
+        if event.after is not None:
+            self._prompts[event.sample] = (event.after, event.prompt.digest())
 
     def _on_session_opened(self, event: SessionOpened) -> None:
         self.seen["sessions"] += 1
@@ -90,6 +93,13 @@ class Sessions(Check):
             self.find(f"it extends turn {event.extends}, which is not in the log", "its prompt is not known")
         begins = (before.ends if before else 0) + event.observed.n
         session.turns[event.index] = _Turn(event.extends, begins, begins + event.length)
+        after, own = self._prompts.pop(event.agent.call, (None, ""))
+        if after is not None and (
+            (after.sample, after.turn) != (event.sample, event.extends) or own != event.observed.digest()
+        ):
+            self.find(
+                f"its generation {event.agent.call} went on from turn {after.turn}", "it is an answer to another prompt"
+            )
         self._compare(event, event.agent.call, begins)
 
     def _compare(self, event: TurnRecorded, call: str, prompt: int) -> None:
