@@ -17,6 +17,7 @@ NAMES = (
     "trainer",
     "engine",
     "agent_prompts",
+    "agent_session",
     "chunk_cost",
     "span",
     "trainer_idle",

@@ -163,6 +163,8 @@ class Sessions:
         for turn in list(live.under_way.values()):
             if turn.call is not None:
                 await self._place.calls.abort(turn.call, "its session was sealed")
+        self._live.pop(live.name, None)
+        self._turns.requests.forget(live.name)
         assert session.sealed is not None
         return _same(session.sealed, verdict)
 

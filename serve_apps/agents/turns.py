@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from schemas.arrays import Array, pack, pack_log_probs, pack_tokens
+from schemas.arrays import pack_log_probs, pack_tokens
 from schemas.errors import Conflict, EngineError, PlugPointError
 from schemas.event import Purpose
 from schemas.ids import sample_id, turn_group_id
@@ -27,12 +27,14 @@ from schemas.turns import AgentTurn, TurnBegun, TurnRecorded, TurnRole
 from serve_apps.agents.asked import Asked, BadField, Said
 from serve_apps.agents.bridge import Placed
 from serve_apps.agents.live_session import KnownTurn, LiveSession, Turn, TurnKey, TurnRefused, check_open
+from serve_apps.agents.reading import AllRequests
 from serve_apps.agents.run_log import RunLog
 from serve_apps.agents.setup import AgentSetup
 from serve_apps.agents.turn_reader import TurnReader
 from serve_apps.calls import Call
 from serve_apps.engine.engine import Tokens
 from serve_apps.generate.session import read_sampling
+from slime_events.core.agent_requests import PackedBody, packed_body
 from slime_events.core.state.sessions import Session, read_session
 from slime_events.loop.conductor.draw import sample_seed
 from storage.cancellation import end_all
@@ -47,6 +49,7 @@ class Turns:
 
     def __init__(self, place: RunLog, setup: AgentSetup) -> None:
         self._place, self._setup, self._rules = place, setup, setup.rules
+        self.requests = AllRequests()
         self._in_flight = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -174,7 +177,11 @@ class Turns:
     ) -> Turn:
         prompt, stops = self._prompt_of(live, call), self._stops(live.folded, asked)
         turn = Turn(*self._told(live.folded, index), asked, prompt, stops, call)
-        turn.task = asyncio.create_task(self._record(live, index, turn, placed, body), name=turn.id)
+        requests = self.requests.of(live.name)
+        alike = placed.nearest if placed.extends is None else placed.extends
+        packed = packed_body(body, requests.bodies, alike)
+        requests.keep(index, body)
+        turn.task = asyncio.create_task(self._record(live, index, turn, placed, packed), name=turn.id)
         live.under_way[index] = turn
         self._tasks.add(turn.task)
         self._in_flight += (tokens := len(prompt) + call.request.sampling.max_new_tokens)
@@ -194,7 +201,7 @@ class Turns:
         after = call.request.after
         return live.prompt(None if after is None else after.turn, self._setup.fetch(call.request.prompt)).whole()
 
-    async def _record(self, live: LiveSession, index: int, turn: Turn, placed: Placed, body: bytes) -> KnownTurn:
+    async def _record(self, live: LiveSession, index: int, turn: Turn, placed: Placed, packed: PackedBody) -> KnownTurn:
         """Wait for the engine, and append what it said. Goes on when the client has gone."""
         call, began = turn.call, time.perf_counter()
         assert call is not None
@@ -227,13 +234,13 @@ class Turns:
             spans=spans,
             stop=completed.stop,
             text=completed.text,
-            agent=await self._setup.keep(self._agent(live.folded, index, turn, placed, body, reader.message)),
+            agent=await self._setup.keep(self._agent(live.folded, index, turn, placed, packed, reader.message)),
             seconds=time.perf_counter() - began,
         )
         return await self._append_recorded(live, event)
 
     def _agent(
-        self, session: Session, index: int, turn: Turn, placed: Placed, body: bytes, message: dict[str, Any]
+        self, session: Session, index: int, turn: Turn, placed: Placed, packed: PackedBody, message: dict[str, Any]
     ) -> AgentTurn:
         chain = placed.chain
         return AgentTurn(
@@ -247,7 +254,8 @@ class Turns:
             nearest=placed.nearest,
             drift=placed.drift,
             rule=placed.rule,
-            request=_bytes(body),
+            request=packed[0],
+            shares=packed[1],
         )
 
     async def _append_recorded(self, live: LiveSession, event: TurnRecorded) -> KnownTurn:
@@ -295,7 +303,3 @@ class Turns:
             reasoning_tokens=reader.reasoning_tokens,
             pieces=reader.pieces,
         )
-
-
-def _bytes(body: bytes) -> Array:
-    return pack(np.frombuffer(body, np.int8), "int8")
