@@ -19,7 +19,6 @@ from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.outside_rollouts import Limits, OutsideRollouts
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.inbox_message import WrongField
-from slime_events.loop.prompts.prompt import Problem
 from slime_events.plugins.rewards.dispatch import OUTSIDE, grader_name
 from slime_events.plugins.sample import Sample
 from storage.log import EventLog
@@ -54,8 +53,6 @@ class PromptDoor:
     async def events(self, item: InboxPrompt, sender: str) -> tuple[str, list[Event]]:
         """See `Door`."""
         made = self._feed.from_inbox(item, sender)
-        if isinstance(made, Problem):
-            raise WrongField("prompt", f"{made.reason.value}: {made.message}")
         return made.group, [made]
 
 

@@ -7,8 +7,8 @@ from schemas.ids import INBOX
 from schemas.prompts import PromptOffered, PromptRejected, Source
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.prompts.inbox_message import WrongField
 from slime_events.loop.prompts.offered import as_given
-from slime_events.loop.prompts.prompt import Problem
 from storage.log import EventLog
 
 AT_ONCE = 500
@@ -33,10 +33,8 @@ class OfferedPrompts:
         return [self._answer(offer) for offer in offers if isinstance(offer, PromptOffered)]
 
     def _answer(self, offer: PromptOffered) -> Event:
-        made = self._feed.from_inbox(as_given(offer), offer.sender)
-        if not isinstance(made, Problem):
-            return made
-        source = Source(path=INBOX, key=offer.key, sender=offer.sender, offset=-1)
-        return PromptRejected(
-            source=source, reason=f"{made.reason.value}: {made.message}", dataset=INBOX, group=offer.group
-        )
+        try:
+            return self._feed.from_inbox(as_given(offer), offer.sender)
+        except WrongField as error:
+            source = Source(path=INBOX, key=offer.key, sender=offer.sender, offset=-1)
+            return PromptRejected(source=source, reason=error.message, dataset=INBOX, group=offer.group)

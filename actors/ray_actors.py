@@ -37,6 +37,7 @@ from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.archived_prompts import archived_prompts
 from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.rewards.dispatch import metadata_check
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.step_functions import StepFunctions
 from storage.archive.reader import ArchiveReader
@@ -69,7 +70,8 @@ class ConductorActor:
             )
             shown = ArgsView.of_run(settings)
             checkpoint = settings.engine.hf_checkpoint
-            feed = PromptFeed.open(data, settings.evaluation, settings.rollout, checkpoint, archive, shown)
+            check = metadata_check(settings)
+            feed = PromptFeed.open(data, settings.evaluation, settings.rollout, checkpoint, archive, shown, check)
             blobs = BlobStore(address.blob_url)
             offload = partial(offload_async, blobs=blobs)
             finishing = _finishing(settings, worker, partial(fetch, blobs=blobs))
@@ -172,10 +174,12 @@ class TrainerActor:
             evaluated = settings.evaluation.eval_interval or 0
             plan = TrainerPlan.of(settings, f"{address.folder}/checkpoints", evaluated=evaluated)
             try:
+                given = address, settings, worker, ranks, plan
+                if settings.run.tinker:  # it reads all commands of the log, whatever the version that it goes on from
+                    return await CommandedTrainer.of_run(*given, blobs=BlobStore(address.blob_url)).run()
                 snapshot = await _snapshots(address).newest(worker.log)
                 start_of = partial(training_start, snapshot.state) if snapshot else lambda version: 1
-                kind = CommandedTrainer if settings.run.tinker else Trainer
-                return await kind.of_run(address, settings, worker, ranks, plan, start_of=start_of).run()
+                return await Trainer.of_run(*given, start_of=start_of).run()
             finally:
                 await ranks.close()
 

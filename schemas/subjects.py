@@ -108,6 +108,11 @@ def fates(run: str, source: str) -> str:
     return f"slime.{check_token(run, 'run name')}.fates.{check_token(source, 'source')}"
 
 
+def told(run: str, whom: str) -> str:
+    """What the subjects begin with on which somebody is told of events that are stored; not stored themselves."""
+    return f"slime.{check_token(run, 'run name')}.told.{check_token(whom, 'name')}"
+
+
 def matches(pattern: str, subject: str) -> bool:
     """NATS wildcard rules: `*` is one token, a last `>` is one or more."""
     want, have = pattern.split("."), subject.split(".")

@@ -87,6 +87,19 @@ class OpenCalls:
         elif call is not None:
             self._take(call, recorded)
 
+    def take_told(self, recorded: Recorded) -> bool:
+        """Take in an event of which its engine has told; False where something may lie before it: the log has that."""
+        event = recorded.envelope.event
+        if not isinstance(event, RolloutProgressed | RolloutCompleted):
+            return False
+        call = self.by_sample.get(event.sample)
+        if call is None or recorded.position <= call.known.position:
+            return True
+        if call.later is not None or event.start != call.known.length:
+            return False
+        self._take(call, recorded)
+        return True
+
     def _take(self, call: Call, recorded: Recorded) -> None:
         event = recorded.envelope.event
         if recorded.position <= call.known.position:

@@ -314,15 +314,26 @@ class RolloutWorker:
         ended = self._participant.enclose(await self._context.offload(end), cause=delivery.recorded.envelope.id)
         fence = Fence(self._scope(end.sample), rollout.known.position)
         envelopes = [ended, *(self._participant.enclose(reward, cause=ended.id) for reward in rewards)]
-        await self._context.commit.append([Append(envelope, fence) for envelope in envelopes])
+        await self._store([Append(envelope, fence) for envelope in envelopes], delivery)
 
     async def _append(self, rollout: Rollout, delivery: Delivery, events: Sequence[Event]) -> int:
         """Append in one call, fenced on all events about the sample. Returns the position of the last event."""
         fence, cause = Fence(self._scope(rollout.request.sample), rollout.known.position), delivery.recorded.envelope.id
         offloaded = [await self._context.offload(event) for event in events]
         appends = [Append(self._participant.enclose(event, cause=cause), fence) for event in offloaded]
-        rollout.known.position = (await self._context.commit.append(appends))[-1]
+        rollout.known.position = await self._store(appends, delivery)
         return rollout.known.position
+
+    async def _store(self, appends: Sequence[Append], delivery: Delivery) -> int:
+        """The position of the last. Whoever asked for a call is told of what is in the log: its client waits for it."""
+        positions = await self._context.commit.append(appends)
+        if _request_of(delivery.recorded).purpose is Purpose.CALL:
+            stored = [
+                Recorded(at, one.envelope.subject, one.envelope, one.encoded())
+                for at, one in zip(positions, appends, strict=True)
+            ]
+            await self._log.tell(delivery.recorded.envelope.producer, stored)
+        return positions[-1]
 
     def _scope(self, sample: str) -> str:
         """The subjects of a sample in the making: its rollout, and its turns where there may be some."""

@@ -22,6 +22,7 @@ What every back-end keeps, proved by one contract suite:
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -189,6 +190,16 @@ class EventLog(Readable, Protocol):
 
     async def done_up_to(self, name: str) -> int:
         """The position up to which everything in the queue `name` is done; 0 where there is no such queue."""
+
+    async def tell(self, whom: str, stored: Sequence[Recorded]) -> None:
+        """Hand events that are stored to whoever hears under this name now, so that it need not look for them. Lost
+        where nobody does, or while the log is away: only what is read is sure to come.
+        """
+
+    def hear(self, name: str, on_told: Callable[[Recorded], None]) -> AbstractAsyncContextManager[None]:
+        """While inside, `on_told` is called with each event that is told to this name; of one teller, in order. Raises
+        AccessDenied where these credentials may not.
+        """
 
     async def close(self) -> None:
         """Let go of connections; what was stored stays."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from schemas.errors import LogUnavailable
@@ -123,6 +124,7 @@ class MemoryLog:
         self._last_about: dict[str, int] = {}
         self._queues: dict[str, _Queue] = {}
         self._waiting: set[asyncio.Future[None]] = set()
+        self._hearing: dict[str, list[Callable[[Recorded], None]]] = {}
         self._closed = False
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
@@ -254,6 +256,20 @@ class MemoryLog:
         if queue is None:
             return 0
         return min(queue.leases, default=queue.seen + 1) - 1
+
+    async def tell(self, whom: str, stored: Sequence[Recorded]) -> None:
+        for recorded in stored:
+            for on_told in self._hearing.get(whom, ()):
+                on_told(recorded)
+
+    @contextlib.asynccontextmanager
+    async def hear(self, name: str, on_told: Callable[[Recorded], None]) -> AsyncIterator[None]:
+        hearing = self._hearing.setdefault(name, [])
+        hearing.append(on_told)
+        try:
+            yield
+        finally:
+            hearing.remove(on_told)
 
     async def close(self) -> None:
         """Refuse further calls and end all readers."""

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from slime_events.app.cli.arguments import COMMANDS, module_of
+from slime_events.core.config.installed import parsed
 from slime_events.plugins.slime_modules import SLIME_MODULES
 
 ROOT = Path(__file__).parents[1]
@@ -95,7 +96,7 @@ def modules() -> dict[str, Module]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-            found[name] = Module.of(ast.parse(path.read_text(encoding="utf-8")))
+            found[name] = Module.of(parsed(path))
     table = found[SLIME_MODULES_HERE]
     for target in (target for names in SLIME_MODULES.values() for target in names.values()):
         _count(ast.Constant(target), table.uses, table.texts)

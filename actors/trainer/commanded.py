@@ -16,15 +16,13 @@ from functools import partial
 from typing import Any
 
 from actors.trainer.ranks import Ranks
-from actors.trainer.trainer import Trainer, TrainerPlan
+from actors.trainer.trainer import Trainer
 from schemas.arrays import pack_log_probs
 from schemas.batches import BatchSealed
 from schemas.commands import CommandDone, CommandGiven, CommandKind
 from schemas.event import Event
 from schemas.steps import StepClaimed, StepCommitted
-from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
-from slime_events.core.run.run_address import RunAddress
 from slime_events.core.train_batch import StepResult
 from slime_events.loop.commands.batch import train_pass
 from slime_events.loop.commands.order import CommandOrder, Due
@@ -43,20 +41,6 @@ class CommandedTrainer(Trainer):
         super().__init__(worker, ranks, *args, **more)
         self._fetch, self._offload = partial(fetch, blobs=blobs), partial(offload_async, blobs=blobs)
         self._order = CommandOrder()
-
-    @classmethod
-    def of_run(
-        cls,
-        address: RunAddress,
-        settings: TrainSettings,
-        worker: Participant,
-        ranks: Ranks,
-        plan: TrainerPlan,
-        **more: Any,
-    ) -> Trainer:
-        """It reads all commands of the log, whatever the version that it goes on from."""
-        more.pop("start_of", None)
-        return super().of_run(address, settings, worker, ranks, plan, blobs=BlobStore(address.blob_url), **more)
 
     @property
     def _followed(self) -> tuple[type[Event], ...]:

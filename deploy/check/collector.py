@@ -4,13 +4,15 @@
 
 It reads where to listen from the collector's own configuration, takes spans and metrics by OTLP over HTTP (protobuf),
 and gives to Prometheus what the configured pipelines would: the gauges, calls and seconds of each kind of span, and the
-collector's own counts. It has no batches, limits, retries or files, and is no collector.
+collector's own counts. Of each span it writes the ids and the name to the file of the configuration. It has no batches,
+limits or retries, and is no collector.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import json
 import re
 import threading
 from collections import Counter
@@ -29,17 +31,21 @@ Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Counts:
-    """What was taken since the start."""
+    """What was taken since the start. file: where spans are written, a line for each request."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, file: Path) -> None:
+        self._lock, self._file = threading.Lock(), file
         self.spans = self.points = 0
         self._gauges: dict[Key, tuple[int, float]] = {}
         self._calls, self._seconds = Counter[Key](), Counter[Key]()
 
     def take_spans(self, body: bytes) -> None:
         request = ExportTraceServiceRequest.FromString(body)
+        spans = [one for r in request.resource_spans for scope in r.scope_spans for one in scope.spans]
+        named = [{"traceId": one.trace_id.hex(), "spanId": one.span_id.hex(), "name": one.name} for one in spans]
         with self._lock:
+            with self._file.open("a") as file:
+                file.write(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": named}]}]}) + "\n")
             for of_resource in request.resource_spans:
                 service = next(a.value.string_value for a in of_resource.resource.attributes if a.key == "service.name")
                 for span in (one for scope in of_resource.scope_spans for one in scope.spans):
@@ -115,7 +121,7 @@ def _handler(get: dict[str, Callable[[], str]], post: dict[str, Callable[[bytes]
 
 def serve(config: dict[str, Any]) -> tuple[Counts, list[ThreadingHTTPServer]]:
     """Listens where the configuration says, each in a thread; port 0 is any."""
-    counts = Counts()
+    counts = Counts(Path(config["exporters"]["file"]["path"]))
     otlp = config["receivers"]["otlp"]["protocols"]["http"]["endpoint"]
     own = config["service"]["telemetry"]["metrics"]["readers"][0]["pull"]["exporter"]["prometheus"]
     places = [

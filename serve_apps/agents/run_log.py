@@ -1,11 +1,12 @@
 """`RunLog`: a run's log as a gateway writes to it: a participant, its appends, and the calls of turns under way."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Self
 
-from schemas.errors import SlimeEventsError
+from schemas.errors import AccessDenied, SlimeEventsError
 from schemas.event import Event
 from schemas.rollouts import RolloutRequested
 from schemas.subjects import about, matches, of_type
@@ -17,7 +18,9 @@ from storage.group_commit import GroupCommit
 from storage.log import Append, EventLog, Fence, Recorded, once
 
 LOOK_S = 0.003
-"""Seconds between two looks at the log while an engine answers: the server gives a gateway no consumers."""
+"""Seconds between two looks at the log while an engine answers, for a gateway that nobody tells."""
+TOLD_LOOK_S = 0.1
+"""The same for one that is told: for what was lost on the way, or is another gateway's."""
 AWAY_S = 0.5
 log = logging.getLogger(__name__)
 
@@ -32,24 +35,36 @@ class RunLog:
         offload: Callable[[Event], Awaitable[Event]],
         *,
         attempts: int,
-        look_s: float = LOOK_S,
+        look_s: float = TOLD_LOOK_S,
     ) -> None:
         self.events, self.fetch, self._offload, self._look_s = events, fetch, offload, look_s
         self.worker = Participant(events, "gateway")  # an id of its own: that of its events has it
         self.commit = GroupCommit(events)
         self.calls = OpenCalls(self.worker, self._append_one, fetch, attempts, lambda: (0, None))
-        self._position, self._some = 0, asyncio.Event()
-        self._following: asyncio.Task[None] | None = None
+        self._position, self._some, self._look = 0, asyncio.Event(), asyncio.Event()
+        self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        await self.commit.__aenter__()
-        self._following = asyncio.create_task(self._follow(), name="agents' calls")
+        await self._stack.enter_async_context(self.commit)
+        try:
+            await self._stack.enter_async_context(self.events.hear(self.worker.id, self._told))
+        except AccessDenied as error:
+            self._look_s = LOOK_S
+            log.warning(
+                "%s: the gateway is not told when engines make tokens, and looks for them every %.0f ms, which agents "
+                "wait longer for: `slime-events nats-config --agents` prints what it may hear",
+                error,
+                LOOK_S * 1e3,
+            )
+        self._stack.push_async_callback(end_all, asyncio.create_task(self._follow(), name="agents' calls"))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._following is not None:
-            await end_all(self._following)
-        await self.commit.close()
+        await self._stack.aclose()
+
+    def _told(self, recorded: Recorded) -> None:
+        if not self.calls.take_told(recorded):
+            self._look.set()
 
     async def append(self, events: Sequence[Event], fence: Fence) -> list[Recorded]:
         """Append in one call, under one fence; those about something else than it may be there only once. What was
@@ -93,6 +108,10 @@ class RunLog:
             if not self.calls.by_sample:
                 self._some.clear()
                 continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._look_s):
+                    await self._look.wait()
+            self._look.clear()
             try:
                 async for recorded in self.events.read(self._position + 1, subjects):
                     self._position = recorded.position
@@ -100,4 +119,3 @@ class RunLog:
             except SlimeEventsError as error:
                 log.warning("the gateway waits for the log of run %s: %s", run, error)
                 await asyncio.sleep(AWAY_S)
-            await asyncio.sleep(self._look_s)

@@ -12,7 +12,7 @@ from schemas.errors import LogUnavailable
 from schemas.inbox import KIND, PROMPTS, SENDER, InboxReply
 from schemas.subjects import inbox
 from slime_events.core.run.run_folder import RunFolder
-from slime_events.loop.prompts.offered import offer
+from slime_events.loop.prompts.offered import OFF_BYTES, offer
 from slime_events.loop.prompts.outside import ROOM, NobodyListens, ask_inbox
 from storage.jetstream.address import NatsAddress, refusal_of
 from storage.jetstream.log import JetStreamLog
@@ -21,8 +21,6 @@ from storage.nats.accounts import Access
 from storage.open_log import live_address, open_run_log
 
 CONNECT_S, LOG_S = 2.0, 5.0
-OFF_BYTES = 900_000
-"""Of a message to a run that is off: less than any server of ours takes."""
 GATEWAY = "gateway"
 
 
@@ -41,7 +39,7 @@ class LiveRun:
         self._creds = creds
         self._client: Any = None
         self._log: JetStreamLog | None = None
-        self._url, self._opening = "", asyncio.Lock()
+        self._opening = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -94,13 +92,14 @@ class LiveRun:
 
     async def _connected(self) -> Any:
         async with self._opening:
+            if self._client is not None and self._client.is_connected:
+                return self._client  # a run whose server is another one has stopped this one
             address = live_address(self._folder.path, Access.GATEWAY, self._creds)
             if address is None:
                 await self._close()
                 raise NotOn(f"run {self.name} is not on")
-            if self._client is None or not self._client.is_connected or address.url != self._url:
-                await self._close()
-                await self._open(address)
+            await self._close()
+            await self._open(address)
             return self._client
 
     async def _open(self, address: NatsAddress) -> None:
@@ -112,7 +111,6 @@ class LiveRun:
             refusal = refusal_of(error, address.url)
             raise refusal or LogUnavailable(f"no NATS server answers at {address.url}: is the run on?") from error
         self._log = await JetStreamLog.open(address, self.name, deadline_s=LOG_S, create=False, retry_s=LOG_S)
-        self._url = address.url
 
     async def _close(self) -> None:
         client, log, self._client, self._log = self._client, self._log, None, None

@@ -35,9 +35,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     role: bool = False
 
     @classmethod
-    def of_run(cls, run: RunGatewaySettings) -> GatewaySettings:
-        """Of a run's own gateway. Raises InvalidValue."""
-        host, port = parse_listen(run.listens or DEFAULT, "--gateway")
+    def of_run(cls, run: RunGatewaySettings, *, role: bool = True, nats_creds: str = "") -> GatewaySettings:
+        """Of a run's own gateway, or of the command, whose flags are those of a run. Raises InvalidValue."""
+        host, port = parse_listen(run.gateway or DEFAULT, "--gateway" if role else "--listen")
         return cls(
             host=host,
             port=port,
@@ -46,7 +46,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
             origins=tuple(run.gateway_allow_origin),
             hosts=tuple(run.gateway_host_name),
             insecure=run.gateway_insecure,
-            role=True,
+            nats_creds=nats_creds,
+            role=role,
         ).checked()
 
     @property

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -21,6 +20,7 @@ from schemas.submission import Submission
 if TYPE_CHECKING:
     import httpx
 
+T = TypeVar("T")
 WAIT_S, TIMEOUT_S, PAUSE_S, MOST_PAUSE_S = 300.0, 60.0, 0.5, 10.0
 BUSY = (429, 503)
 FINAL = (Fate.REJECTED, Fate.TRAINED)
@@ -44,21 +44,21 @@ class _Said(NamedTuple):
     again_s: float | None = None
 
 
-_Exchange = Generator[_Ask | float, _Said | None, bytes]
-"""Yields requests and pauses in seconds, is sent answers, and returns the body of the last one."""
+_Exchange = Generator[_Ask | float, _Said | None, T]
+"""Yields requests and pauses in seconds, is sent answers, and returns what the last one says."""
 
 
-def _patient(ask: _Ask, wait_s: float) -> _Exchange:
+def _patient(ask: _Ask, kind: type[T], wait_s: float) -> _Exchange[T]:
     """Until the gateway has said yes or no. Raises what the status means."""
     end, pause = time.monotonic() + wait_s, PAUSE_S
     while True:
         said = yield ask
         assert said is not None
         if said.status and said.status not in BUSY:
-            return _checked(said)
+            return msgspec.json.decode(_checked(said), type=kind)
         if time.monotonic() > end:
-            kind = InboxFull if said.status == 429 else LogUnavailable
-            raise kind(f"the gateway does not take it after {wait_s:.0f} s: {_reason(said)}")
+            error = InboxFull if said.status == 429 else LogUnavailable
+            raise error(f"the gateway does not take it after {wait_s:.0f} s: {_reason(said)}")
         yield said.again_s or pause
         pause = min(2 * pause, MOST_PAUSE_S)
 
@@ -80,30 +80,6 @@ def _reason(said: _Said) -> str:
         return said.body[:200].decode(errors="replace")
 
 
-class _Routes:
-    """What both clients ask. wait_s: how long it is asked again while the gateway, or its run, is away or full."""
-
-    def __init__(self, run: str, wait_s: float) -> None:
-        self._run, self._wait_s = run, wait_s
-
-    def _items(self, kind: str, items: Iterable[Any]) -> _Exchange:
-        lines = b"\n".join(msgspec.json.encode(item) for item in items)
-        return _patient(_Ask("POST", f"/v1/runs/{self._run}/{kind}", lines), self._wait_s)
-
-    def _group(self, group: str) -> _Exchange:
-        return _patient(_Ask("GET", f"/v1/runs/{self._run}/groups/{group}"), self._wait_s)
-
-
-def _client(asynchronous: bool, url: str, token: str, timeout_s: float, transport: Any) -> Any:
-    try:
-        import httpx
-    except ImportError as error:
-        raise MissingPart("GatewayClient needs httpx: pip install 'slime-events[client]'") from error
-    kind = httpx.AsyncClient if asynchronous else httpx.Client
-    headers = {"authorization": f"Bearer {token}", "content-type": "application/x-ndjson"}
-    return kind(base_url=url, headers=headers, timeout=timeout_s, transport=transport)
-
-
 def _said(answer: httpx.Response) -> _Said:
     again = answer.headers.get("retry-after", "")
     return _Said(answer.status_code, answer.content, float(again) if again.isdecimal() else None)
@@ -113,12 +89,11 @@ def _no_answer(error: Exception) -> _Said:
     return _Said(0, f"{type(error).__name__}: {error}".encode())
 
 
-class GatewayClient(_Routes):
-    """As a context manager, or `close` it. url: of the gateway. token: of a source of the run.
+class _Client:
+    """What both clients ask. They differ in how they wait."""
 
-    Items are structs (`InboxPrompt`, `OutsideGroup`, `OutsideReward`) or dicts of the same fields. Every method raises
-    AccessDenied, RunNotFound, InvalidValue, and LogUnavailable or InboxFull once `wait_s` is over.
-    """
+    _kind = ""
+    """httpx's client."""
 
     def __init__(
         self,
@@ -128,17 +103,39 @@ class GatewayClient(_Routes):
         *,
         wait_s: float = WAIT_S,
         timeout_s: float = TIMEOUT_S,
-        transport: httpx.BaseTransport | None = None,
+        transport: httpx.BaseTransport | httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        super().__init__(run, wait_s)
-        self._http: httpx.Client = _client(False, url, token, timeout_s, transport)
+        try:
+            import httpx
+        except ImportError as error:
+            raise MissingPart("GatewayClient needs httpx: pip install 'slime-events[client]'") from error
+        self._run, self._wait_s, self._lost = run, wait_s, httpx.TransportError
+        headers = {"authorization": f"Bearer {token}", "content-type": "application/x-ndjson"}
+        make: Any = getattr(httpx, self._kind)
+        self._http: Any = make(base_url=url, headers=headers, timeout=timeout_s, transport=transport)
+
+    def _sent(self, kind: str, items: Iterable[Any]) -> _Exchange[Submission]:
+        lines = b"\n".join(msgspec.json.encode(item) for item in items)
+        return _patient(_Ask("POST", f"/v1/runs/{self._run}/{kind}", lines), Submission, self._wait_s)
+
+    def _asked(self, group: str) -> _Exchange[InboxFate]:
+        return _patient(_Ask("GET", f"/v1/runs/{self._run}/groups/{group}"), InboxFate, self._wait_s)
+
+
+class GatewayClient(_Client):
+    """As a context manager, or `close` it. url: of the gateway. token: of a source of the run. wait_s: how long it is
+    asked again while the gateway, or its run, is away or full.
+
+    Items are structs (`InboxPrompt`, `OutsideGroup`, `OutsideReward`) or dicts of the same fields. Every method raises
+    AccessDenied, RunNotFound, InvalidValue, and LogUnavailable or InboxFull once `wait_s` is over.
+    """
+
+    _kind = "Client"
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -147,19 +144,19 @@ class GatewayClient(_Routes):
 
     def submit(self, prompts: Iterable[InboxPrompt | Given]) -> Submission:
         """Prompts in; which were taken, and which were not and why."""
-        return msgspec.json.decode(self._exchange(self._items(PROMPTS, prompts)), type=Submission)
+        return self._done(self._sent(PROMPTS, prompts))
 
     def trajectories(self, groups: Iterable[OutsideGroup | Given]) -> Submission:
         """Finished groups in."""
-        return msgspec.json.decode(self._exchange(self._items(TRAJECTORIES, groups)), type=Submission)
+        return self._done(self._sent(TRAJECTORIES, groups))
 
     def rewards(self, rewards: Iterable[OutsideReward | Given]) -> Submission:
         """Rewards of finished samples that wait for them."""
-        return msgspec.json.decode(self._exchange(self._items(REWARDS, rewards)), type=Submission)
+        return self._done(self._sent(REWARDS, rewards))
 
     def fate(self, group: str) -> InboxFate:
         """What became of a group."""
-        return msgspec.json.decode(self._exchange(self._group(group)), type=InboxFate)
+        return self._done(self._asked(group))
 
     def follow(self, group: str, every_s: float = 1.0) -> Iterator[InboxFate]:
         """Each change of it, until it is rejected or trained on."""
@@ -171,47 +168,34 @@ class GatewayClient(_Routes):
                 yield now
             last = now
 
-    def _exchange(self, exchange: _Exchange) -> bytes:
-        import httpx
-
+    def _done(self, exchange: _Exchange[T]) -> T:
         said: _Said | None = None
-        try:
-            while True:
+        while True:
+            try:
                 step = exchange.send(said)
-                said = None
-                if isinstance(step, float):
-                    time.sleep(step)
-                    continue
-                try:
-                    said = _said(self._http.request(step.method, step.path, content=step.data))
-                except httpx.TransportError as error:
-                    said = _no_answer(error)
-        except StopIteration as done:
-            return bytes(done.value)
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+            said = self._act(step)
+
+    def _act(self, step: _Ask | float) -> _Said | None:
+        if isinstance(step, float):
+            time.sleep(step)
+            return None
+        try:
+            return _said(self._http.request(step.method, step.path, content=step.data))
+        except self._lost as error:
+            return _no_answer(error)
 
 
-class AsyncGatewayClient(_Routes):
+class AsyncGatewayClient(_Client):
     """`GatewayClient` for asyncio."""
 
-    def __init__(
-        self,
-        url: str,
-        run: str,
-        token: str,
-        *,
-        wait_s: float = WAIT_S,
-        timeout_s: float = TIMEOUT_S,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        super().__init__(run, wait_s)
-        self._http: httpx.AsyncClient = _client(True, url, token, timeout_s, transport)
+    _kind = "AsyncClient"
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -219,23 +203,23 @@ class AsyncGatewayClient(_Routes):
         await self._http.aclose()
 
     async def submit(self, prompts: Iterable[InboxPrompt | Given]) -> Submission:
-        """Prompts in; which were taken, and which were not and why."""
-        return msgspec.json.decode(await self._exchange(self._items(PROMPTS, prompts)), type=Submission)
+        """As `GatewayClient.submit`."""
+        return await self._done(self._sent(PROMPTS, prompts))
 
     async def trajectories(self, groups: Iterable[OutsideGroup | Given]) -> Submission:
-        """Finished groups in."""
-        return msgspec.json.decode(await self._exchange(self._items(TRAJECTORIES, groups)), type=Submission)
+        """As `GatewayClient.trajectories`."""
+        return await self._done(self._sent(TRAJECTORIES, groups))
 
     async def rewards(self, rewards: Iterable[OutsideReward | Given]) -> Submission:
-        """Rewards of finished samples that wait for them."""
-        return msgspec.json.decode(await self._exchange(self._items(REWARDS, rewards)), type=Submission)
+        """As `GatewayClient.rewards`."""
+        return await self._done(self._sent(REWARDS, rewards))
 
     async def fate(self, group: str) -> InboxFate:
-        """What became of a group."""
-        return msgspec.json.decode(await self._exchange(self._group(group)), type=InboxFate)
+        """As `GatewayClient.fate`."""
+        return await self._done(self._asked(group))
 
     async def follow(self, group: str, every_s: float = 1.0) -> AsyncIterator[InboxFate]:
-        """Each change of it, until it is rejected or trained on."""
+        """As `GatewayClient.follow`."""
         last: InboxFate | None = None
         while last is None or last.fate not in FINAL:
             if last is not None:
@@ -244,20 +228,20 @@ class AsyncGatewayClient(_Routes):
                 yield now
             last = now
 
-    async def _exchange(self, exchange: _Exchange) -> bytes:
-        import httpx
-
+    async def _done(self, exchange: _Exchange[T]) -> T:
         said: _Said | None = None
-        try:
-            while True:
+        while True:
+            try:
                 step = exchange.send(said)
-                said = None
-                if isinstance(step, float):
-                    await asyncio.sleep(step)
-                    continue
-                try:
-                    said = _said(await self._http.request(step.method, step.path, content=step.data))
-                except httpx.TransportError as error:
-                    said = _no_answer(error)
-        except StopIteration as done:
-            return bytes(done.value)
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+            said = await self._act(step)
+
+    async def _act(self, step: _Ask | float) -> _Said | None:
+        if isinstance(step, float):
+            await asyncio.sleep(step)
+            return None
+        try:
+            return _said(await self._http.request(step.method, step.path, content=step.data))
+        except self._lost as error:
+            return _no_answer(error)

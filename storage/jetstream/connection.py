@@ -65,6 +65,7 @@ class Connection:
         self._inbox, self._asked = "", 0
         self._lost_at, self._opened, self._closing = 0.0, False, Closing()
         self._denied: AccessDenied | None = None
+        self._unheard: set[str] = set()
         self._on_breaks: set[Callable[[], None]] = set()
 
     @classmethod
@@ -117,6 +118,7 @@ class Connection:
         """While inside, `on_answer` is called with every message to an inbox (the caller bounds how many may come), and
         `on_break` whenever the connection is lost or comes back. Raises Away, LogUnavailable where it was closed.
         """
+        self._unheard.discard(f"{inbox}.*".lower())
         with self._errors():
             subscription = await self.client.receive(inbox, on_answer)
         self._on_breaks.add(on_break)
@@ -126,6 +128,14 @@ class Connection:
             self._on_breaks.discard(on_break)
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self.client.end(subscription)
+
+    async def check_receiving(self, inbox: str) -> None:
+        """Raises AccessDenied where the server has refused the subscription of `receiving`, Away."""
+        with self._errors():
+            for _ in range(2):  # nats-py may send the first question ahead of the subscription
+                await self.client.flush()  # what the server has against it comes before its answer
+        if f"{inbox}.*".lower() in self._unheard:
+            raise self._denial("subscription", f"{inbox}.*")
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -146,12 +156,17 @@ class Connection:
 
     def _deny(self, act: str, subject: str) -> None:
         """Whoever waits for an answer to that hears so; nobody is answered where it is the inbox."""
-        denied = AccessDenied(f"NATS at {self.url} does not let these credentials use {subject} ({act})")
+        denied = self._denial(act, subject)
+        if act == "subscription":
+            self._unheard.add(subject)
         if act == "subscription" and subject.startswith(self._inbox.lower()):
             self._denied = denied
         for answers in self._questions.values():
             if not answers.ended.done() and (answers.subject.lower() == subject or self._denied):
                 answers.ended.set_exception(denied)
+
+    def _denial(self, act: str, subject: str) -> AccessDenied:
+        return AccessDenied(f"NATS at {self.url} does not let these credentials use {subject} ({act})")
 
     async def _on_loss(self) -> None:
         self._lost_at = time.monotonic()

@@ -10,16 +10,19 @@ with three replicas it is then on two disks at least.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from schemas.errors import ImpossibleCombination, LogDamaged, NoSpace
+from schemas.errors import ImpossibleCombination, LogDamaged, LogUnavailable, NoSpace
 from schemas.foreign import is_message_id
-from schemas.subjects import check_token, every_event, is_token, matches
+from schemas.subjects import check_token, every_event, is_token, matches, told
 from storage.event_block import EventBlock
 from storage.jetstream.address import NatsAddress
+from storage.jetstream.answer import Answer
 from storage.jetstream.append import Contradiction, Message, fences_of, headers_of, messages_of
 from storage.jetstream.connection import Connection
 from storage.jetstream.consumer import JetStreamConsumer, done_up_to
@@ -30,6 +33,7 @@ from storage.jetstream.restore import Restoration
 from storage.jetstream.retry import Away, OnWait, Retry, log_wait
 from storage.jetstream.send import Refused, send
 from storage.jetstream.stream import NotTheLast, Stored, Stream, widen_stream
+from storage.jetstream.told import told_bytes, told_event
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, ForeignRecord, Recorded, Subjects, fence_lost
 
 if TYPE_CHECKING:
@@ -268,8 +272,29 @@ class JetStreamLog:
     async def done_up_to(self, name: str) -> int:
         return await done_up_to(self.connection, self._stream.name, name)
 
+    async def tell(self, whom: str, stored: Sequence[Recorded]) -> None:
+        with contextlib.suppress(Away, LogUnavailable):
+            for recorded in stored:
+                await self.connection.publish(f"{told(self.run, whom)}.event", told_bytes(recorded))
+
+    @contextlib.asynccontextmanager
+    async def hear(self, name: str, on_told: Callable[[Recorded], None]) -> AsyncIterator[None]:
+        inbox = told(self.run, name)
+
+        def take(_: bytes, __: bytes, answer: Answer) -> None:
+            if (recorded := told_event(self.run, answer.data)) is not None:
+                on_told(recorded)
+
+        async with self.connection.receiving(inbox, take, _nothing):
+            await self.connection.persist(partial(self.connection.check_receiving, inbox))
+            yield
+
     async def close(self) -> None:
         await self.connection.close()
+
+
+def _nothing() -> None:
+    """What is told while the connection is lost is lost."""
 
 
 async def _find(stream: Stream, messages: Sequence[Message]) -> tuple[dict[tuple[str, str], int], dict[str, int]]:

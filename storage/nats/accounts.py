@@ -5,7 +5,8 @@ A file in the server's folder for each, which only the run's owner may read:
     roles.json      run, url, user, password: everything on the run's stream
     producer.json   prompts and questions to the inbox, the replies to them, and what becomes of prompts
     gateway.json    the same in the name of others (`slime-events gateway`), also while nobody conducts the run, and
-                    reads the stream; of a run with --agents, appends what is said of agents' sessions
+                    reads the stream; of a run with --agents, appends what is said of agents' sessions, and
+                    hears of their turns' events as they come
     viewer.json     reads the stream, changes nothing
 
 Accounts, not users of one account: what a client asks the server for is answered on a subject that the client names.
@@ -79,6 +80,11 @@ def sessions(run: str) -> list[str]:
 def offers(run: str) -> list[str]:
     """Subjects of the events that any gateway may append. run: or EVERY_RUN."""
     return _appended(run, "prompt.offered")
+
+
+def told_gateways(run: str) -> str:
+    """Subjects on which gateways are told of the events of their turns. run: or EVERY_RUN."""
+    return f"slime.{run}.told.*.*"
 
 
 def _appended(run: str, events: str) -> list[str]:
@@ -177,19 +183,20 @@ def accounts_text(run: str, passwords: Mapping[Access, str], *, agents: bool = F
         Access.VIEWER: list[str](),
     }
     asks[Access.GATEWAY] += sessions(run) if agents else []
+    hears = {Access.PRODUCER: [fates_of_producers(run)], Access.GATEWAY: [told_gateways(run)] if agents else []}
     exports = [
         *(f'{{ service: "{one}", accounts: [{_account(access)}] }}' for access, all_ in asks.items() for one in all_),
         f'{{ service: "{reads(run)[-1]}", accounts: [{", ".join(map(_account, READERS))}] }}',
         f'{{ service: "{API}", response_type: stream, accounts: [{", ".join(map(_account, READERS))}] }}',
-        f'{{ stream: "{fates_of_producers(run)}", accounts: [{_account(Access.PRODUCER)}] }}',
+        *(f'{{ stream: "{one}", accounts: [{_account(access)}] }}' for access, all_ in hears.items() for one in all_),
     ]
     roles = f"{{ user: {user_of(Access.ROLES)}, password: {passwords[Access.ROLES]} }}"
     guests = list[str]()
     for access, subjects in asks.items():
         looks = reads(run) if access in READERS else []
         imports = [*([API] if looks else []), *subjects, *looks[-1:]]
-        hears = [fates_of_producers(run)] if access is Access.PRODUCER else []
-        guests += _guests(access, passwords[access], may=[*subjects, *looks], imports=imports, hears=hears)
+        may = [*subjects, *looks]
+        guests += _guests(access, passwords[access], may=may, imports=imports, hears=hears.get(access, []))
     return "\n".join(
         (
             "accounts {",

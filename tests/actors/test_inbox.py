@@ -21,7 +21,8 @@ from schemas.steps import StepCommitted
 from slime_events.core.config.data import DataSettings
 from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.prompts import PromptFeed
-from slime_events.loop.prompts.prompt import Problem
+from slime_events.loop.prompts.inbox_message import WrongField
+from slime_events.loop.prompts.prompt import BadReason
 from storage.log import MAX_BATCH, MAX_EVENT_BYTES, Append
 from tests.scripted_engine import Script
 from tests.simulation.parts import Letters
@@ -93,6 +94,9 @@ async def test_a_key_twice_in_one_message_is_one_prompt(tmp_path: Path) -> None:
         ([{"key": "a", "prompt": "p", "colour": 1}], [(0, "colour")]),
         ([{"key": "", "prompt": "p"}, {"key": "b", "prompt": "x" * 300}], [(0, "key"), (1, "prompt")]),
         ([{"key": "a", "prompt": "p", "tools": {}}], [(0, "tools")]),
+        ([{"key": "a", "prompt": "p", "metadata": {"rm_type": "maths"}}], [(0, "metadata.rm_type")]),
+        ([{"key": "a", "prompt": "p", "metadata": {"rm_type": "remote_rm"}}], [(0, "metadata.rm_type")]),
+        ([{"key": "a", "prompt": "p", "metadata": {"rm_type": "ifbench"}}], [(0, "metadata")]),
     ],
 )
 async def test_every_wrong_field_is_named_and_nothing_is_taken(
@@ -111,16 +115,14 @@ class ToolLetters(Letters):
         return json.dumps(kwargs.get("tools")) + super().apply_chat_template(conversation)
 
 
-def submitted(**prompt: Any) -> PromptSubmitted | Problem:
-    """What becomes of a prompt in a run with a chat template."""
+def submitted(**prompt: Any) -> PromptSubmitted:
+    """What becomes of a prompt in a run with a chat template. Raises WrongField."""
     feed = PromptFeed(None, {}, DataSettings(apply_chat_template=True), ToolLetters(), 200)
     return feed.from_inbox(InboxPrompt(key="k", **prompt))
 
 
 def test_a_text_is_a_message_unless_it_is_said_to_be_rendered() -> None:
     wrapped, rendered = submitted(prompt="<user>2+2"), submitted(prompt="<user>2+2", rendered=True)
-    assert isinstance(wrapped, PromptSubmitted)
-    assert isinstance(rendered, PromptSubmitted)
     assert (wrapped.text, wrapped.messages) == (
         "null<user><user>2+2",
         [{"role": "user", "content": "<user>2+2"}],
@@ -130,13 +132,13 @@ def test_a_text_is_a_message_unless_it_is_said_to_be_rendered() -> None:
 
 
 def test_chat_messages_cannot_be_rendered() -> None:
-    assert isinstance(submitted(prompt=[{"role": "user", "content": "2+2"}], rendered=True), Problem)
+    with pytest.raises(WrongField, match=BadReason.WRONG_TYPE):
+        submitted(prompt=[{"role": "user", "content": "2+2"}], rendered=True)
 
 
 def test_tools_reach_the_chat_template() -> None:
     tools = [{"name": "add"}]
     made = submitted(prompt="2+2", tools=tools)
-    assert isinstance(made, PromptSubmitted)
     assert (made.text, made.tools) == ('[{"name": "add"}]<user>2+2', tools)
 
 

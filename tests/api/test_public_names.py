@@ -11,6 +11,7 @@ import tomllib
 import pytest
 
 import slime_events
+from slime_events.core.config.installed import parsed
 from tests.docs.pages import DOCS, ROOT
 
 PAGE = (DOCS / "python-api.md").read_text(encoding="utf-8")
@@ -43,7 +44,7 @@ def test_every_name_is_there_and_nothing_else() -> None:
 
 
 def test_a_type_checker_sees_the_same_names() -> None:
-    tree = ast.parse((ROOT / "slime_events" / "__init__.py").read_text(encoding="utf-8"))
+    tree = parsed(ROOT / "slime_events" / "__init__.py")
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert set(slime_events.__all__) - {"__version__"} <= imported
 

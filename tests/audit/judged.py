@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from slime_events.analysis.audit import check as check_module
 from slime_events.analysis.audit.check import Check, Counts, Finding
+from slime_events.core.config.installed import parsed
 from tests.audit.clean import Run
 from tests.audit.doctored import Record
 from tests.audit.doctoring import Doctoring, chosen
@@ -90,7 +91,7 @@ def sentences() -> list[Sentence]:
     return [
         Sentence(path.name, node.lineno)
         for path in sorted(FOLDER.glob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func) == "self.find"
     ]
 
@@ -100,6 +101,6 @@ def findings_made() -> list[Sentence]:
     return [
         Sentence(path.name, node.lineno)
         for path in sorted(FOLDER.glob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding"
     ]

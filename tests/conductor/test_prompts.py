@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from schemas.arrays import pack_tokens
+from schemas.errors import PlugPointError
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.evaluation import EvalSettings
@@ -93,6 +94,27 @@ def test_a_feed_tells_the_source_how_far_the_log_was_read(tmp_path: Path, mine: 
     last = Driver(make_plan()).log[-1]
     feed.observe(last)
     assert {one.source.seen for one in feed.take({}, 1)} == {last.position}
+
+
+@pytest.mark.parametrize("agents", [True, False])
+def test_a_source_s_generate_function_is_not_left_out_silently(monkeypatch: pytest.MonkeyPatch, agents: bool) -> None:
+    """Agents make the rollouts of a run: the function would never be called."""
+
+    class Own(Mine):
+        def get_samples(self, count: int) -> list[list[Sample]]:
+            return [[Sample(prompt="x", generate_function_path="own.py:generate")]]
+
+    monkeypatch.setattr(user_data_source, "load_function", lambda path: Own)
+    monkeypatch.setattr(prompts, "load_tokenizer", lambda folder: Letters())
+    data = DataSettings(data_source_path="m:Own")
+    feed = PromptFeed.open(data, EvalSettings(), RolloutSettings(agents=agents), "")
+    if agents:
+        with pytest.raises(PlugPointError, match=r"own\.py:generate"):
+            feed.take({}, 1)
+    else:
+        (drawn,) = feed.take({}, 1)
+        assert isinstance(drawn, PromptSubmitted)
+        assert drawn.generate_function_path == "own.py:generate"
 
 
 def rows_of(tmp_path: Path, count: int) -> PromptSource:

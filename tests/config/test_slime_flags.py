@@ -15,6 +15,7 @@ from slime_events.app.cli.main import main
 from slime_events.core.config import tables
 from slime_events.core.config.fields import honoured, settings_fields
 from slime_events.core.config.flags import FILES, OLDER_FLAGS, ParsedTrain
+from slime_events.core.config.installed import parsed
 from slime_events.core.config.values import Kind
 from tools.flags_page import Status, document, slime_flags, standing
 
@@ -197,7 +198,7 @@ def read_names() -> Counter[str]:
         for path in (ROOT / package).rglob("*.py"):
             if ROOT / "slime_events" / "core" / "config" in path.parents:
                 continue
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in ast.walk(parsed(path)):
                 if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
                     names[node.attr] += 1
                 elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():

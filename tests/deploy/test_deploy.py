@@ -24,6 +24,7 @@ from deploy.check.files import (
     version_mismatches,
 )
 from deploy.check.kuberay import KINDS, pods
+from deploy.check.live import kept_spans
 from deploy.check.services import COMPOSE, ROOT, Services, read_compose
 from schemas.errors import StoreUnavailable
 from slime_events.algorithms.train_arguments import parse_train
@@ -128,9 +129,10 @@ def test_setup_makes_credentials_once(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def collector() -> Any:
+def collector(tmp_path: Path) -> Any:
     """Counts, and the URLs where it takes and gives."""
     config = copy.deepcopy(COLLECTOR)
+    config["exporters"]["file"]["path"] = str(tmp_path / "spans.jsonl")
     config["receivers"]["otlp"]["protocols"]["http"]["endpoint"] = "127.0.0.1:0"
     config["exporters"]["prometheus"]["endpoint"] = "127.0.0.1:0"
     config["service"]["telemetry"]["metrics"]["readers"][0]["pull"]["exporter"]["prometheus"] = {
@@ -144,7 +146,7 @@ def collector() -> Any:
         server.server_close()
 
 
-def test_metrics_and_spans_arrive_at_a_collector(collector: tuple[Counts, list[str]]) -> None:
+def test_metrics_and_spans_arrive_at_a_collector(collector: tuple[Counts, list[str]], tmp_path: Path) -> None:
     counts, (otlp, pipelines, own) = collector
     logger = OtlpLogger(otlp, LoggedRun("r", 1, Path()))
     rows = [
@@ -157,6 +159,7 @@ def test_metrics_and_spans_arrive_at_a_collector(collector: tuple[Counts, list[s
     exporter = OtlpExporter(otlp, {"service.name": "engine"})
     assert exporter.export([Span(name="generate", trace=1, span=2, start_ns=0, end_ns=2 * 10**9)] * 3)
     assert (counts.spans, counts.points) == (3, 6)
+    assert kept_spans(tmp_path) == {(f"{1:032x}", f"{2:016x}")}, "one span, sent three times"
     shown = httpx.get(f"{pipelines}/metrics").text
     assert 'rollout_raw_reward{rl_run_id="r"} 0.5' in shown
     assert 'traces_span_metrics_duration_seconds_sum{service_name="engine",span_name="generate"} 6.0' in shown

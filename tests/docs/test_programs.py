@@ -6,6 +6,7 @@ import ast
 import re
 from pathlib import Path
 
+from slime_events.core.config.installed import parsed
 from tests.docs.pages import PAGES, ROOT
 
 _IMPORT = re.compile(
@@ -23,7 +24,7 @@ def _file_of(module: str) -> Path:
 def _names_in(file: Path) -> set[str]:
     """What a module defines or imports at its top level. It is not imported: some take seconds."""
     names: set[str] = set()
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+    for node in parsed(file).body:
         if isinstance(node, ast.ImportFrom):
             names |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

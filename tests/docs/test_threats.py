@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from slime_events.core.config.installed import parsed
 from tests.docs.pages import ROOT
 
 LINES = [
@@ -28,7 +29,7 @@ def test_every_threat_has_what_stops_it_and_a_test() -> None:
 
 @pytest.mark.parametrize(("file", "name"), sorted({found for line in LINES for found in NAMED.findall(line[-1])}))
 def test_a_named_test_is_there(file: str, name: str) -> None:
-    tree = ast.parse((ROOT / file).read_text())
+    tree = parsed(ROOT / file)
     (found,) = [
         node
         for node in ast.walk(tree)

@@ -61,12 +61,15 @@ def test_it_comes_back_on_its_port(tmp_path: Path, clusters: list[LocalCluster])
             answers.append(await client.post(f"/v1/runs/{RUN}/trajectories", json=made))
             name = answers[-1].json()["groups"][0]["group"]
             await decided(client, name)
+            nobody_grades = {"key": "two", "prompt": "1+1", "metadata": {"rm_type": "maths"}}
+            answers.append(await client.post(f"/v1/runs/{RUN}/prompts", json=nobody_grades))
         os.kill(os.getpid(), signal.SIGTERM)
 
     with cheap_parts(Parts()):
         settings = tiny(tmp_path, RUN, rollout={"num_rollout": 100_000}, gateway={"gateway": f"127.0.0.1:{port}"})
         asyncio.run(run_with(settings, lose_it_in_between, view=view))
-    assert [answer.status_code for answer in answers] == [202, 202, 202]
+    assert [answer.status_code for answer in answers] == [202, 202, 202, 422]
+    assert [error["field"] for error in answers[-1].json()["errors"]] == ["metadata.rm_type"]
     assert answers[0].json()["groups"] == answers[1].json()["groups"], "one prompt, sent twice"
     events = events_of(run)
     assert [one.value for one in of(events, RewardAssigned) if one.grader == "outside:quiz"] == [1.0] * SAMPLES

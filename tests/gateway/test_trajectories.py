@@ -101,6 +101,8 @@ async def test_a_finished_group_is_trained_on_as_it_was_sent(simulation: Simulat
         (with_sample(text="a", log_probs=[-1.0]), "samples[2].log_probs"),
         (with_sample(text="a", version=7), "samples[2].version"),
         (with_sample(text="a", rewards=1.0), "samples[2]"),
+        (with_sample(text="a", metadata={"rm_type": "maths"}), "samples[2].metadata.rm_type"),
+        (group(metadata={"rm_type": "maths"}), "metadata.rm_type"),
     ],
 )
 async def test_a_wrong_group_is_refused_by_field(

@@ -33,17 +33,20 @@ from tests.scripted_engine import Script
 from tests.simulation.simulation import Simulation, make_plan
 
 RUN = "waits"
-PROMPTS = json.dumps([{"key": str(n), "prompt": f"{n}+1"} for n in range(GROUPS)]).encode()
+LINES = [json.dumps({"key": str(n), "prompt": f"{n}+1"}) for n in range(GROUPS)]
+PROMPTS = f"[{','.join(LINES)}]".encode()
 
 
 async def test_an_offer_becomes_a_prompt_or_is_rejected(tmp_path: Path) -> None:
     async with Simulation(tmp_path, make_plan(steps=2), prompts=[]) as simulation:
         await offer(simulation.log, b'{"key": "long", "prompt": "%s"}' % (b"x" * 300), "quiz", "gateway")
+        await offer(simulation.log, b'{"key": "n", "prompt": "1", "metadata": {"rm_type": "n"}}', "quiz", "gateway")
         simulation.start_engine(Script(chunk=8))
         await offer(simulation.log, PROMPTS, "quiz", "gateway")
         assert await simulation.finish() is RunPhase.FINISHED
         group = inbox_group_id("long", "quiz")
-        (refused,) = simulation.events(PromptRejected)
+        refused, ungradable = simulation.events(PromptRejected)
+        assert ungradable.reason.startswith("ungradable")
         assert (refused.group, refused.source.sender, refused.source.key) == (group, "quiz", "long")
         fate = await fate_of(simulation.log, group, "quiz")
         assert (fate.fate, fate.reason) == (Fate.REJECTED, refused.reason)
@@ -60,6 +63,8 @@ async def test_a_prompt_is_offered_once_and_not_after_it_was_taken_in() -> None:
     again = await offer(log, b'{"key": "a", "prompt": "1"}', "quiz", "gateway")
     assert first == again
     assert await log.position() == 2
+    with pytest.raises(LogUnavailable):
+        await offer(MemoryLog("new"), b'{"key": "a", "prompt": "1"}', "quiz", "gateway")
     wrong = await offer(log, b'{"key": "a", "prompt": 1}', "quiz", "gateway")
     assert (wrong.accepted, wrong.errors[0].field) == (False, "prompt")
     with pytest.raises(InboxFull):
@@ -87,7 +92,7 @@ def test_prompts_between_two_lives_of_a_run_are_trained_on(tmp_path: Path) -> No
 
     async def send() -> None:
         async with LiveRun(run) as live:
-            assert (await live.send(PROMPTS, "quiz")).accepted
+            assert (await live.send(f"[{','.join(LINES[1:])}]".encode(), "quiz")).accepted
 
     settings = tiny(
         tmp_path,
@@ -99,11 +104,13 @@ def test_prompts_between_two_lives_of_a_run_are_trained_on(tmp_path: Path) -> No
         summary = asyncio.run(run_with(settings, wait_and_stop))
         assert summary["phase"] == "finished"
         asyncio.run(send())
+        (tmp_path / "one.jsonl").write_text(LINES[0])
+        assert command("produce")([RUN, str(tmp_path / "one.jsonl"), "--runs-dir", str(tmp_path / "runs")]) == 0
         assert command("resume")([RUN, "--runs-dir", str(tmp_path / "runs"), "--plain"]) == 0
     events = events_of(run.path)
     assert len(of(events, PromptOffered)) == GROUPS
     assert [one.reason for one in of(events, RunFinished)] == [FinishReason.INTERRUPTED, FinishReason.ALL_STEPS]
-    assert {one.source.sender for one in of(events, PromptSubmitted)} == {"quiz"}
+    assert {one.source.sender for one in of(events, PromptSubmitted)} == {"quiz", ""}
 
 
 async def test_a_gateway_may_offer_on_the_run_s_server_and_append_nothing_else(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from schemas.steps import StepCommitted
+from slime_events.core.config.installed import parsed
 from slime_events.core.state.run import RunPhase
 from storage.memory_log import MemoryLog
 from tests.generate.scene import a_run
@@ -225,7 +226,7 @@ def test_it_shares_no_code_with_what_it_checks() -> None:
     """What a mistake of the system's own code would hide from its audit, it does not hide from this one."""
     own = [path for path in Path(__file__).parent.glob("[a-z]*.py") if not path.name.startswith("test_")]
     assert len(own) > 10
-    nodes = [(path.stem, node) for path in own for node in ast.walk(ast.parse(path.read_text()))]
+    nodes = [(path.stem, node) for path in own for node in ast.walk(parsed(path))]
     imported = {(stem, node.module or "") for stem, node in nodes if isinstance(node, ast.ImportFrom)}
     imported |= {(stem, one.name) for stem, node in nodes if isinstance(node, ast.Import) for one in node.names}
     allowed = {*sys.stdlib_module_names, "msgspec"}

@@ -18,6 +18,7 @@ needs_package = pytest.mark.skipif(
 
 def test_without_the_package_one_sentence_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    check_installed.cache_clear()
     for check in (check_installed, import_heavy):
         with pytest.raises(MissingPart, match="pip install math-verify"):
             check("boxed_math-verify")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from schemas.errors import UngradableSample, UnknownGrader
+from schemas.errors import UnknownGrader
 from schemas.inbox import InboxPrompt
 from slime_events.core.config.reward import RewardSettings
 from slime_events.loop.prompts.inbox_message import read_message
@@ -21,7 +21,11 @@ PACKAGES = ("schemas", "storage", "slime_events", "actors", "serve_apps")
 MODULES = {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "jsonpickle", "joblib"}
 """They run what they read."""
 CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml.unsafe_load", "yaml.full_load"}
+CALLS |= {"asyncio.create_subprocess_shell", "subprocess.getoutput", "subprocess.getstatusoutput"}
+CALLS |= {"yaml.load", "runpy.run_path", "runpy.run_module", "pandas.read_pickle", "pd.read_pickle"}
 ALLOWED = {
+    "serve_apps/engine/arguments.py: calls runpy.run_path": "a file of SGLang's own",
+    "slime_events/core/config/yaml_text.py: calls yaml.load": "with a loader made of SafeLoader",
     "slime_events/analysis/export/dump.py: imports pickle": "the name of the error of torch.load(weights_only)",
 }
 
@@ -81,7 +85,7 @@ def test_a_prompt_names_no_grader_but_ours(name: str, monkeypatch: pytest.Monkey
 
 def test_a_prompt_sends_nothing_to_a_url() -> None:
     """A judge behind HTTP is the run's: a prompt may ask for it, where the run has one."""
-    with pytest.raises(UngradableSample, match="no --rm-url"):
+    with pytest.raises(UnknownGrader, match="no --rm-url"):
         check_metadata(RewardSettings(rm_type="exact"), {"rm_type": "remote_rm", "rm_url": "http://evil.example"})
 
 

@@ -41,8 +41,9 @@ async def test_tls_on_either_kind_of_address(tmp_path: Path, certificate: Path, 
         with pytest.raises(ssl.SSLCertVerificationError):
             await Wire(host, wire.port, ssl.create_default_context()).ask(wire.request("GET", HEALTH))
         old = ssl.create_default_context(cafile=cert)
+        old.set_ciphers("DEFAULT:@SECLEVEL=0")  # else OpenSSL here would send nothing
         old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
-        with pytest.raises((ssl.SSLError, ConnectionError)):
+        with pytest.raises(ConnectionError):  # by the server: an SSLError would be our own side
             await Wire(host, wire.port, old).ask(wire.request("GET", HEALTH))
         plain = await Wire(host, wire.port).ask(wire.request("GET", HEALTH))
         assert plain[0] == 0, "a token that is sent without TLS gets no answer"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -238,6 +239,13 @@ class Line:
     async def done_up_to(self, name: str) -> int:
         self._check()
         return await self.log.done_up_to(name)
+
+    async def tell(self, whom: str, stored: Sequence[Recorded]) -> None:
+        if not self.is_cut:
+            await self.log.tell(whom, stored)
+
+    def hear(self, name: str, on_told: Callable[[Recorded], None]) -> AbstractAsyncContextManager[None]:
+        return self.log.hear(name, lambda recorded: None if self.is_cut else on_told(recorded))
 
     async def close(self) -> None:
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.source import EvalSource, PromptSource
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.plugins.filters.decide import run_filter
+from slime_events.plugins.rewards.dispatch import check_metadata
 from slime_events.plugins.sample_view import group_samples
 from slime_events.plugins.texts import Texts
 from storage.archive.writer import ArchiveWriter
@@ -58,7 +60,8 @@ def make_feed(folder: Path, prompts: Sequence[Any], evaluations: Mapping[str, Se
         for name, rows in evaluations.items()
     }
     train = _source(folder / "train.jsonl", prompts) if prompts else None
-    return PromptFeed(train, sources, DataSettings(input_key="input", label_key="label"), Letters(), MAX_PROMPT)
+    data, check = DataSettings(input_key="input", label_key="label"), partial(check_metadata, RewardSettings())
+    return PromptFeed(train, sources, data, Letters(), MAX_PROMPT, check_grader=check)
 
 
 def _source(path: Path, rows: Sequence[Any]) -> PromptSource:

@@ -15,7 +15,7 @@ import nats
 import nats.errors
 
 from schemas.registry import NOUNS
-from schemas.subjects import inbox, stream_name
+from schemas.subjects import inbox, stream_name, told
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.connection import REFUSED, Connection
 from storage.nats.accounts import READERS, Access
@@ -96,8 +96,14 @@ def _of_producer(run: str) -> list[Act]:
 
 def _of_reader(run: str, who: Access) -> list[Act]:
     nouns = [f"slime.{run}.{noun}.published.v9" for noun in NOUNS]
-    heard = [">", f"slime.{run}.>", inbox(run), "$JS.>", "$SYS.>", "_R_.>"]
-    others = [inbox(run), inbox(run, "groups"), f"$JS.ACK.{_s(run)}.engines.1.1.1.1.0", "$SYS.REQ.SERVER.PING"]
+    heard = [">", f"slime.{run}.>", f"{told(run, MARK)}.*", inbox(run), "$JS.>", "$SYS.>", "_R_.>"]
+    others = [
+        inbox(run),
+        inbox(run, "groups"),
+        f"{told(run, MARK)}.event",
+        f"$JS.ACK.{_s(run)}.engines.1.1.1.1.0",
+        "$SYS.REQ.SERVER.PING",
+    ]
     others += [inbox(run, "gateway")] if who is Access.VIEWER else []
     return [
         *(Act(who, subject) for subject in (*nouns, *others)),

@@ -377,7 +377,7 @@ COMMANDS: dict[str, Command] = {
     "metrics": Command("slime's metrics of a run, printed or for TensorBoard and W&B", _metrics, True),
     "archive": Command("bring a run's archive up to the end of its log, verify it, repair it", _archive),
     "restore": Command("a run's folder and log again, from the archive alone", _restore, takes_run=False),
-    "produce": Command("send prompts from a file to a run that is on", _produce),
+    "produce": Command("send prompts from a file to a run", _produce),
     "gateway": Command("HTTP for producers of a run: prompts in, and what became of them", _gateway),
     "nats-config": Command("accounts and permissions for a NATS server of your own", _nats_config, takes_run=False),
     "doctor": Command(

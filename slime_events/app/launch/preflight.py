@@ -268,16 +268,16 @@ def _check_data(settings: TrainSettings) -> None:
 
 
 def _check_row_graders(data: DataSettings, settings: TrainSettings) -> None:
-    """Whether the first rows can be graded by whom they, or the run, name. A generate function may name others."""
+    """Whether the first rows can be graded by whom they, or the run, name."""
     from slime_events.loop.prompts.source import first_rows
-    from slime_events.plugins.rewards.dispatch import check_metadata
+    from slime_events.plugins.rewards.dispatch import metadata_check
 
-    rollout = settings.rollout
-    if settings.debug.debug_train_only or rollout.custom_generate_function_path or rollout.rollout_function_path:
+    check = metadata_check(settings)
+    if settings.debug.debug_train_only or check is None:
         return
     for row in first_rows(data, FIRST_ROWS):
         try:
-            check_metadata(settings.reward, row.metadata)
+            check(row.metadata)
         except SlimeEventsError as error:
             raise DataError(f"{data.prompt_data}, line {row.line}: {error}") from error
 

@@ -326,12 +326,7 @@ def _evaluation(settings: TrainSettings) -> Iterator[str]:
 def _grading(settings: TrainSettings) -> Iterator[str]:
     reward = settings.reward
     rollout = settings.rollout
-    may_grade = (
-        rollout.custom_generate_function_path
-        or rollout.rollout_sample_hook_path
-        or rollout.rollout_function_path
-        or rollout.agents
-    )
+    may_grade = rollout.functions_may_grade or rollout.agents
     grades_nothing = settings.debug.debug_train_only or settings.run.tinker
     if not (reward.rm_type or reward.custom_rm_path or may_grade or grades_nothing):
         yield (

@@ -71,15 +71,15 @@ def _package(name: str, cure: str) -> Path:
 
 
 def _class_fields(path: Path) -> Iterator[InstalledField]:
-    classes = (top for top in _parsed(path).body if isinstance(top, ast.ClassDef)) if path.exists() else ()
+    classes = (top for top in parsed(path).body if isinstance(top, ast.ClassDef)) if path.exists() else ()
     for top in classes:
         for line in top.body:
             if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.target.id[0] != "_":
                 yield _field(top.name, line.target.id, line.annotation)
 
 
-def _parsed(path: Path) -> ast.Module:
-    """Its syntax tree, with the garbage collector off.
+def parsed(path: Path) -> ast.Module:
+    """A file's syntax tree, made with the garbage collector off.
 
     Python before 3.11.8 has one recursion counter for all parsing (python/cpython#106905): a destructor that parses,
     for example to print a traceback, raises SystemError here.

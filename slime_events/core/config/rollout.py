@@ -111,6 +111,11 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
         float, doc("seconds without any progress before the run stops with a reason", above=0)
     ] = 600.0
 
+    @property
+    def functions_may_grade(self) -> bool:
+        """Whether the user's functions see a sample before its grader: they may set its reward, or name a grader."""
+        return bool(self.custom_generate_function_path or self.rollout_sample_hook_path or self.rollout_function_path)
+
 
 def staleness_bound(*, max_staleness: int, publish_every: int, draw: int | None, groups: int) -> int:
     """Versions. draw: groups of an over-sampling draw, None without; groups: of a step.

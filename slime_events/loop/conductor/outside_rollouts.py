@@ -20,7 +20,6 @@ from schemas.rollouts import RolloutOffered, StopReason
 from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.inbox_message import WrongField
-from slime_events.loop.prompts.prompt import Problem
 
 
 class Limits(NamedTuple):
@@ -68,9 +67,8 @@ class OutsideRollouts:
                 f"it has {len(item.samples)}, and a group of this run {self._limits.samples} (--n-samples-per-prompt)"
             )
             raise WrongField("samples", wrong)
-        prompt = self._feed.from_inbox(item, sender)
-        if isinstance(prompt, Problem):
-            raise WrongField("prompt", f"{prompt.reason.value}: {prompt.message}")
+        graded = all(sample.reward is not None for sample in item.samples)
+        prompt = self._feed.from_inbox(item, sender, is_graded=graded)
         offers = []
         for index, sample in enumerate(item.samples):
             try:
@@ -121,7 +119,9 @@ class OutsideRollouts:
             self._check_log_probs(sample.log_probs, count, is_tokens=sample.tokens is not None)
         if sample.version is not None and sample.version > published:
             raise WrongField("version", f"it is {sample.version}, and the newest weights are version {published}")
-        if sample.reward is not None and not math.isfinite(sample.reward):
+        if sample.reward is None and isinstance(prompt.metadata, dict):
+            self._feed.check_metadata(prompt.metadata | sample.metadata)
+        elif sample.reward is not None and not math.isfinite(sample.reward):
             raise WrongField("reward", "it is no finite number")
 
     def _check_log_probs(self, log_probs: list[float], count: int, *, is_tokens: bool) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from schemas.errors import SlimeEventsError, UngradableSample
 from schemas.event import Purpose
 from schemas.ids import INBOX, TRAIN, evaluation_group_id, group_id, inbox_group_id
 from schemas.inbox import InboxPrompt
@@ -17,6 +19,7 @@ from slime_events.loop.conductor.user_data_source import UserDataSource
 from slime_events.loop.prompts.archived_prompts import ArchivedPrompts
 from slime_events.loop.prompts.buffer_filter import BufferFilter
 from slime_events.loop.prompts.draw_stats import DrawStats
+from slime_events.loop.prompts.inbox_message import WrongField
 from slime_events.loop.prompts.prompt import (
     BadReason,
     BadRow,
@@ -36,7 +39,10 @@ from storage.log import Readable, Recorded
 
 
 class PromptFeed:
-    """The conductor's prompts. Its position is the state's cursor. drawer: draws in place of the file."""
+    """The conductor's prompts. Its position is the state's cursor. drawer: draws in place of the file.
+
+    check_grader: of producers' metadata, see `metadata_check`; None: they may name any grader.
+    """
 
     def __init__(
         self,
@@ -46,10 +52,11 @@ class PromptFeed:
         tokenizer: Tokenizer,
         max_prompt_len: int | None,
         drawer: PromptSampler | UserDataSource | None = None,
+        check_grader: Callable[[Any], None] | None = None,
     ) -> None:
         self._source, self._evaluations, self._data = source, evaluations, data
         self.tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
-        self._drawer = drawer
+        self._drawer, self._check_grader = drawer, check_grader
         self._evaluation_rows: dict[str, list[PromptRow | BadRow]] = {}
 
     @classmethod
@@ -61,9 +68,10 @@ class PromptFeed:
         hf_checkpoint: str,
         archive: ArchivedPrompts | None = None,
         shown: ArgsView | None = None,
+        check_grader: Callable[[Any], None] | None = None,
     ) -> PromptFeed:
         """The feed of these settings; without a source only the inbox feeds the run. archive: from `archived_prompts`.
-        shown: the arguments that a user's data source and buffer filter see.
+        shown: the arguments that a user's data source and buffer filter see. check_grader: see the class.
         """
         tokenizer = load_tokenizer(hf_checkpoint)
         longest = rollout.rollout_max_prompt_len
@@ -76,10 +84,10 @@ class PromptFeed:
         pick = BufferFilter(data.buffer_filter_path, args) if archive and data.buffer_filter_path else None
         drawer: PromptSampler | UserDataSource | None
         if data.data_source_path:
-            drawer = UserDataSource(data, args, tokenizer, longest)
+            drawer = UserDataSource(data, args, tokenizer, longest, agents=rollout.agents)
         else:
             drawer = make_prompt_sampler(data, rollout.rollout_seed, source, archive, tokenizer, longest, pick)
-        return cls(source, evaluations, data, tokenizer, longest, drawer)
+        return cls(source, evaluations, data, tokenizer, longest, drawer, check_grader)
 
     def observe(self, recorded: Recorded) -> None:
         """Fold every event in, in order, after those that `restore` read: draws may depend on the log."""
@@ -113,12 +121,27 @@ class PromptFeed:
             self._evaluation_rows[name] = source.read(0, range(len(source)))
         return [_question(row, source.url, name, asked, version) for row in self._evaluation_rows[name]]
 
-    def from_inbox(self, prompt: InboxPrompt, sender: str = "") -> PromptSubmitted | Problem:
-        """An outside producer's prompt; its group id depends on its key and the sender alone."""
+    def check_metadata(self, metadata: Any) -> None:
+        """Whether a sample from outside with these can be graded. Raises WrongField."""
+        if self._check_grader is None:
+            return
+        try:
+            self._check_grader(metadata)
+        except UngradableSample as error:
+            raise _wrong("metadata", BadReason.UNGRADABLE, error) from error
+        except SlimeEventsError as error:
+            raise _wrong("metadata.rm_type", BadReason.UNGRADABLE, error) from error
+
+    def from_inbox(self, prompt: InboxPrompt, sender: str = "", *, is_graded: bool = False) -> PromptSubmitted:
+        """An outside producer's prompt; its group id depends on its key and the sender alone. is_graded: its samples
+        come with their rewards. Raises WrongField.
+        """
         fields = {self._data.input_key: prompt.prompt, self._data.tool_key: prompt.tools}
         chat = not isinstance(prompt.prompt, str)
         if chat and prompt.rendered:
-            return Problem(BadReason.WRONG_TYPE, "a rendered prompt has to be a text, not chat messages")
+            raise _wrong("prompt", BadReason.WRONG_TYPE, "a rendered prompt has to be a text, not chat messages")
+        if not is_graded:
+            self.check_metadata(prompt.metadata)
         template = chat or (self._data.apply_chat_template and not prompt.rendered)
         settings = DataSettings(
             input_key=self._data.input_key,
@@ -128,7 +151,7 @@ class PromptFeed:
         )
         made = make_prompt(fields, settings, self.tokenizer, self._max_prompt_len)
         if isinstance(made, Problem):
-            return made
+            raise _wrong("prompt", made.reason, made.message)
         return submitted(
             made,
             group=inbox_group_id(prompt.key, sender),
@@ -140,6 +163,10 @@ class PromptFeed:
             share=sender or NATS,
             priority=prompt.priority,
         )
+
+
+def _wrong(field: str, reason: BadReason, why: object) -> WrongField:
+    return WrongField(field, f"{reason.value}: {why}")
 
 
 def _event(row: PromptRow | BadRow, url: str, dataset: str) -> Prompted:

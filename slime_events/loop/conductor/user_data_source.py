@@ -17,12 +17,20 @@ from storage.log import Recorded
 
 class UserDataSource:
     """An instance of a user's class, made with `(args)`. The cursor is the position in it: after a restart the prompts
-    drawn before are drawn again and skipped.
+    drawn before are drawn again and skipped. agents: they make the rollouts, and no function does.
     """
 
-    def __init__(self, data: DataSettings, view: ArgsView, tokenizer: Tokenizer, max_prompt_len: int | None) -> None:
+    def __init__(
+        self,
+        data: DataSettings,
+        view: ArgsView,
+        tokenizer: Tokenizer,
+        max_prompt_len: int | None,
+        *,
+        agents: bool = False,
+    ) -> None:
         assert data.data_source_path is not None
-        self.path, self._data = data.data_source_path, data
+        self.path, self._data, self._agents = data.data_source_path, data, agents
         self._tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
         make = load_function(data.data_source_path)
         self._source = self._call("made", lambda: make(view))
@@ -70,6 +78,11 @@ class UserDataSource:
                     raise PlugPointError(
                         f"{self.path}: the samples of group {self._given} differ in `{differing[0]}`, and a group has "
                         "one prompt: give each its own, or let the generate function tell them apart by sample.index"
+                    )
+                if self._agents and (own := group[0].generate_function_path):
+                    raise PlugPointError(
+                        f"{self.path}: group {self._given} names the generate_function_path {own}, and this run's "
+                        "rollouts are made by --agents: leave one of them out"
                     )
                 if self._given >= offset:
                     self._kept[self._given] = group[0]

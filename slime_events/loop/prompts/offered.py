@@ -16,6 +16,8 @@ from storage.log import EventLog, once
 
 MOST = 100_000
 """Offers that may wait for a run that is not on: as many as it takes while it is on, by default."""
+OFF_BYTES = 900_000
+"""Of a message to a run that is off: less than any server of ours takes."""
 
 
 async def offer(log: EventLog, data: bytes, sender: str, worker: str, *, most: int = MOST) -> InboxReply:
@@ -43,12 +45,12 @@ async def offer(log: EventLog, data: bytes, sender: str, worker: str, *, most: i
 
 
 async def _conducted_until(log: EventLog) -> int:
-    """The run's newest start or end: what was offered before was taken in. Raises LogUnavailable for a run that is over
-    for good.
+    """The run's newest start or end: what was offered before was taken in. Raises LogUnavailable for a run that has not
+    begun, since a log begins with run.started, or is over for good.
     """
     newest = await log.last(about(log.run, "run", "run"))
     if newest is None:
-        return 1
+        raise LogUnavailable(f"run {log.run} was not started yet: come again when it is")
     if isinstance(end := newest.envelope.event, RunFinished) and end.reason is FinishReason.ALL_STEPS:
         raise LogUnavailable(f"run {log.run} has finished all its steps: `resume --num-rollout N` takes prompts again")
     return newest.position

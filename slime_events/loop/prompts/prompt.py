@@ -27,6 +27,7 @@ class BadReason(enum.StrEnum):
     EMPTY_PROMPT = "empty_prompt"
     TOO_LONG = "too_long"
     TEMPLATE_FAILED = "template_failed"
+    UNGRADABLE = "ungradable"
 
 
 class Problem(msgspec.Struct, frozen=True):

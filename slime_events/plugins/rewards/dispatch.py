@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from schemas.errors import MissingPart, UngradableSample, UnknownGrader
+from schemas.errors import MissingPart, UnknownGrader
 from slime_events.core.config.reward import RewardSettings
+from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.loader import digest_of, load_function, name_of
 from slime_events.plugins.rewards import (
     dapo,
@@ -189,6 +190,7 @@ def _digest(name: str, grade: BuiltIn) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest() if digests[1:] else digests[0]
 
 
+@functools.lru_cache(maxsize=64)
 def check_installed(rm_type: str) -> None:
     """Raises MissingPart where a package that a built-in grader needs is not there."""
     for module in HEAVY_IMPORTS.get(rm_type.removeprefix(BOXED), ()):
@@ -204,7 +206,7 @@ def check_metadata(settings: RewardSettings, metadata: Any) -> None:
         return
     if REMOTE in name:
         if not settings.rm_url:
-            raise UngradableSample(f"metadata names the grader {name}, and the run has no --rm-url")
+            raise UnknownGrader(f"metadata names the grader {name}, and the run has no --rm-url")
         return
     if name == OUTSIDE:
         return
@@ -212,6 +214,11 @@ def check_metadata(settings: RewardSettings, metadata: Any) -> None:
     check_installed(name)
     if name.removeprefix(BOXED) == "ifbench":
         ifbench.instructions_of(metadata)
+
+
+def metadata_check(settings: TrainSettings) -> Callable[[Any], None] | None:
+    """`check_metadata` of a run; None where the user's functions may grade otherwise."""
+    return None if settings.rollout.functions_may_grade else functools.partial(check_metadata, settings.reward)
 
 
 def import_heavy(rm_type: str) -> None:

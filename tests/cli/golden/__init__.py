@@ -109,7 +109,7 @@ LINE_COMMANDS: dict[str, tuple[str, ...]] = {
         "archive",
     ),
     "restore": (f"restore {RUN} archives", "restore nobody archives"),
-    "produce": ("produce mine lines.jsonl", "produce mine nowhere.jsonl"),
+    "produce": ("produce nobody lines.jsonl", "produce mine nowhere.jsonl"),
     "gateway": (
         "gateway mine",
         "gateway mine --sources",

@@ -5,9 +5,13 @@ import logging
 
 from schemas.errors import InvalidValue
 from serve_apps.gateway.listening import bound
-from serve_apps.gateway.settings import GatewaySettings, parse_listen
+from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Sources
+from slime_events.core.config.gateway import RunGatewaySettings
 from slime_events.core.run.run_folder import find_run
+
+FLAGS = [name for name in RunGatewaySettings.__struct_fields__ if name != "gateway"]
+"""Settings of a run's own gateway, which the command has without `gateway-` before their names."""
 
 
 async def run(arguments: argparse.Namespace) -> int:
@@ -23,7 +27,9 @@ async def run(arguments: argparse.Namespace) -> int:
     if arguments.sources:
         print(*sources.names, sep="\n", end="\n" if sources.names else "")
         return 0
-    settings = _settings(arguments)
+    given = {name: getattr(arguments, name.removeprefix("gateway_")) for name in FLAGS}
+    as_role = RunGatewaySettings(gateway=arguments.listen, **given)
+    settings = GatewaySettings.of_run(as_role, role=False, nats_creds=arguments.nats_creds or "")
     if not sources.names:
         raise InvalidValue(
             f"nobody may send yet: `slime-events gateway {folder.run} --issue NAME` prints the token of a source"
@@ -36,18 +42,3 @@ async def run(arguments: argparse.Namespace) -> int:
         print(f"the gateway of run {folder.log_name()} is at {where}, its routes in {where}/openapi.json", flush=True)
         await GatewayServer(folder, settings).serve(listening)
     return 0
-
-
-def _settings(arguments: argparse.Namespace) -> GatewaySettings:
-    """Raises InvalidValue."""
-    host, port = parse_listen(arguments.listen)
-    return GatewaySettings(
-        host=host,
-        port=port,
-        tls_cert=arguments.tls_cert or "",
-        tls_key=arguments.tls_key or "",
-        origins=tuple(arguments.allow_origin),
-        hosts=tuple(arguments.host_name),
-        insecure=arguments.insecure,
-        nats_creds=arguments.nats_creds or "",
-    ).checked()

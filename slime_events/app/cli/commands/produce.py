@@ -1,13 +1,14 @@
-"""`slime-events produce`: prompts from a file, or standard input, into the inbox of a run that is on.
+"""`slime-events produce`: prompts from a file, or standard input, into the inbox of a run; or its log, while it is off.
 
 Each prompt is sent under a key; the same key is the same prompt for ever, so a file can be sent again after any doubt.
 """
 
 import argparse
+import contextlib
 import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, TextIO
 
 import msgspec
@@ -19,10 +20,11 @@ from schemas.inbox import InboxReply
 from schemas.subjects import inbox
 from slime_events.app.cli.files import nats_place
 from slime_events.core.run.run_folder import find_run
+from slime_events.loop.prompts.offered import OFF_BYTES, offer
 from slime_events.loop.prompts.outside import ROOM, BadLine, InboxClient, Line, ask_inbox, patient, produce, read_line
 from storage.jetstream.address import NatsAddress, read_credentials, refusal_of
 from storage.nats.accounts import Access
-from storage.open_log import live_address
+from storage.open_log import live_address, open_run_log
 
 PROGRESS_S = 2.0
 
@@ -63,18 +65,34 @@ async def run(arguments: argparse.Namespace) -> int:
         return await send_file(arguments, file)
 
 
-def _server(arguments: argparse.Namespace) -> tuple[NatsAddress, str]:
-    """The server of the run, and the run's name. With a server, or credentials that name one, no run folder is needed
-    here. Raises LogUnavailable where the run is not on.
+@contextlib.asynccontextmanager
+async def _inbox(arguments: argparse.Namespace) -> AsyncIterator[InboxClient]:
+    """The run's inbox; its log, where prompts wait, while it is off. With a server, or credentials that name one, no
+    run folder is needed here. Raises RunNotFound, AccessDenied, LogUnavailable.
     """
     named = read_credentials(arguments.nats_creds).url if arguments.nats_creds else None
+    server: NatsAddress | None
     if (place := nats_place(arguments, named)) is not None:
-        return place.address(), arguments.run
-    folder = find_run(arguments.run, arguments.runs_dir)
-    server = live_address(folder.path, Access.PRODUCER)
-    if server is None:
-        raise LogUnavailable(f"run {folder.run} is not on: prompts are taken while it runs")
-    return server, folder.log_name()
+        server, run = place.address(), arguments.run
+    else:
+        folder = find_run(arguments.run, arguments.runs_dir)
+        server, run = live_address(folder.path, Access.PRODUCER), folder.log_name()
+        if server is None:
+            async with open_run_log(folder.path, run) as log:
+                sys.stderr.write(f"run {folder.run} is not on: what is accepted waits in its log\n")
+                yield InboxClient(lambda data: offer(log, data, "", "produce"), OFF_BYTES)
+            return
+    try:
+        client = await nats.connect(
+            **server.options(), connect_timeout=5, allow_reconnect=False, name="slime-events-produce"
+        )
+    except (nats.errors.Error, OSError, TimeoutError) as error:
+        refusal = refusal_of(error, server.url)
+        raise refusal or LogUnavailable(f"no NATS server answers at {server.url}: is the run on?") from error
+    try:
+        yield _door(client, run, arguments.timeout, arguments.wait)
+    finally:
+        await client.close()
 
 
 def _door(client: Any, run: str, reply_s: float, wait_s: float) -> InboxClient:
@@ -105,20 +123,11 @@ class _Progress:
 
 async def send_file(arguments: argparse.Namespace, file: TextIO) -> int:
     """Print the group of each line that was taken, and on standard error why another was not."""
-    server, run = _server(arguments)
-    try:
-        client = await nats.connect(
-            **server.options(), connect_timeout=5, allow_reconnect=False, name="slime-events-produce"
-        )
-    except (nats.errors.Error, OSError, TimeoutError) as error:
-        refusal = refusal_of(error, server.url)
-        raise refusal or LogUnavailable(f"no NATS server answers at {server.url}: is the run on?") from error
     taken = refused = 0
     name = "standard input" if arguments.file == "-" else arguments.file
     lines = read_lines(file, name, key_field=arguments.key_field)
     progress = _Progress()
-    door = _door(client, run, arguments.timeout, arguments.wait)
-    try:
+    async with _inbox(arguments) as door:
         async for result in produce(door, lines, arguments.batch):
             if isinstance(result, BadLine):
                 refused += 1
@@ -128,7 +137,5 @@ async def send_file(arguments: argparse.Namespace, file: TextIO) -> int:
                 line, group = result
                 print(f"{group}  {line.key}")
             progress.say(taken, refused)
-    finally:
-        await client.close()
     sys.stderr.write(f"{taken} accepted, {refused} refused\n")
     return int(refused > 0)

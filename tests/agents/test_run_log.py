@@ -1,0 +1,158 @@
+"""How a gateway learns what engines have made: they tell it, and it looks in the log for what it was not told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from schemas.arrays import pack_log_probs, pack_tokens, unpack
+from schemas.errors import AccessDenied
+from schemas.event import Event, Purpose
+from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested, Sampling, StopReason, WeightSpan
+from schemas.subjects import told
+from serve_apps.agents.run_log import RunLog
+from serve_apps.calls import Call
+from slime_events.core.run.participant import Participant
+from slime_events.core.trajectory import content_digest
+from storage.jetstream.log import JetStreamLog
+from storage.log import Append, EventLog, Recorded, once
+from storage.memory_log import MemoryLog
+from storage.nats.accounts import Access
+from storage.open_log import own_server
+
+RUN, SAMPLE, NEVER_S = "told", "c-s0", 3600.0
+REQUEST = RolloutRequested(
+    sample=SAMPLE,
+    group="c",
+    index=0,
+    prompt=pack_tokens([1, 2]),
+    sampling=Sampling(max_new_tokens=4),
+    seed=1,
+    purpose=Purpose.CALL,
+)
+TOKENS = np.array([5, 6, 7], np.int32)
+LOG_PROBS = np.array([-1.0, -2.0, -3.0], np.float32)
+
+
+def chunk(start: int, end: int) -> RolloutProgressed:
+    return RolloutProgressed(
+        sample=SAMPLE,
+        attempt=0,
+        start=start,
+        tokens=pack_tokens(TOKENS[start:end]),
+        log_probs=pack_log_probs(LOG_PROBS[start:end]),
+        spans=(WeightSpan(start, end, 0),),
+        engine="e",
+    )
+
+
+def completed(start: int) -> RolloutCompleted:
+    return RolloutCompleted(
+        sample=SAMPLE,
+        group="c",
+        attempt=0,
+        start=start,
+        length=len(TOKENS),
+        prompt_length=2,
+        stop=StopReason.LENGTH,
+        text="",
+        spans=(WeightSpan(0, len(TOKENS), 0),),
+        digest=content_digest(TOKENS, LOG_PROBS),
+        engine="e",
+        tokens=pack_tokens(TOKENS[start:]),
+        log_probs=pack_log_probs(LOG_PROBS[start:]),
+    )
+
+
+class Deaf(MemoryLog):
+    """Its credentials may not hear."""
+
+    def hear(self, name: str, on_told: Callable[[Recorded], None]) -> AbstractAsyncContextManager[None]:
+        raise AccessDenied("not with these credentials")
+
+
+async def _as_is(event: Event) -> Event:
+    return event
+
+
+@contextlib.asynccontextmanager
+async def called(log: EventLog, look_s: float) -> AsyncIterator[tuple[RunLog, Call, Participant]]:
+    """A call under way at a gateway, and an engine that makes it."""
+    async with RunLog(log, unpack, _as_is, attempts=1, look_s=look_s) as place:
+        (at,) = await place.worker.append([REQUEST])
+        yield place, await place.call(REQUEST, since=at - 1), Participant(log, "engine")
+
+
+async def made(engine: Participant, event: Event) -> Recorded:
+    """An event of an engine's, in the log."""
+    envelope = engine.enclose(event)
+    append = once(envelope) if isinstance(event, RolloutCompleted) else Append(envelope)
+    (at,) = await engine.log.append([append])
+    return Recorded(at, envelope.subject, envelope, append.encoded())
+
+
+async def ended(call: Call) -> list[int]:
+    """Its tokens, once it has ended."""
+    async with asyncio.timeout(20):
+        assert await call.ended
+    return [int(token) for token in call.known.tokens]
+
+
+async def test_what_is_told_is_there_at_once() -> None:
+    async with called(MemoryLog(RUN), NEVER_S) as (place, call, engine):
+        first = await made(engine, chunk(0, 1))
+        assert call.known.length == 0
+        await engine.log.tell(place.worker.id, [first])
+        assert call.known.length == 1
+        await engine.log.tell(place.worker.id, [first])
+        assert call.known.length == 1, "what is told twice counts once"
+        await engine.log.tell(place.worker.id, [await made(engine, completed(1))])
+        assert await ended(call) == TOKENS.tolist()
+
+
+async def test_behind_what_was_not_told_the_log_is_read() -> None:
+    """Which has all of it, in order."""
+    async with called(MemoryLog(RUN), NEVER_S) as (place, call, engine):
+        await made(engine, chunk(0, 1))
+        await engine.log.tell(place.worker.id, [await made(engine, chunk(1, 2))])
+        await engine.log.tell(place.worker.id, [await made(engine, completed(2))])
+        assert await ended(call) == TOKENS.tolist()
+
+
+@pytest.mark.parametrize(("log", "look_s"), [(MemoryLog(RUN), 0.01), (Deaf(RUN), NEVER_S)])
+async def test_what_nobody_tells_is_looked_for(log: MemoryLog, look_s: float) -> None:
+    """Whether it was lost on the way or may not be heard."""
+    async with called(log, look_s) as (_, call, engine):
+        await made(engine, chunk(0, 1))
+        await made(engine, completed(1))
+        assert await ended(call) == TOKENS.tolist()
+
+
+@pytest.mark.parametrize("agents", [True, False])
+async def test_a_gateway_hears_with_its_own_credentials(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, agents: bool
+) -> None:
+    """Of a run with agents. Where it may not, as on a server with older permissions, it says so and looks."""
+    async with await own_server(tmp_path, RUN, agents=True) as server:
+        roles = await JetStreamLog.open(server.address(Access.ROLES), RUN)
+        own = await JetStreamLog.open(server.address(Access.GATEWAY if agents else Access.VIEWER), RUN, create=False)
+        engine = Participant(roles, "engine")
+        async with RunLog(own, unpack, _as_is, attempts=1, look_s=NEVER_S) as place:
+            is_deaf = any("is not told" in record.getMessage() for record in caplog.records)
+            assert is_deaf is not agents
+            (at,) = await engine.append([REQUEST])
+            call = await place.call(REQUEST, since=at - 1)
+            await made(engine, chunk(0, 1))
+            last = await made(engine, completed(1))
+            if agents:
+                await roles.connection.publish(f"{told(RUN, place.worker.id)}.event", b"nothing that can be read")
+                await roles.tell(place.worker.id, [last])
+            assert await ended(call) == TOKENS.tolist()
+        await own.close()
+        await roles.close()

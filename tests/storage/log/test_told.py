@@ -1,0 +1,36 @@
+"""What is told beside the log, of every back-end."""
+
+from __future__ import annotations
+
+import asyncio
+
+from storage.log import Recorded
+from tests.storage.log.appends import reward
+from tests.storage.log.conftest import Open
+
+
+async def test_who_hears_is_told_of_what_is_stored(opened: Open) -> None:
+    """In the order in which it was told; what is told to others is not heard. Nothing of it is stored."""
+    teller, hearer = await opened(), await opened()
+    appends = [reward(teller, sample) for sample in "abc"]
+    positions = await teller.append(appends)
+    stored = [
+        Recorded(at, one.envelope.subject, one.envelope, one.encoded())
+        for at, one in zip(positions, appends, strict=True)
+    ]
+    heard, others, told = list[Recorded](), list[Recorded](), asyncio.Event()
+
+    def hear(recorded: Recorded) -> None:
+        heard.append(recorded)
+        if recorded.position == positions[-1]:
+            told.set()
+
+    end = await teller.end()
+    async with hearer.hear("one", hear), hearer.hear("another", others.append):
+        await teller.tell("nobody", stored)
+        await teller.tell("one", stored)
+        async with asyncio.timeout(20):
+            await told.wait()
+    assert heard == stored
+    assert not others
+    assert await teller.end() == end
