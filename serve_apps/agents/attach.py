@@ -93,10 +93,10 @@ class Chains:
 
 def _alike(before: Sequence[Message], messages: Sequence[Message]) -> int:
     """How many messages they have in common from the first on."""
-    return next(
-        (at for at, (a, b) in enumerate(zip(before, messages, strict=False)) if a is not b and a != b),
-        min(len(before), len(messages)),
-    )
+    if before == messages[: len(before)]:  # most are the same objects
+        return len(before)
+    pairs = enumerate(zip(before, messages, strict=False))
+    return next((at for at, (a, b) in pairs if a is not b and a != b), min(len(before), len(messages)))
 
 
 def identity(message: Message) -> tuple[Any, ...]:

@@ -118,8 +118,8 @@ def last_of(messages: Sequence[Message]) -> Sequence[Message]:
         tail -= 1
     if tail <= head:
         return messages
-    asking = [place for place in range(head, tail + 1) if messages[place]["role"] == "user"]
-    asked = [messages[place] for place in asking[-1:] if place < tail]
+    asking = next((place for place in range(tail, head - 1, -1) if messages[place]["role"] == "user"), tail)
+    asked = messages[asking : asking + 1] if asking < tail else ()
     return [*messages[:head], *asked, *messages[tail:]]
 
 

@@ -21,6 +21,8 @@ _AUTO = "auto"
 TOOLS_FLAG, REASONING_FLAG = "--sglang-tool-call-parser", "--sglang-reasoning-parser"
 _MARKED = frozenset(("apertus2509", "gemma4", "gpt-oss", "inkling", "kimi_k3", "mistral", "muse"))
 """Reasoning parsers whose marks are special tokens."""
+_COUNTED = {"kimi_k2": "functions.{name}:{number}", "kimi_k3": "{name}:{number}"}
+"""Ids of calls that are numbered through the conversation, by the parser."""
 _TAIL = 32
 """Tokens of a prompt's end among which a mark of reasoning is looked for."""
 
@@ -151,12 +153,10 @@ class Parsers:
 
     def _ids(self, asked: Asked, turn: str) -> Callable[[int, str], str]:
         """Ids of the turn's calls. Templates of Kimi's show them to the model, which knows one form."""
-        before = sum(len(message.get("tool_calls", ())) for message in asked.messages)
-        match self._names.tools:
-            case "kimi_k2":
-                return lambda index, name: f"functions.{name}:{before + index}"
-            case "kimi_k3":
-                return lambda index, name: f"{name}:{before + index}"
+        form = _COUNTED.get(self._names.tools)
+        if form is not None:
+            before = sum(len(message.get("tool_calls", ())) for message in asked.messages)
+            return lambda index, name: form.format(name=name, number=before + index)
         return lambda index, _: f"call_{hashlib.sha256(f'{turn}/{index}'.encode()).hexdigest()[:24]}"
 
 

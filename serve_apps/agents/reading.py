@@ -92,11 +92,6 @@ class Requests:
         return sum({id(body): len(body) for body in bodies}.values())
 
 
-def read_whole(dialect: Dialect, body: bytes, read: Read | None = None) -> Asked:
-    """A request of which nothing was read before. read: in the place of the dialect's. Raises BadField."""
-    return (read or dialect.read)(read_object(body), dialect.conversation())
-
-
 class AllRequests:
     """Of the sessions of a gateway, by name. most: bytes of them together."""
 

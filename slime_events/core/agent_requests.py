@@ -21,7 +21,8 @@ def common(one: bytes, other: bytes) -> int:
     length, at = min(len(one), len(other)), 0
     if other.startswith(memoryview(one)[:length]):
         return length
-    while one[at : at + _STEP] == other[at : at + _STEP]:
+    parts = memoryview(one)
+    while other.startswith(parts[at : at + _STEP], at):
         at += _STEP
     end = min(at + _STEP, length)
     differs = np.frombuffer(one, np.int8)[at:end] != np.frombuffer(other, np.int8)[at:end]

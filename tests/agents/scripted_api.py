@@ -22,8 +22,8 @@ from schemas.rollouts import StopReason
 from serve_apps.agents.asked import Asked, BadField, Dialect, Said
 from serve_apps.agents.dialects import MESSAGES, PATHS
 from serve_apps.agents.parsing import ParserNames, Parsers
-from serve_apps.agents.reading import read_whole
 from tests.agents.byte_tokenizer import END, byte_tokenizer
+from tests.agents.whole import read_whole
 
 Model = Callable[[Asked], str]
 CREATED = 1_700_000_000

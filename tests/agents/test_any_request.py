@@ -15,8 +15,8 @@ from serve_apps.agents.asked import BadField, Content, DialectName, Reasoning, S
 from serve_apps.agents.canonical import Call, assistant
 from serve_apps.agents.dialects import DIALECTS
 from serve_apps.agents.dialects.fields import Use
-from serve_apps.agents.reading import read_whole
 from tests.agents.test_reading import MINIMAL, TABLES, TOOLS, USER, Json, refused
+from tests.agents.whole import read_whole
 
 _plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 _json = st.recursive(

@@ -30,7 +30,7 @@ from serve_apps.agents.asked import (
 )
 from serve_apps.agents.canonical import Call, assistant, calls_of, canonical_json
 from serve_apps.agents.dialects import DIALECTS
-from serve_apps.agents.reading import read_whole
+from tests.agents.whole import read_whole
 
 Json = dict[str, Any]
 CHAT, RESPONSES = DIALECTS[DialectName.CHAT], DIALECTS[DialectName.RESPONSES]

@@ -23,7 +23,7 @@ from serve_apps.agents.bridge import Bridge
 from serve_apps.agents.dialects import DIALECTS
 from serve_apps.agents.dialects.fields import read_object
 from serve_apps.agents.live_session import KnownTurn
-from serve_apps.agents.reading import AllRequests, Requests, read_whole
+from serve_apps.agents.reading import AllRequests, Requests
 from slime_events.core.agent_requests import request_body
 from slime_events.core.state.sessions import read_session
 from slime_events.core.turn_paths import TokenPath
@@ -32,6 +32,7 @@ from tests.agents.lone_session import SAMPLE, LoneSession
 from tests.agents.sessions import Recorded
 from tests.agents.stage import TOKENIZER
 from tests.agents.test_reading import MINIMAL
+from tests.agents.whole import read_whole
 
 PATH = "/v1/any"
 _text = st.sampled_from(["a", "b", "", 'é"'])

@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerBase
 from serve_apps.agents.asked import Asked, BadField, DialectName
 from serve_apps.agents.dialects import DIALECTS, MESSAGES, chat, generate, messages, responses
 from serve_apps.agents.dialects.fields import Fields, Use
-from serve_apps.agents.reading import read_whole
 from serve_apps.agents.turns import FROM_THE_RUN
+from tests.agents.whole import read_whole
 
 Json = dict[str, Any]
 USER = {"role": "user", "content": "hi"}

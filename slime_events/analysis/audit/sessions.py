@@ -11,7 +11,7 @@ from schemas.errors import DamagedEvent, StorageError
 from schemas.ids import sibling_id
 from schemas.rollouts import RolloutCompleted, RolloutRequested, TurnEnd
 from schemas.sessions import Credit, SessionOpened, SessionSealed
-from schemas.turns import TurnBegun, TurnRecorded
+from schemas.turns import AgentTurn, TurnBegun, TurnRecorded
 from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Fate, Ledger
 from slime_events.analysis.audit.tokens import Fetch
@@ -19,11 +19,14 @@ from slime_events.analysis.audit.tokens import Fetch
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """extends: the turn before it on its path. begins, ends: of its own tokens, on that path."""
+    """extends: the turn before it on its path. begins, ends: of its own tokens, on that path. body: bytes of its
+    request.
+    """
 
     extends: int | None
     begins: int
     ends: int
+    body: int
 
 
 @dataclass(slots=True)
@@ -92,15 +95,27 @@ class Sessions(Check):
         if event.extends is not None and before is None:
             self.find(f"it extends turn {event.extends}, which is not in the log", "its prompt is not known")
         begins = (before.ends if before else 0) + event.observed.n
-        session.turns[event.index] = _Turn(event.extends, begins, begins + event.length)
+        body = self._body(session, event.agent)
+        session.turns[event.index] = _Turn(event.extends, begins, begins + event.length, body)
         after, own = self._prompts.pop(event.agent.call, (None, ""))
-        if after is not None and (
-            (after.sample, after.turn) != (event.sample, event.extends) or own != event.observed.digest()
-        ):
-            self.find(
-                f"its generation {event.agent.call} went on from turn {after.turn}", "it is an answer to another prompt"
+        place = (event.sample, event.extends, event.observed.digest())
+        if after is not None and (after.sample, after.turn, own) != place:
+            wrong = (
+                f"its generation went on from turn {after.turn} of {after.sample}, or with other tokens than stand here"
             )
+            self.find(wrong, "it is an answer to another prompt")
         self._compare(event, event.agent.call, begins)
+
+    def _body(self, session: _Session, agent: AgentTurn) -> int:
+        """Bytes of its request."""
+        shares = agent.shares
+        if shares is None:
+            return agent.request.n
+        before = session.turns.get(shares.turn)
+        if before is None or shares.head + shares.tail > before.body:
+            wrong = f"its request has {shares.head + shares.tail} bytes of that of turn {shares.turn}, which has fewer"
+            self.find(wrong, "nobody knows what was asked")
+        return shares.head + agent.request.n + shares.tail
 
     def _compare(self, event: TurnRecorded, call: str, prompt: int) -> None:
         """With the generation that it was."""
