@@ -23,6 +23,7 @@ from schemas.rollouts import (
 from schemas.subjects import about
 from slime_events.core.run.participant import Participant
 from slime_events.core.trajectory import Fetch, Trajectory
+from storage.cancellation import fail
 from storage.log import Append, Fence, Recorded, once
 
 MOVED_S = 0.05
@@ -52,8 +53,7 @@ class Call:
 
     def fail(self, error: Exception) -> None:
         """It cannot be made."""
-        if not self.ended.done():
-            self.ended.set_exception(error)
+        fail(self.ended, error)
 
 
 @dataclass(frozen=True, slots=True)

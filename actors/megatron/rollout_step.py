@@ -223,6 +223,7 @@ class RolloutStep:
                 algorithm,
                 values=[self.values[index] for index in self.kept] if self.critic is not None else None,
                 teacher_log_probs=teachers,
+                token_credit=on_device([self.samples[index].credit for index in self.kept], self.trainee.place.device),
             )
         else:
             data = self._rollout_data() | {"kl": token_kls(before, references, masks, algorithm)}

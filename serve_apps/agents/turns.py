@@ -256,6 +256,7 @@ class Turns:
             rule=placed.rule,
             request=packed[0],
             shares=packed[1],
+            client=turn.asked.client,
         )
 
     async def _append_recorded(self, live: LiveSession, event: TurnRecorded) -> KnownTurn:
