@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from pathlib import Path
 
 import msgspec
+from rich.console import Console
 
 from schemas.arrays import unpack
 from schemas.rollouts import RolloutCompleted
@@ -18,7 +20,9 @@ from slime_events.analysis.lineage.resolve import NEWEST, lineage
 from slime_events.analysis.model.agent_session import AgentSession
 from slime_events.analysis.query import tables_of
 from slime_events.app.cli.commands.show import Question, view_of
+from slime_events.app.cli.commands.show_run import read_whole_run
 from slime_events.app.cli.render.lineage_text import lineage_text
+from slime_events.app.launch.view import screen
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.credit import CreditRule
 from slime_events.core.run.run_reader import OpenedRun
@@ -149,6 +153,10 @@ async def test_a_look_at_the_run_names_open_sessions(tmp_path: Path) -> None:
         told = (await view_of(stage.simulation.log, Question(), unpack)).facts["agents"]["sessions"]
         ((name, [turn]),) = [(one["session"], one["turns"]) for one in told]
         assert (name, turn["turn"], 0 <= turn["age_s"] <= told[0]["age_s"]) == (session["session"], 0, True)
+        _, progress, _ = await read_whole_run(stage.simulation.log)
+        drawn = Console(file=io.StringIO(), width=200)
+        drawn.print(screen(progress, 1, seconds=1.0))
+        assert "sessions open 1" in drawn.file.getvalue()  # type: ignore[attr-defined]
         await asking
         await seal(client, session, reward=1.0, rewards={"0": 0.5})
         view = await view_of(stage.simulation.log, Question(), unpack)

@@ -157,8 +157,8 @@ def _agents(sessions: Collection[OpenSession], now: int) -> str:
     """Open sessions and their turns under way, with the ages of the oldest."""
     opened, begun = [one.opened_at for one in sessions], sorted(at for one in sessions for at in one.turns.values())
     ages = "  ".join(_time(max(0, now - at) / 1e9) for at in begun[:TURNS]) + (" ..." if len(begun) > TURNS else "")
-    turns = f"  {len(begun)} turns under way for {ages}" if begun else ""
-    return f"agents  {len(opened)} sessions open, the oldest for {_time(max(0, now - min(opened)) / 1e9)}{turns}"
+    turns = f"  turns under way {len(begun)}, for {ages}" if begun else ""
+    return f"agents  sessions open {len(opened)}, the oldest for {_time(max(0, now - min(opened)) / 1e9)}{turns}"
 
 
 def _figures(progress: Progress) -> Table:
