@@ -18,6 +18,7 @@ NAMES = (
     "trainer",
     "engine",
     "agent_prompts",
+    "agent_session",
     "agent_latency",
     "chunk_cost",
     "span",
