@@ -15,6 +15,7 @@ NAMES = (
     "prompts",
     "ingest",
     "trainer",
+    "tree_packing",
     "engine",
     "agent_prompts",
     "agent_latency",
