@@ -39,7 +39,7 @@ class Room(NamedTuple):
         left = self.most - len(state.waiting) - len(state.offers)
         if (quota := self.quotas.get(share)) is None:
             return left
-        return min(left, quota - sum(state.groups[name].share == share for name in state.waiting))
+        return min(left, quota - len(state.index.by_share.get(share, ())))
 
 
 class PromptDoor:

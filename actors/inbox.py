@@ -7,7 +7,9 @@ the fate of their groups. On `slime.<run>.inbox.gateway` only a gateway may send
 (storage/nats/accounts.py).
 """
 
+import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol, Self
@@ -31,6 +33,9 @@ from storage.jetstream.closing import Closing
 from storage.log import MAX_BATCH, Append, Fence, check_size, once
 
 log = logging.getLogger(__name__)
+
+AT_ONCE_S = 0.002
+"""After so long with one message the conductor's decisions, which are made in the same process, come first."""
 
 
 class Door(Protocol):
@@ -126,7 +131,11 @@ class Inbox:
         items, errors = read_message(data, door.item)
         names: list[str] = []
         appends: dict[str, list[Append]] = {}  # by name: a key twice in one message is one prompt
+        breath = time.monotonic() + AT_ONCE_S
         for index, item in items:
+            if time.monotonic() > breath:
+                await asyncio.sleep(0)
+                breath = time.monotonic() + AT_ONCE_S
             try:
                 name, events = await door.events(item, sender)
                 names.append(name)

@@ -86,6 +86,7 @@ class RecordedRolloutReader:
             tokens=pack_tokens(whole.tokens),
             log_probs=pack_log_probs(whole.log_probs),
             loss_mask=inline(event.loss_mask),
+            credit=inline(event.credit),
             timings=Timings(),
             rollout=sample if event.rollout else "",
             prompt=inline(event.prompt),

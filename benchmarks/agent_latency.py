@@ -3,8 +3,6 @@
 The client streams chat completions from a gateway in a process of its own; an engine in another one makes them. The
 engine's own time, from the call of `generate` to its first token, is taken in the same turn: what is left of the
 client's time is what the gateway, the log and the way between them add. All clocks are the machine's own.
-
-python -m benchmarks.agent_latency engine KIND RUN STAMPS TTFT     the engine's process
 """
 
 from __future__ import annotations
@@ -24,46 +22,38 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from benchmarks.agent_engine import ANSWER, READY_S, RUN, settings_of
 from benchmarks.figure import Better, Figure
 from schemas.arrays import pack_tokens
 from schemas.errors import StorageError
 from schemas.ids import sample_id, turn_group_id
 from schemas.prompts import PromptSubmitted, Source
+from schemas.rewards import RewardFailed, RewardFailureKind
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested, Sampling
 from schemas.runs import RunStarted
 from schemas.subjects import of_type
 from schemas.turns import TurnBegun
 from schemas.weights import WeightsPublished
-from serve_apps.engine.engine import Delta, Engine, GenerateRequest
-from serve_apps.engine_weights import EngineWeights
 from serve_apps.gateway.sources import Sources
-from serve_apps.rollout import ChunkRule
-from serve_apps.rollout_worker import EngineContext, RolloutWorker
-from slime_events.app.demo.settings import prepare_demo
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
-from storage.blobs import BlobStore
-from storage.group_commit import GroupCommit
 from storage.jetstream.log import JetStreamLog
 from storage.log import append_all, once
 from storage.nats.accounts import Access
 from storage.nats.ports import free_port
-from storage.nats.server import NatsServer
 from storage.open_log import own_server
-from storage.payloads import fetch, offload_async
 from storage.weights.files import open_checkpoint
 from storage.weights.store import WeightStore
-from tests.scripted_engine import Script, ScriptedEngine
 
-RUN, GROUP = "latency", "g0"
+GROUP = "g0"
 LATE = 128
 NEAR = 16
 """Turns up to the late one that are taken together."""
 SAID = "The tool says that the answer is 42. " * 8
-ANSWER = 4
-"""Tokens of an answer."""
-READY_S = 120.0
+APPENDS = 50
+ENGINES = ("scripted", "SGLang")
+_KIND = RewardFailureKind.TIMEOUT
 
 
 class Times(NamedTuple):
@@ -87,6 +77,14 @@ class Times(NamedTuple):
         return (self.heard - self.sent) * 1e3 - self.engine_ms
 
 
+class Timings(NamedTuple):
+    """turns: by number. one_ms, two_ms: of an append of one event and of two, on the same log."""
+
+    turns: dict[int, list[Times]]
+    one_ms: float
+    two_ms: float
+
+
 class Asked(NamedTuple):
     """One turn as its client saw it. heard: when the first text came; None where there was none."""
 
@@ -94,81 +92,6 @@ class Asked(NamedTuple):
     number: int
     sent: float
     heard: float | None
-
-
-class Timed:
-    """An engine that notes when it was asked and when it had its first token."""
-
-    def __init__(self, engine: Engine, stamps: Path) -> None:
-        self._engine, self._stamps = engine, stamps.open("a", buffering=1)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
-        """See `Engine.generate`."""
-        asked, made = time.time_ns(), 0
-        async with contextlib.aclosing(self._engine.generate(request)) as deltas:  # type: ignore[type-var]
-            async for delta in deltas:
-                first = not made and len(delta.tokens)
-                made = made or time.time_ns()
-                yield delta
-                if first:
-                    self._stamps.write(json.dumps([request.rid, asked, made]) + "\n")
-
-
-class Paced(ScriptedEngine):
-    """The first token after a set time, the others at once; all are the same."""
-
-    def __init__(self, first_s: float, token: int) -> None:
-        super().__init__(Script(chunk=1))
-        self._first_s, self._token = first_s, token
-
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
-        """See `Engine.generate`."""
-        await asyncio.sleep(self._first_s)
-        async for delta in super().generate(request):
-            yield delta
-
-    def token(self, seed: int, position: int) -> int:
-        return self._token
-
-
-def settings_of(folder: Path) -> TrainSettings:
-    """Of a run of agents on the demo's model."""
-    settings = prepare_demo(folder / "data")
-    rollout = msgspec.structs.replace(settings.rollout, agents=True, rollout_max_response_len=ANSWER)
-    engine = msgspec.structs.replace(settings.engine, sglang={})  # agents' turns share what came before
-    run = msgspec.structs.replace(settings.run, run=RUN, runs_dir=str(folder))
-    return msgspec.structs.replace(settings, rollout=rollout, engine=engine, run=run)
-
-
-async def work(kind: str, run: Path, stamps: Path, first_s: float) -> None:
-    """The engine's process, until it is killed."""
-    settings = settings_of(run.parent)
-    server = NatsServer.attach(run / "nats")
-    assert server is not None
-    if kind == "scripted":
-        from slime_events.plugins.tokenizer import load_tokenizer
-
-        token = load_tokenizer(settings.engine.hf_checkpoint).encode("a", add_special_tokens=False)[0]
-        engine: Any = Paced(first_s, token)
-    else:
-        from serve_apps.engine.sglang_engine import SglangEngine
-
-        engine = SglangEngine(settings.engine)
-    engine = Timed(engine, stamps)
-    await engine.start(READY_S)
-    try:
-        log = await JetStreamLog.open(server.address(Access.ROLES), RUN)
-        blobs, worker = BlobStore(str(run / "blobs")), Participant(log, "engine")
-        async with GroupCommit(log) as commit:
-            weights = EngineWeights(worker, engine, commit)
-            give, put = partial(fetch, blobs=blobs), partial(offload_async, blobs=blobs)
-            rule = ChunkRule(settings.engine.chunk, settings.engine.chunk_seconds)
-            await RolloutWorker(EngineContext(worker, engine, commit, give, put, weights, rule), 8).run()
-    finally:
-        await engine.stop()
 
 
 class Agent:
@@ -231,38 +154,40 @@ class Agent:
         self._writer.close()
 
 
-def measure(sessions: int = 48, long: int = 3, first_ms: float = 20.0) -> list[Figure]:
-    """Milliseconds that are added, and their share of the engine's own; with a scripted engine, and with SGLang."""
-    with tempfile.TemporaryDirectory() as folder:
-        scripted = asyncio.run(timed_turns("scripted", Path(folder), sessions, long, first_ms))
-    with tempfile.TemporaryDirectory() as folder:
-        sglang = asyncio.run(timed_turns("sglang", Path(folder), sessions, long, first_ms))
-    return figures("scripted", scripted) + figures("SGLang", sglang)
+def measure(
+    sessions: int = 48, long: int = 3, first_ms: float = 20.0, engines: Sequence[str] = ENGINES
+) -> list[Figure]:
+    """Milliseconds that are added to the first token, and their share of the engine's own, for each engine.
 
-
-def figures(engine: str, turns: dict[int, list[Times]]) -> list[Figure]:
-    """Of the first turns, and of the late ones."""
+    sessions: of one turn; long: of LATE turns. first_ms: the scripted engine's own time.
+    """
     found = []
-    for name, some in (("turn 1", turns.get(1, [])), (f"turn {LATE}", _late(turns))):
+    for engine in engines:
+        with tempfile.TemporaryDirectory() as folder:
+            found += figures(engine, asyncio.run(timed_turns(engine, Path(folder), sessions, long, first_ms)))
+    return found
+
+
+def figures(engine: str, run: Timings) -> list[Figure]:
+    """Of the first turns, and of the late ones."""
+    found, late = [], [one for number, some in run.turns.items() if LATE - NEAR < number <= LATE for one in some]
+    for name, some in (("turn 1", run.turns.get(1, [])), (f"turn {LATE}", late)):
         if not some:
             continue
         added, own = sorted(one.added_ms for one in some), statistics.median(one.engine_ms for one in some)
         parts = {part: statistics.median(taken(one) for one in some) * 1e3 for part, taken in PARTS.items()}
         note = (
-            f"p99 {added[int(0.99 * (len(added) - 1))]:.2f} ms of {len(added)} turns; the engine's own {own:.1f} ms; "
+            f"p99 {added[int(0.99 * (len(added) - 1))]:.1f} ms of {len(added)} turns; the engine's own {own:.1f} ms; "
             + ", ".join(f"{part} {ms:.2f}" for part, ms in parts.items())
+            + f"; on this disk an append of two events takes {run.two_ms:.2f} ms, of one {run.one_ms:.2f} ms"
         )
-        target = 2.0 if name == "turn 1" else None
         figure = partial(Figure, better=Better.LOWER, note=note)
-        found.append(
-            figure(name=f"added at {name}, {engine}", value=statistics.median(added), unit="ms", target=target)
-        )
-    late = _late(turns)
+        median = statistics.median(added)
+        found.append(figure(name=f"added to the first token of {name}, {engine}", value=median, unit="ms", target=2.0))
     if late:
         share = statistics.median(one.added_ms / one.engine_ms for one in late)
-        found.append(
-            Figure(name=f"the same as a share, {engine}", value=share, unit="share", target=0.01, better=Better.LOWER)
-        )
+        name = f"the same as a share of the engine's, {engine}"
+        found.append(Figure(name=name, value=share, unit="share", target=0.01, better=Better.LOWER))
     return found
 
 
@@ -274,12 +199,8 @@ PARTS = {
 }
 
 
-def _late(turns: dict[int, list[Times]]) -> list[Times]:
-    return [one for number, some in turns.items() if LATE - NEAR < number <= LATE for one in some]
-
-
-async def timed_turns(kind: str, folder: Path, sessions: int, long: int, first_ms: float) -> dict[int, list[Times]]:
-    """By number. sessions: of one turn; long: of LATE turns. first_ms: a scripted engine's time to first token."""
+async def timed_turns(kind: str, folder: Path, sessions: int, long: int, first_ms: float) -> Timings:
+    """See `measure`."""
     settings = settings_of(folder)
     run = RunFolder.create(folder, RUN)
     run.settings.write_text(f'[run]\nrun = "{RUN}"\n')
@@ -291,16 +212,33 @@ async def timed_turns(kind: str, folder: Path, sessions: int, long: int, first_m
         server.stage_in_memory()
         worker = Participant(log, "conductor")
         await _begin(worker, settings, run, sessions + long)
-        words = ["-m", "benchmarks.agent_latency", "engine", kind, str(run.path), str(stamps), str(first_ms / 1e3)]
+        words = ["-m", "benchmarks.agent_engine", kind, str(run.path), str(stamps), str(first_ms / 1e3)]
         serve = ["-m", "slime_events.app.cli.main", "gateway", str(run.path), "--listen", gateway]
         async with _process(words) as engine, _process(serve, listens=True):
             await _activated(log, engine)
             asked = await _ask_all(gateway, token, sessions, long)
-        times = await _times(log, stamps, asked)
+        one_ms, two_ms = [await _append_ms(worker, count) for count in (1, 2)]
+        timings = Timings(await _times(log, stamps, asked), one_ms, two_ms)
         await log.close()
-        return times
+        return timings
     finally:
         await server.stop()
+
+
+async def _append_ms(worker: Participant, count: int) -> float:
+    """Median of appends of so many small events, one after the other."""
+    found = []
+    for number in range(APPENDS):
+        events = [
+            RewardFailed(
+                sample=f"a{count}-{number}-{n}", group=GROUP, kind=_KIND, message="", grader="bench", grader_digest=""
+            )
+            for n in range(count)
+        ]
+        begun = time.perf_counter()
+        await worker.append(events)
+        found.append(time.perf_counter() - begun)
+    return statistics.median(found) * 1e3
 
 
 async def _begin(worker: Participant, settings: TrainSettings, run: RunFolder, count: int) -> None:
@@ -379,8 +317,3 @@ async def _times(log: JetStreamLog, stamps: Path, asked: Sequence[Asked]) -> dic
             times = Times(one.sent, began[one.sample, one.number - 1], *made[call], first[call], one.heard)
             found.setdefault(one.number, []).append(times)
     return found
-
-
-if __name__ == "__main__":
-    _, which, where, stamped, seconds = sys.argv[1:]
-    asyncio.run(work(which, Path(where), Path(stamped), float(seconds)))

@@ -14,6 +14,7 @@ NAMES = (
     "durable_append",
     "prompts",
     "ingest",
+    "flood",
     "trainer",
     "tree_packing",
     "engine",

@@ -201,6 +201,7 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     place: as requested. kept, kept_log_probs: of `tokens`, as in a chunk.
     calls: of a sample that a rollout function returned, the generations that its tokens are of.
     meta: of a call, what the engine said beside the rest.
+    credit: float32 [length], what the advantage of each token is multiplied by; absent = all ones.
     """
 
     sample: str
@@ -230,6 +231,7 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     kept_log_probs: Array | None = None
     calls: tuple[str, ...] = ()
     meta: dict[str, Any] = {}
+    credit: Array | None = None
 
     def identity(self) -> tuple[str | int, ...]:
         return (self.sample, "completed")

@@ -17,11 +17,14 @@ class SealReason(enum.StrEnum):
 
 
 class Credit(enum.StrEnum):
-    """Which turns of a session are trained on: all of its paths, the last of each path, or the path that ended last."""
+    """Which turns of a session are trained on: all of its paths, the last of each path, or the path that ended last.
+    discounted: all of its paths, a turn the less the earlier it is on its path.
+    """
 
     ALL = "all"
     LAST = "last"
     LEAF = "leaf"
+    DISCOUNTED = "discounted"
 
 
 class SessionOpened(Event, frozen=True, kw_only=True, tag="session.opened"):
@@ -51,8 +54,8 @@ class SessionSealed(Event, frozen=True, kw_only=True, tag="session.sealed"):
     exit_code: of the harness's program; another than 0 is never trained on. reward: as the harness gave it; None: the
     run's grader grades, or `rewards` has one for a leaf, by its turn. leaves: the turns that ended a path, in the order
     of the samples made of them. orphans: turns that nothing came of (an answer that was lost and asked for again).
-    credit: the rule by which tokens are trained. metadata: of the harness, JSON. turns: recorded. seconds: since it was
-    opened.
+    credit: the rule by which tokens are trained; discount: of `discounted`, for each turn. metadata: of the harness,
+    JSON. turns: recorded. seconds: since it was opened.
     """
 
     sample: str
@@ -68,6 +71,7 @@ class SessionSealed(Event, frozen=True, kw_only=True, tag="session.sealed"):
     metadata: dict[str, Any] = {}
     turns: int = 0
     seconds: float = 0.0
+    discount: float = 1.0
 
     # With who sealed: of two that do, the fence lets only one.
     IDENTITY = ("sample", "attempt", "gateway")

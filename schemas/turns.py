@@ -47,7 +47,8 @@ class AgentTurn(msgspec.Struct, frozen=True, omit_defaults=True):
     each over the one before it too; so equal digests mean equal messages from the first on. answered: the digest with
     the answer. frame: digest of the tools and of what else shapes a prompt. root: why it continues no turn; nearest:
     the one it has most tokens in common with then, drift: the first token that differs from its path. rule: what made
-    the prompt's tokens. request: the body as it came (int8).
+    the prompt's tokens. request: the body as it came (int8). client: what the agent's HTTP client calls itself
+    (User-Agent, its first 120 characters).
     """
 
     key: str
@@ -61,6 +62,7 @@ class AgentTurn(msgspec.Struct, frozen=True, omit_defaults=True):
     drift: int | None = None
     rule: str = ""
     request: Array = EMPTY_BYTES
+    client: str = ""
 
 
 class TurnBegun(Event, frozen=True, kw_only=True, tag="turn.begun"):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from schemas.errors import Conflict, EngineError, StorageError
+from schemas.errors import Conflict, EngineError, SlimeEventsError, StorageError
 from schemas.rollouts import (
     FailureKind,
     RolloutCompleted,
@@ -23,6 +23,7 @@ from schemas.rollouts import (
 from schemas.subjects import about
 from slime_events.core.run.participant import Participant
 from slime_events.core.trajectory import Fetch, Trajectory
+from storage.cancellation import fail
 from storage.log import Append, Fence, Recorded, once
 
 MOVED_S = 0.05
@@ -52,8 +53,7 @@ class Call:
 
     def fail(self, error: Exception) -> None:
         """It cannot be made."""
-        if not self.ended.done():
-            self.ended.set_exception(error)
+        fail(self.ended, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,12 @@ class OpenCalls:
             return True
         if call.later is not None or event.start != call.known.length:
             return False
-        self._take(call, recorded)
+        before = call.known.position
+        try:
+            self._take(call, recorded)
+        except SlimeEventsError:  # as where its arrays are out of reach: whoever reads the log says so
+            call.known.position = before
+            return False
         return True
 
     def _take(self, call: Call, recorded: Recorded) -> None:

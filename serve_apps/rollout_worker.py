@@ -51,7 +51,7 @@ from slime_events.core.trajectory import Fetch, Trajectories, Trajectory
 from slime_events.plugins.rewards.outcome import outcome_event
 from slime_events.plugins.rewards.worker import InlineGrader
 from slime_events.plugins.sample_view import completed_sample
-from storage.cancellation import end_all
+from storage.cancellation import end_all, fail
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import Append, Delivery, EventLog, Fence, Recorded
@@ -208,8 +208,8 @@ class RolloutWorker:
         error = None if task.cancelled() else task.exception()
         if error is None:
             del self._active[task]
-        elif not self._failed.done():
-            self._failed.set_exception(error)  # the task stays active, so that its request is given back
+        else:
+            fail(self._failed, error)  # the task stays active, so that its request is given back
 
     async def _renew(self) -> None:
         while True:

@@ -1,6 +1,8 @@
-"""Cancellation in Python 3.11, whose `asyncio.wait_for` loses one that comes together with the result it waits for.
+"""The end of tasks and futures that nobody waits for any more.
 
-nats-py waits that way for whatever it asks a server.
+In Python 3.11 `asyncio.wait_for` loses a cancellation that comes together with the result it waits for; nats-py waits
+that way for whatever it asks a server. And an error that nobody asks for is written by asyncio when it is collected, at
+any time and amid anything.
 """
 
 import asyncio
@@ -26,6 +28,13 @@ async def end_all(*tasks: asyncio.Future[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     if cancelled is not None:
         raise cancelled
+
+
+def fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    """End a future with an error, for whoever waits for it. Where nobody does any more it is no news."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()
 
 
 def check_cancelled() -> None:

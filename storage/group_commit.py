@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from schemas.errors import Conflict, EventTooLarge, LogUnavailable, SchemaError, SlimeEventsError
 from schemas.subjects import any_verb, matches
-from storage.cancellation import end_all
+from storage.cancellation import end_all, fail
 from storage.log import MAX_BATCH, Append, EventLog, check_batch, check_size
 
 BATCH_BYTES = 4 * 1024 * 1024
@@ -31,8 +31,7 @@ class _Call:
     result: asyncio.Future[list[int]]
 
     def fail(self, error: BaseException) -> None:
-        if not self.result.done():
-            self.result.set_exception(error)
+        fail(self.result, error)
 
     def finish(self, positions: list[int]) -> None:
         if not self.result.done():

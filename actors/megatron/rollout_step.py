@@ -224,6 +224,7 @@ class RolloutStep:
                 algorithm,
                 values=[self.values[index] for index in self.kept] if self.critic is not None else None,
                 teacher_log_probs=teachers,
+                token_credit=on_device([self.samples[index].credit for index in self.kept], self.trainee.place.device),
             )
         else:
             data = self._rollout_data() | {"kl": token_kls(before, references, masks, algorithm)}
@@ -321,10 +322,9 @@ class RolloutStep:
         return packed
 
     def _sft_loss(self, members: list[int], first: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        trainee = self.trainee
-        log_probs, _ = trainee.log_probs(trainee.model, self._packed(members), self.temperature)
+        log_probs, _ = self.trainee.log_probs(self.trainee.model, self._packed(members), self.temperature)
         masks = [self.masks[index] for index in members]
-        return sft_objective(log_probs, masks, self._denominators(members), trainee.algorithm)
+        return sft_objective(log_probs, masks, self._denominators(members), self.trainee.algorithm)
 
     def _own_loss(self, members: list[int], first: bool) -> tuple[Tensor, dict[str, Tensor]]:
         trainee, masks, denominators = (

@@ -28,7 +28,8 @@ class Asked:
     an answer may have several calls. sampling: SGLang's names, those alone that were given. template:
     `chat_template_kwargs`. stream: as it comes. log_probs: how many alternatives were asked for beside the log-prob of
     each token; None: no log-probs. skip_special: special tokens are left out of the text; None: as the parsers need it.
-    trim_stop: what ended the answer is left out too. body: the request, decoded, for what a dialect repeats.
+    trim_stop: what ended the answer is left out too. body: the request, decoded, for what a dialect repeats. client:
+    what the agent's HTTP client calls itself.
     """
 
     dialect: DialectName
@@ -46,6 +47,7 @@ class Asked:
     skip_special: bool | None = None
     trim_stop: bool = True
     body: Mapping[str, Any] = field(default_factory=dict)
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)

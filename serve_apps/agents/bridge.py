@@ -29,6 +29,8 @@ from serve_apps.engine.engine import Tokens
 
 WINDOW = 8
 """Messages before an answer that are rendered with it, beside the system's and the last of a user."""
+THINKING_ENDS = "</think>"
+"""By this templates find an answer's thinking in its text."""
 PROBE = "WHAT THE TEMPLATE PUTS BEHIND THIS"
 
 
@@ -107,8 +109,9 @@ class Bridge:
 
 
 def last_of(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages that are rendered in the place of a long chat: the system's, the last of a user, the last few. They
-    do not begin with a tool's result, whose call would be missing.
+    """The messages that are rendered in the place of a long chat: the system's, the last of a user, the last answer
+    that has thought since (templates hide that once there is another question) with its calls' results, the last few.
+    They do not begin with a tool's result, whose call would be missing.
     """
     head = 0
     while head < len(messages) and messages[head]["role"] in {"system", "developer"}:
@@ -118,9 +121,21 @@ def last_of(messages: Sequence[Message]) -> Sequence[Message]:
         tail -= 1
     if tail <= head:
         return messages
-    asking = [place for place in range(head, tail + 1) if messages[place]["role"] == "user"]
-    asked = [messages[place] for place in asking[-1:] if place < tail]
-    return [*messages[:head], *asked, *messages[tail:]]
+    asked = max((place for place in range(head, tail) if messages[place]["role"] == "user"), default=head)
+    thought = max((place for place in range(asked + 1, tail) if _has_thought(messages[place])), default=tail)
+    until = min(thought + 1, tail)
+    while until < tail and messages[until]["role"] == "tool":
+        until += 1
+    if messages[tail]["role"] == "user":  # it is the last question before these few
+        return [*messages[:head], *messages[tail:]]
+    questions = [messages[asked]] if messages[asked]["role"] == "user" else []
+    return [*messages[:head], *questions, *messages[thought:until], *messages[tail:]]
+
+
+def _has_thought(message: Message) -> bool:
+    content = message.get("content")
+    thinks = message.get("reasoning_content") or (isinstance(content, str) and THINKING_ENDS in content)
+    return message["role"] == "assistant" and bool(thinks)
 
 
 def _by_tokens(ids: Tokens, known: Sequence[Known], chain: Chain, *, drifts: bool = False) -> Placed:

@@ -140,8 +140,10 @@ class Turn:
                 yield known.tokens[start:seen].tolist(), known.log_probs[start:seen].tolist()
                 continue
             waits = {asyncio.ensure_future(self.call.moved.wait()), self.task}
-            done, _ = await asyncio.wait(waits, timeout=quiet_s, return_when=asyncio.FIRST_COMPLETED)
-            await end_all(*(waits - {self.task}))
+            try:
+                done, _ = await asyncio.wait(waits, timeout=quiet_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await end_all(*(waits - {self.task}))
             if not done:
                 yield [], []
         turn = await self.end()

@@ -10,17 +10,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
+from schemas.arrays import Array, pack
 from schemas.event import Event
 from schemas.ids import sibling_id
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested, StopReason, Timings
-from schemas.sessions import Credit, SealReason, SessionSealed
+from schemas.sessions import SealReason, SessionSealed
 from serve_apps.agents.live_session import KnownTurn
 from serve_apps.engine.engine import Tokens
 from serve_apps.generate.custom import Made, completion
 from serve_apps.generate.journal import Ended
+from slime_events.core.credit import CreditedPath, CreditRule, TurnTokens, credited_paths
 from slime_events.core.state.sessions import Session
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.sample_view import sample_to_make
@@ -60,7 +63,7 @@ class Sealing:
 
     asked: PromptSubmitted
     prompt: Tokens
-    credit: Credit
+    credit: CreditRule
     tokenizer: Any
     gateway: str
     grades: bool
@@ -73,7 +76,8 @@ def sealed(session: Session, known: Sequence[KnownTurn], verdict: Verdict, run: 
     assert session.opened is not None
     sender = session.opened.sender
     leaves = session.leaves()
-    trained = leaves[:1] if run.credit is Credit.LEAF else leaves
+    paths = credited_paths({turn.index: turn.extends for turn in known}, leaves, run.credit)
+    trained = [path.turns[-1] for path in paths]
     seconds = (run.now - session.opened_at) / 1e9
     seal = SessionSealed(
         sample=session.sample,
@@ -85,19 +89,18 @@ def sealed(session: Session, known: Sequence[KnownTurn], verdict: Verdict, run: 
         rewards=verdict.rewards,
         leaves=tuple(leaves),
         orphans=tuple(session.orphans()),
-        credit=run.credit,
+        credit=run.credit.credit,
         metadata=verdict.metadata,
         turns=len(session.turns),
         seconds=seconds,
+        discount=run.credit.discount,
     )
     if why := why_not_trained(session, verdict, trained, grades=run.grades):
         return [seal, _failed(session, why, run.gateway)]
-    turns, taken = {turn.index: turn for turn in known}, set[int]()
+    turns = {turn.index: turn for turn in known}
     completed = list[RolloutCompleted]()
-    for number, leaf in enumerate(trained):
-        path = [turns[one.index] for one in session.path(leaf)]
-        wanted = {turn.index for turn in (path[-1:] if run.credit is Credit.LAST else path)} - taken
-        taken |= wanted
+    for number, credited in enumerate(paths):
+        path = [turns[index] for index in credited.turns]
         made = Made(
             session.request,
             run.asked,
@@ -107,8 +110,9 @@ def sealed(session: Session, known: Sequence[KnownTurn], verdict: Verdict, run: 
             run.tokenizer,
             Timings(generating=seconds),
         )
-        sample = _sample(path, wanted, verdict, session.request, run)
-        completed.append(completion(sample, sibling_id(session.sample, number), made))
+        sample, credit = _sample(path, credited, verdict, session.request, run), _credit(path, credited)
+        one = completion(sample, sibling_id(session.sample, number), made)
+        completed.append(one if credit is None else replace(one, credit=credit))
     rewards = [
         RewardAssigned(sample=one.sample, group=one.group, value=value, grader=f"{HARNESS}{sender}", grader_digest="")
         for one, leaf in zip(completed, trained, strict=True)
@@ -139,29 +143,37 @@ def _with_prompts(path: Sequence[KnownTurn]) -> Iterator[tuple[Tokens, Ended]]:
 
 
 def _sample(
-    path: Sequence[KnownTurn], wanted: set[int], verdict: Verdict, request: RolloutRequested, run: Sealing
+    path: Sequence[KnownTurn], credited: CreditedPath, verdict: Verdict, request: RolloutRequested, run: Sealing
 ) -> Sample:
-    """What is trained on of a path: the tokens of the wanted turns. All before the first answer is its prompt."""
+    """What is trained on of a path: the tokens of its trained turns. All before the first answer is its prompt."""
     sample = sample_to_make(request, run.asked)
-    tokens, mask, log_probs, texts = list[int](), list[int](), list[float](), list[str]()
+    tokens, log_probs, texts = list[int](), list[float](), list[str]()
     for turn in path:
         if tokens:
             observed = turn.observed.tolist()
             tokens += observed
-            mask += [0] * len(observed)
             log_probs += [0.0] * len(observed)
             texts.append(str(run.tokenizer.decode(observed, skip_special_tokens=False)))
         tokens += turn.generated.tolist()
-        mask += [int(turn.index in wanted)] * len(turn.generated)
         log_probs += turn.log_probs.tolist()
         texts.append(turn.event.text)
     sample.tokens, sample.response_length = [*path[0].observed.tolist(), *tokens], len(tokens)
-    sample.loss_mask, sample.rollout_log_probs, sample.response = mask, log_probs, "".join(texts)
+    sample.loss_mask = credited.mask(_tokens_of(path)).tolist()
+    sample.rollout_log_probs, sample.response = log_probs, "".join(texts)
     cut_off = path[-1].event.stop is StopReason.LENGTH or verdict.reason is SealReason.TIME
     sample.status = Status.TRUNCATED if cut_off else Status.COMPLETED
     if verdict.metadata and isinstance(sample.metadata, dict):
         sample.metadata = sample.metadata | verdict.metadata
     return sample
+
+
+def _tokens_of(path: Sequence[KnownTurn]) -> dict[int, TurnTokens]:
+    return {turn.index: TurnTokens(turn.extends, len(turn.observed), len(turn.generated)) for turn in path}
+
+
+def _credit(path: Sequence[KnownTurn], credited: CreditedPath) -> Array | None:
+    credit = credited.credit(_tokens_of(path))
+    return None if credit is None else pack(credit, "float32")
 
 
 def _failed(session: Session, why: str, gateway: str) -> RolloutFailed:

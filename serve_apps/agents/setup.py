@@ -9,11 +9,11 @@ from typing import Any
 
 from schemas.errors import ConfigError
 from schemas.event import Event
-from schemas.sessions import Credit
 from schemas.turns import AgentTurn
 from serve_apps.agents.bridge import Bridge
 from serve_apps.agents.parsing import Parsers, parser_names
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.credit import CreditRule
 from slime_events.core.state.sessions import Limits
 from slime_events.core.trajectory import Fetch
 from slime_events.plugins.tokenizer import load_tokenizer
@@ -33,7 +33,7 @@ class AgentRules:
     grader for every rollout.
     """
 
-    credit: Credit
+    credit: CreditRule
     limits: Limits
     context: int | None
     seed: int
@@ -63,7 +63,7 @@ def agent_rules(settings: TrainSettings) -> AgentRules:
         raise ConfigError(f"run {settings.run.run} has no --agents: its engines make its rollouts")
     agents, rollout, reward = settings.agents, settings.rollout, settings.reward
     return AgentRules(
-        credit=Credit(agents.agent_credit),
+        credit=CreditRule.of_settings(agents),
         limits=Limits(agents.agent_turn_seconds, agents.agent_session_seconds, agents.agent_idle_seconds),
         context=rollout.rollout_max_context_len,
         seed=rollout.rollout_seed,

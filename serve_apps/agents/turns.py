@@ -243,6 +243,7 @@ class Turns:
             drift=placed.drift,
             rule=placed.rule,
             request=_bytes(body),
+            client=turn.asked.client,
         )
 
     async def _append_recorded(self, live: LiveSession, event: TurnRecorded) -> KnownTurn:

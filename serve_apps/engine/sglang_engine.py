@@ -26,6 +26,7 @@ from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 from serve_apps.engine.engine_folder import ARGUMENTS, EngineFolder, clear_abandoned
 from serve_apps.engine.template import ask_template, runs
 from slime_events.core.config.engine import EngineSettings
+from storage.cancellation import fail
 from storage.weights.files import open_shard
 
 PING_S = 5.0
@@ -220,8 +221,8 @@ class SglangEngine:
         self._failure = reason
         for answers in self._answers.values():
             answers.put_nowait(None)
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(EngineError(reason))
+        if self._ready is not None:
+            fail(self._ready, EngineError(reason))
 
 
 @dataclass(frozen=True, slots=True)

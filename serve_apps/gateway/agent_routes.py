@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,6 +27,8 @@ from serve_apps.gateway.refusals import AGAIN_S, Refused, whole_body
 from serve_apps.gateway.session_views import MOST_WAIT_S, SealWish, SessionWish, opened_session, session_view
 from serve_apps.gateway.settings import GatewaySettings
 
+CLIENT_LENGTH = 120
+"""Characters of a client's User-Agent that are recorded."""
 QUIET_S = 15.0
 """Without a token, after which a stream gets a comment, so that nobody between takes it for dead."""
 WishT = TypeVar("WishT")
@@ -106,7 +109,7 @@ async def _turn(agents: AgentAccess, request: Request, dialect: Any, settings: G
 
     async def answer(session: str) -> Response:
         body = await whole_body(request.stream(), settings.max_body)
-        asked = dialect.read(body)
+        asked = replace(dialect.read(body), client=_client(request))
         named = request.headers.get("idempotency-key")
         retries = request.headers.get("x-stainless-retry-count", "0")
         content = b"key:" + named.encode() if named else b"body:" + request.url.path.encode() + body
@@ -120,6 +123,12 @@ async def _turn(agents: AgentAccess, request: Request, dialect: Any, settings: G
         return _json(dialect.whole(turn.asked, sessions.turns.said_of(turn, known)))
 
     return await _answered(dialect, request, agents, answer)
+
+
+def _client(request: Request) -> str:
+    """What the agent's HTTP client calls itself, as people can read it."""
+    named = request.headers.get("user-agent", "")
+    return "".join(character for character in named if character.isprintable())[:CLIENT_LENGTH]
 
 
 async def _streamed(turns: Any, turn: Any, dialect: Any) -> AsyncIterator[bytes]:

@@ -1,12 +1,14 @@
 """What a gateway refuses, and in which words: JSON `{"error": "..."}` with a status that a client can act on."""
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 from fastapi import FastAPI, Request, Response
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from schemas.errors import DeadlineExceeded, InboxFull, LogUnavailable, RunNotFound, SlimeEventsError
 from serve_apps.gateway.refusal_log import RefusalLog
@@ -54,41 +56,62 @@ def host_of(header: str) -> str | None:
 
 
 def refusals(app: FastAPI, settings: GatewaySettings) -> FastAPI:
-    """The app, which answers errors, logs refusals, and looks at where a request comes from before anything else.
+    """The app, which answers errors, logs refusals, and looks at where a request comes from before anything else."""
+    app.add_middleware(Guard, settings=settings)
+    _answers(app)
+    return app
 
-    A web page of anywhere can send a browser's requests to this machine. So `Host` has to be a name of the gateway's
-    (an attacker's name may lead here), and `Origin`, which browsers send, one that is allowed.
+
+class Guard:
+    """Around the app. A web page of anywhere can send a browser's requests to this machine. So `Host` has to be a name
+    of the gateway's (an attacker's name may lead here), and `Origin`, which browsers send, one that is allowed.
+
+    Each piece of a stream goes through it as it is: Starlette's own middleware hands every piece to another task first.
     """
 
-    told = RefusalLog()
+    def __init__(self, app: ASGIApp, settings: GatewaySettings) -> None:
+        self._app, self._settings, self._told = app, settings, RefusalLog()
 
-    @app.middleware("http")
-    async def guard(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI has it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        scope.setdefault("state", {})  # which those behind it write who and why into
+        allowed: dict[str, str] = {}
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(allowed)
+                if 400 <= message["status"] < 500 and message["status"] != 429:
+                    self._told.write(request, message["status"])
+            await send(message)
+
+        app = self._app
         try:
-            response = await admitted(request, call)
+            allowed |= self._admitted(request)
+            if allowed and request.method == "OPTIONS":
+                app = Response(status_code=204)
         except Refused as error:
-            response = refusal(request, error)
-        if 400 <= response.status_code < 500 and response.status_code != 429:
-            told.write(request, response.status_code)
-        return response
+            app = refusal(request, error)
+        await app(scope, receive, sent)
 
-    async def admitted(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
-        hosts = request.headers.getlist("host")
+    def _admitted(self, request: Request) -> dict[str, str]:
+        """What the answer to a web page says more. Raises Refused."""
+        settings, hosts = self._settings, request.headers.getlist("host")
         if len(hosts) != 1 or host_of(hosts[0]) not in settings.names:
             raise Refused(421, f"Host {', '.join(hosts)!r} is no name of this gateway ({settings.flag('host-name')})")
         origin = request.headers.get("origin")
         if origin is None:
-            return await call(request)
+            return {}
         if origin not in settings.origins:
             raise Refused(403, f"web pages of {origin} may not use this gateway ({settings.flag('allow-origin')})")
-        response = answer(204, "") if request.method == "OPTIONS" else await call(request)
-        response.headers["Access-Control-Allow-Origin"] = origin
-        response.headers["Access-Control-Allow-Headers"] = "Authorization, Content-Type, Idempotency-Key"
-        response.headers["Vary"] = "Origin"
-        return response
-
-    _answers(app)
-    return app
+        return {
+            "Access-Control-Allow-Origin": origin,
+            "Access-Control-Allow-Headers": "Authorization, Content-Type, Idempotency-Key",
+            "Vary": "Origin",
+        }
 
 
 def _answers(app: FastAPI) -> None:

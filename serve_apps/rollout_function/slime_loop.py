@@ -22,6 +22,7 @@ from slime_events.plugins.loader import load_function
 from slime_events.plugins.rollout_types import RolloutFnEvalOutput, RolloutFnTrainOutput
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.slime_utils import run
+from storage.cancellation import end_all
 
 Groups = list[list[Any]]
 
@@ -48,24 +49,28 @@ async def generate_rollout_async(
     state, target = GenerateState(args), int(args.rollout_batch_size)
     keep = load_function(args.dynamic_sampling_filter_path) if args.dynamic_sampling_filter_path else None
     gatherer, kept, seen = MetricGatherer(), list[Any](), list[Any]()
-    pending: set[asyncio.Task[Any]] = set()
-    open_groups = 0
-    while len(kept) < target:
-        while open_groups < target:
-            drawn = await asyncio.to_thread(data_source, args.over_sampling_batch_size or target)
-            pending |= {asyncio.create_task(_group(args, group, state)) for group in drawn}
-            open_groups += len(drawn)
-        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        for group in [task.result() for task in done]:
-            seen.append(group)
-            decision = call_dynamic_filter(keep, args, group)
-            is_needed = getattr(decision, "keep_when_insufficient", False) and open_groups <= target
-            if not (decision.keep or is_needed):
-                gatherer.on_dynamic_filter_drop(decision.reason)
-                open_groups -= 1
-            elif len(kept) < target:
-                kept.append(group)
-    aborted = await _abort(args, rollout_id, pending)
+    pending, tasks, open_groups = set[asyncio.Task[Any]](), list[asyncio.Task[Any]](), 0
+    try:
+        while len(kept) < target:
+            while open_groups < target:
+                drawn = await asyncio.to_thread(data_source, args.over_sampling_batch_size or target)
+                begun = [asyncio.create_task(_group(args, group, state)) for group in drawn]
+                tasks += begun
+                pending |= {*begun}
+                open_groups += len(drawn)
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for group in [task.result() for task in done]:
+                seen.append(group)
+                decision = call_dynamic_filter(keep, args, group)
+                is_needed = getattr(decision, "keep_when_insufficient", False) and open_groups <= target
+                if not (decision.keep or is_needed):
+                    gatherer.on_dynamic_filter_drop(decision.reason)
+                    open_groups -= 1
+                elif len(kept) < target:
+                    kept.append(group)
+        aborted = await _abort(args, rollout_id, pending)
+    finally:
+        await end_all(*tasks)
     for groups in (kept, seen):
         groups.sort(key=lambda group: _first(group).index or 0)
     for path, arguments in (
@@ -90,10 +95,13 @@ async def _abort(args: Any, rollout_id: int, pending: set[asyncio.Task[Any]]) ->
     """End what is under way; the groups to give back."""
     ended = list[Any]()
     aborting = asyncio.create_task(current_session().abort())
-    if pending:
-        done, _ = await asyncio.wait(pending)
-        ended = [task.result() for task in done if task.exception() is None]
-    await aborting
+    try:
+        if pending:
+            done, _ = await asyncio.wait(pending)
+            ended = [task.result() for task in done if task.exception() is None]
+        await aborting
+    finally:
+        await end_all(aborting)
     current_session().reset()
     for sample in [one for group in ended for one in group if isinstance(one, Sample)]:
         if sample.response and isinstance(sample.metadata, dict):

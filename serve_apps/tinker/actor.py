@@ -15,6 +15,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.run_address import RunAddress
 from storage.blobs import BlobStore
+from storage.cancellation import end_all
 from storage.payloads import fetch
 
 
@@ -42,9 +43,12 @@ class TinkerActor:
             with await bound_again(gateway) as listening:
                 await worker.join({"ready": time.perf_counter() - begun})
                 serving = asyncio.create_task(server.serve([listening]))
-                await answers.follow()
-                server.should_exit = True
-                await serving
+                try:
+                    await answers.follow()
+                    server.should_exit = True
+                    await serving
+                finally:
+                    await end_all(serving)
 
 
 def check_tinker(where: str) -> None:

@@ -28,21 +28,27 @@ def compute_advantages(
     *,
     values: list[Tensor] | None = None,
     teacher_log_probs: list[Tensor] | None = None,
+    token_credit: list[Tensor | None] | None = None,
     all_reduce: AllReduce | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Advantages and returns of each sample, float32 [response] each, on the device of the masks, without gradient.
 
     rewards: [samples], already normalised over their groups. log_probs: the policy before the update, [response]
     each; ref_log_probs: the reference model's, needed when `kl_coef` is not 0; values: a critic's before the update,
-    where the estimator needs them; teacher_log_probs: with `use_opd`. With `normalize_advantages` advantages are
-    whitened over every trained token given here and, through `all_reduce`, on the other data parallel ranks: call it
-    once with the whole step, not per micro batch. Returns are what a critic learns: the estimator's advantage + value.
+    where the estimator needs them; teacher_log_probs: with `use_opd`; token_credit: what the estimator's advantages
+    are multiplied by, [response] each, None for ones. With `normalize_advantages` advantages are whitened over every
+    trained token given here and, through `all_reduce`, on the other data parallel ranks: call it once with the whole
+    step, not per micro batch. Returns are what a critic learns: the estimator's advantage + value.
     Raises TrainerError for lengths that disagree and ImpossibleCombination for a KL without a reference or a teacher.
     """
     segments = Segments.of(loss_masks)
     kl = token_kl(log_probs, ref_log_probs, segments, settings)
     known = None if values is None else torch.cat(values).to(kl)
     flat = estimator_of(settings).advantage(rewards.to(kl), kl, segments, settings, known)
+    if token_credit is not None and any(one is not None for one in token_credit):
+        ones = map(torch.ones_like, segments.split(flat))
+        parts = [all_ if own is None else own for own, all_ in zip(token_credit, ones, strict=True)]
+        flat = flat * segments.join(parts, "token_credit").to(flat)
     returns = flat if known is None else flat + known
     advantages = _finished(flat, log_probs, teacher_log_probs, segments, settings, all_reduce)
     return segments.split(advantages), segments.split(returns)

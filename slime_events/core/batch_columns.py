@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from schemas.arrays import pack
+from schemas.arrays import Array, pack
 from schemas.batches import BatchColumn, BatchSealed
 from slime_events.core.trajectory import Fetch
 
-LOSS_MASKS, TRUNCATED = "loss_masks", "truncated"
+LOSS_MASKS, TRUNCATED, CREDIT = "loss_masks", "truncated", "advantage_credit"
 _INT32 = np.iinfo(np.int32)
 
 
@@ -43,6 +43,19 @@ def entries_of(column: BatchColumn, fetch: Fetch) -> list[Any]:
         return list(column.values or ())
     numbers = fetch(column.numbers)
     return [numbers[begin:end] for begin, end in pairwise(accumulate(column.lengths, initial=0))]
+
+
+class BatchCredit:
+    """What the advantage of each response token of its samples is multiplied by."""
+
+    def __init__(self, sealed: BatchSealed, fetch: Fetch) -> None:
+        given = [column for column in sealed.columns if column.name == CREDIT]
+        self._given = dict(zip(sealed.samples, entries_of(given[0], fetch), strict=True)) if given else {}
+
+    def of(self, sample: str, own: Array | None, fetch: Fetch) -> npt.NDArray[np.float32] | None:
+        """float32 [response]; None is 1. own: of its rollout."""
+        given: npt.NDArray[np.float32] | None = self._given.get(sample)
+        return fetch(own) if given is None and own is not None else given
 
 
 class BatchMasks:

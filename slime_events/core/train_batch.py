@@ -26,6 +26,7 @@ class TrainSample:
     outside.
     teacher_log_probs: float32 [response], where its grader asked a teacher. spans: which version made which tokens.
     kept: what top-p or top-k left of the vocabulary; there log-probs, the engine's too, are over that.
+    credit: float32 [response], what the advantage of each token is multiplied by; None is 1.
     """
 
     sample: str
@@ -44,6 +45,7 @@ class TrainSample:
     teacher_log_probs: npt.NDArray[np.float32] | None = None
     spans: tuple[WeightSpan, ...] = ()
     kept: tuple[KeptTokens, ...] = ()
+    credit: npt.NDArray[np.float32] | None = None
 
     @property
     def total_length(self) -> int:

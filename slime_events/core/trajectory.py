@@ -56,7 +56,7 @@ class Trajectory:
     position: of the newest event folded in, the fence of the next. attempt: of the newest request. rollout: the
     requested sample, where this is a further one of its rollout. reused: recorded by another run. requested_prompt: of
     the request, where the rollout ended with another prompt; prompt_text: the text of that other. teacher_log_probs: as
-    its reward has them.
+    its reward has them. credit: float32 [response], what each token's advantage is multiplied by; None: 1.
     """
 
     sample: str
@@ -74,6 +74,7 @@ class Trajectory:
     prompt_text: str = ""
     kept: list[KeptTokens] = field(default_factory=list, repr=False)
     teacher_log_probs: Array | None = None
+    credit: Array | None = None
     _tokens: _Growing = field(default_factory=lambda: _Growing(np.int32), repr=False)
     _log_probs: _Growing = field(default_factory=lambda: _Growing(np.float32), repr=False)
 
@@ -116,6 +117,7 @@ class Trajectory:
         self.reused = event.origin is not None
         if event.loss_mask is not None:
             self.loss_mask = fetch(event.loss_mask)
+        self.credit = event.credit
         if event.prompt is not None:
             self.requested_prompt, self.prompt, self.prompt_text = self.prompt, event.prompt, event.prompt_text
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import nats.errors
 
 from schemas.errors import AccessDenied, LogUnavailable, MissingPart
+from storage.cancellation import fail
 from storage.jetstream.address import NatsAddress, address_of, refusal_of
 from storage.jetstream.answer import Answer, OnAnswer
 from storage.jetstream.client import new_client
@@ -162,8 +163,8 @@ class Connection:
         if act == "subscription" and subject.startswith(self._inbox.lower()):
             self._denied = denied
         for answers in self._questions.values():
-            if not answers.ended.done() and (answers.subject.lower() == subject or self._denied):
-                answers.ended.set_exception(denied)
+            if answers.subject.lower() == subject or self._denied:
+                fail(answers.ended, denied)
 
     def _denial(self, act: str, subject: str) -> AccessDenied:
         return AccessDenied(f"NATS at {self.url} does not let these credentials use {subject} ({act})")
@@ -183,8 +184,7 @@ class Connection:
 
     def _break(self) -> None:
         for answers in self._questions.values():
-            if not answers.ended.done():
-                answers.ended.set_exception(Away("the connection was lost while an answer was under way"))
+            fail(answers.ended, Away("the connection was lost while an answer was under way"))
         for call in tuple(self._on_breaks):
             call()
 
@@ -286,6 +286,7 @@ class Connection:
         # A task of its own: where the server has just died, nats-py fails on its socket, or cancels itself; and a
         # caller that is cancelled leaves nothing behind that connects again.
         closing = asyncio.ensure_future(self._flush_and_close())
+        closing.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.wait({closing}, timeout=deadline_s)
         if not closing.done():
             closing.cancel()

@@ -114,9 +114,7 @@ class JetStreamConsumer:
             return
         if pull.idle:
             await pull.ask(1, expires_s=min(max(left, 0.001), _REQUEST_S))
-        await pull.wait(min(left, _REQUEST_S + 1.0))
-        if 0 < len(pull.buffer) < limit and pull.idle:
-            await self._ask_now(limit - len(pull.buffer))
+        await pull.wait(min(left, _REQUEST_S + 1.0))  # one that has come is not kept waiting for others
 
     async def _ask_now(self, limit: int) -> None:
         pull = self._pull

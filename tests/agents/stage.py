@@ -15,7 +15,6 @@ from schemas.arrays import unpack
 from schemas.errors import LogUnavailable
 from schemas.inbox import InboxReply
 from schemas.rollouts import RolloutCompleted, RolloutRequested
-from schemas.sessions import Credit
 from schemas.turns import TurnRecorded
 from serve_apps.agents.bridge import Bridge
 from serve_apps.agents.keys import SessionKeys
@@ -25,6 +24,7 @@ from serve_apps.gateway.agents import AgentAccess, AgentDesk
 from serve_apps.gateway.app import gateway_app
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Sources
+from slime_events.core.credit import CreditRule
 from slime_events.core.state.sessions import Limits
 from slime_events.core.trajectory import content_digest
 from storage.log import EventLog, Readable
@@ -35,7 +35,7 @@ ASKED: list[Any] = [{"role": "user", "content": "2+3="}]
 URL = "http://127.0.0.1:8500"
 TOKENIZER = tokenizer(MODELS[0])
 RULES = AgentRules(
-    credit=Credit.ALL,
+    credit=CreditRule(),
     limits=Limits(turn_s=20.0, session_s=60.0, idle_s=30.0),
     context=4000,
     seed=1,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas.turns import RootReason
+from serve_apps.agents import bridge
 from serve_apps.agents.asked import BadField
 from serve_apps.agents.bridge import WINDOW, Bridge, Rule
 from serve_apps.agents.rendering import Rendering
@@ -121,6 +123,29 @@ def test_a_template_that_hides_the_thinking_of_old_answers_begins_a_root() -> No
     placed = played.ask([*chat, answer, {"role": "user", "content": "2+2"}])
     assert (placed.root, placed.extends) == (RootReason.DRIFT, None)
     assert (placed.nearest, placed.drift) == (0, len(first.observed))
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@settings(max_examples=15)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["tool"] * 6 + ["user"]), st.sampled_from([True, False, False])), max_size=14
+    )
+)
+@example(steps=[("tool", True), *[("tool", False)] * WINDOW])
+def test_the_last_messages_decide_as_the_whole_chat_would(model: Model, steps: list[tuple[str, bool]]) -> None:
+    """Long chains of calls, some of whose answers have thought, between questions."""
+    played = Played(Bridge(tokenizer(model)))
+    chat: list[Message] = [{"role": "user", "content": "go"}]
+    for number, (asks, thinks) in enumerate([*steps, ("user", False), ("user", False)]):
+        placed = played.ask(chat)
+        with patch.object(bridge, "last_of", lambda messages: messages):
+            whole = played.ask(chat)
+        assert (placed.extends, placed.observed.tolist()) == (whole.extends, whole.observed.tolist())
+        said = f"<think>\nhm\n</think>\n\nstep {number}" if thinks else f"step {number}"
+        answer = {"role": "assistant", "content": said}
+        played.record(placed, [*ids_of(model, said, drifts=False), end_of(model)], answer)
+        chat = [*chat, answer, {"role": asks, "content": "done"}]
 
 
 def test_an_answer_whose_end_is_the_next_message_s_beginning() -> None:

@@ -18,8 +18,10 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested
 from schemas.sessions import Credit, SealReason, SessionOpened, SessionSealed
 from schemas.turns import RootReason, TurnRecorded
+from slime_events.analysis.model.agent_session import sessions_of
 from slime_events.analysis.model.records import folded
 from slime_events.app.cli.commands.show_sample import sample_facts, sample_text
+from slime_events.core.credit import CreditRule
 from slime_events.core.state.run import RunPhase
 from slime_events.core.state.sessions import Limits
 from tests.agents.stage import ASKED, Stage, ask, openai_of, seal, state
@@ -86,11 +88,12 @@ async def test_what_is_shown_of_a_session(stage: Stage) -> None:
         await two_turns(client, session)
         await seal(client, session, reward=1.0)
     records = folded("sim", stage.simulation.log.records)
-    facts = sample_facts(records, records.samples[session["sample"]], None)
+    sample, sessions = records.samples[session["sample"]], sessions_of(stage.simulation.log.records)
+    facts = sample_facts(records, sample, None, sessions=[one for one in sessions if one.sample == sample.sample])
     assert [(one["turn"], one["extends"], one["root"]) for one in facts["turns"]] == [(0, None, "first"), (1, 0, None)]
     (sealed,) = facts["sessions"]
-    assert (sealed["reason"], sealed["leaves"]) == ("reward", [1])
-    assert f"session {session['session']} sealed by reward" in sample_text(facts)
+    assert (sealed["sealed"], sealed["leaves"], sealed["source"]) == ("reward", [1], "team")
+    assert f"session {session['session']} of team in chat" in sample_text(facts)
 
 
 async def test_a_stream_ends_once_its_turn_is_in_the_log(stage: Stage) -> None:
@@ -233,10 +236,16 @@ async def test_paths_become_samples_and_each_token_is_trained_once(stage: Stage)
 
 
 @pytest.mark.parametrize(
-    ("credit", "trained"), [(Credit.ALL, [[0, 2], [1]]), (Credit.LAST, [[1], [2]]), (Credit.LEAF, [[0, 2]])]
+    ("credit", "trained"),
+    [
+        (Credit.ALL, [[0, 2], [1]]),
+        (Credit.LAST, [[1], [2]]),
+        (Credit.LEAF, [[0, 2]]),
+        (Credit.DISCOUNTED, [[0, 2], [1]]),
+    ],
 )
 async def test_which_turns_are_trained_on(stage: Stage, credit: Credit, trained: list[list[int]]) -> None:
-    async with stage.gateway(credit=credit) as client:
+    async with stage.gateway(credit=CreditRule(credit, 0.5)) as client:
         session = await stage.open(client)
         said = await ask(client, session, ASKED)
         for question in ("one way", "another way"):
@@ -244,6 +253,13 @@ async def test_which_turns_are_trained_on(stage: Stage, credit: Credit, trained:
         await seal(client, session, reward=1.0)
     tokens = {one.index: unpack(one.tokens).tolist() for one in stage.check_turns()}
     samples = stage.simulation.events(RolloutCompleted, group=session["group"])
+    counts = {one.sample: None if one.credit is None else unpack(one.credit)[_mask(one) == 1] for one in samples}
+    if credit is Credit.DISCOUNTED:  # the turn before the last of its path counts half
+        expected = {session["sample"]: [0.5] * len(tokens[0]) + [1.0] * len(tokens[2])}
+        expected[session["sample"] + "-1"] = [1.0] * len(tokens[1])
+        assert {name: weights.tolist() for name, weights in counts.items()} == expected
+    else:
+        assert set(counts.values()) == {None}
     found = sorted(unpack(one.tokens)[_mask(one) == 1].tolist() for one in samples)
     assert found == sorted([token for index in turns for token in tokens[index]] for turns in trained)
 

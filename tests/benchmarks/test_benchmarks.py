@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import math
 import os
+from typing import Any
 
 import msgspec
 import pytest
 
+from benchmarks import flood
 from benchmarks.critical_path import Work, covered, merge, step_times
 from benchmarks.figure import Better, Figure, Row
 from benchmarks.length_bias import fastest_of_each_draw, ks_distance
@@ -107,6 +109,19 @@ def test_the_distance_of_two_distributions() -> None:
     assert ks_distance([1, 2, 3, 4], [1, 2]) == 0.5
 
 
+def test_a_flood_comes_and_goes() -> None:
+    """Phases take turns; the first step of each is of both and not counted."""
+    ways = [flood.way_of(step) for step in range(flood.FIRST, flood.STEPS)]
+    assert ways[: flood.PHASE] == [None] * flood.PHASE
+    assert {way: ways.count(way) for way in flood.WAYS} == dict.fromkeys(flood.WAYS, 2 * flood.PHASE)
+    assert not flood.is_counted(flood.FIRST + flood.PHASE)
+    log = []
+    for step in range(flood.STEPS):
+        slow = 2 if flood.way_of(step) == "nats" else 1
+        log.append(_said((log[-1].envelope.at // MS if log else 0) + 100 * slow, _committed(step, {})))
+    assert [round(figure.value or 0, 6) for figure in flood.figures(log, [])] == [1.0, 2.0]
+
+
 def test_what_takes_an_hour_is_asked_for() -> None:
     assert set(chosen(None, long=False)) == set(NAMES) - set(LONG)
     assert chosen(None, long=True) == list(NAMES)
@@ -132,6 +147,7 @@ TINY = [
     ("ingest", {"count": 500}),
     ("span", {"spans": 100}),
     ("agent_prompts", {"turns": (1, 3)}),
+    ("agent_latency", {"sessions": 2, "long": 0, "first_ms": 1.0, "engines": ("scripted",)}),
     ("chunk_cost", {"responses": 4, "length": 64, "turns": 1}),
     ("trainer_idle", {"steps": 3, "train_s": 0.01}),
     ("length_bias", {"steps": 4}),
@@ -144,7 +160,7 @@ TINY = [
 
 
 @pytest.mark.parametrize(("name", "sizes"), [*TINY, ("trainer", {"steps": 1})])
-def test_tiny_runs_give_finite_figures(name: str, sizes: dict[str, int]) -> None:
+def test_tiny_runs_give_finite_figures(name: str, sizes: dict[str, Any]) -> None:
     figures: list[Figure] = importlib.import_module(f"benchmarks.{name}").measure(**sizes)
     assert figures
     for figure in figures:

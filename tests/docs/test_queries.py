@@ -6,11 +6,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from schemas.envelope import enclose
 from schemas.errors import BadQuery
+from schemas.rollouts import Sampling
 from slime_events.analysis.query import tables_of
+from storage.log import Append, append_all
+from storage.memory_log import MemoryLog
 from tests.docs.commands import commands_of
 from tests.docs.pages import PAGES
 from tests.docs.recorded_run import recorded_run
+from tests.golden.make_session import session
 
 _FENCED = re.compile(r"^```sql\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _IN_PYTHON = re.compile(r"\.sql\(\s*\"(.*?)\"\s*\)", re.DOTALL)
@@ -34,7 +39,12 @@ async def test_every_query_is_answered_with_rows(tmp_path: Path) -> None:
     asked = [(page.name, sql) for page in PAGES for sql in queries(page) if sql != WRONG and "{" not in sql]
     assert {page for page, _ in asked} >= {"querying.md", "sampling-from-the-archive.md", "unlearning.md"}
     empty = []
-    async with tables_of(await recorded_run(), cache=tmp_path) as tables:
+    run = await recorded_run()
+    assert isinstance(run.log, MemoryLog)
+    of_agent = session(Sampling(max_new_tokens=40), "ab" * 32)
+    said = [Append(enclose(run.run, event, at=1_800_000_000_000_000_000, producer="test")) for event in of_agent]
+    await append_all(run.log, said)
+    async with tables_of(run, cache=tmp_path) as tables:
         for page, sql in asked:
             try:
                 rows = (await tables.sql(sql)).rows()

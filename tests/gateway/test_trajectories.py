@@ -15,6 +15,11 @@ from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutOffered, RolloutRequested
 from slime_events.analysis.audit.audit import Audit, audit, report_text
+from slime_events.analysis.lineage.lineage import Asked, Kind
+from slime_events.analysis.lineage.resolve import lineage
+from slime_events.app.cli.render.lineage_text import lineage_text
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.run import RunPhase, RunState
 from slime_events.core.trajectory import read_trajectory
 from slime_events.plugins.rewards.outcome import Outcome
@@ -80,6 +85,12 @@ async def test_a_finished_group_is_trained_on_as_it_was_sent(simulation: Simulat
     assert all(one.recalls for one in simulation.events(RolloutRequested) if one.group == name)
     report = await audit(simulation.log.read_records(), Audit("sim", fetch=unpack, files=False))
     assert report.clean, report_text(report, 0)
+    run = OpenedRun(simulation.log, TrainSettings(), unpack, None, "here")
+    for index in range(2):
+        told_of = await lineage(run, Asked(kind=Kind.SAMPLE, value=f"{name}-s{index}"))
+        assert "a producer outside (quiz)" in lineage_text(told_of)
+        assert told_of.samples[0].reward is not None
+        assert (told_of.groups[0].source.sender, told_of.samples[0].reward.grader) == ("quiz", "outside:quiz")
 
 
 @pytest.mark.parametrize(

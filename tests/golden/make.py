@@ -255,6 +255,7 @@ def _rollout_of_turns(name: str, origin: str) -> RolloutCompleted:
         tokens=pack_tokens([7, 8, 9]),
         log_probs=pack_log_probs([-0.5, -1.0, 0.0]),
         loss_mask=pack([1, 1, 0], "int8"),
+        credit=pack([0.5, 1.0, 0.0], "float32"),
         rollout=origin,
         prompt=pack_tokens([1, 5]),
         metadata={"calls": 1},

@@ -43,6 +43,7 @@ def session(sampling: Sampling, digest: str) -> Iterator[Event]:
         metadata={"task": "a"},
         turns=2,
         seconds=1.5,
+        discount=0.5,
     )
     yield RolloutFailed(
         sample=sample,
@@ -80,6 +81,7 @@ def _turn(sample: str, digest: str) -> TurnRecorded:
             drift=1,
             rule="difference",
             request=pack([123, 125], "int8"),
+            client="agent/1.0",
         ),
         seconds=0.5,
     )

@@ -27,6 +27,7 @@ from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.loop.learner.batches import Batches
 from slime_events.loop.learner.overrides import Overrides
+from slime_events.loop.learner.recredit import Recredit
 from storage.memory_log import MemoryLog
 from storage.weights.store import WeightStore
 from tests.simulation.parts import ScriptedRanks
@@ -64,6 +65,7 @@ class Learning:
             group_filter=self.judge,
             first=self.version,
             least=self.least,
+            recredit=None if self.changes.credit is None else Recredit(self.changes.credit, unpack),
         )
 
     async def begin(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from schemas.errors import TrainerError
 from slime_events.algorithms.advantages import compute_advantages
 from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.train_batch import TrainBatch, TrainSample
 from tests.megatron.plain import chosen, every_log_prob, log_probs_of, to_engine
 from tests.megatron.tiny import make_batch, make_model
 
@@ -30,11 +31,18 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("per_token", "entropy_coef"), [(False, 0.0), (True, 0.3), (False, 0.3)])
+@pytest.mark.parametrize(
+    ("per_token", "entropy_coef", "credited"), [(False, 0.0, True), (True, 0.3, False), (False, 0.3, False)]
+)
 def test_gradient_and_loss_equal_a_plain_torch_step(
-    per_token: bool, entropy_coef: float, tiny: Path, trainer: Trainer
+    per_token: bool, entropy_coef: float, credited: bool, tiny: Path, trainer: Trainer
 ) -> None:
+    """credited: half of the samples have advantages that are discounted by turns."""
     batch = dataclasses.replace(make_batch(), temperature=0.7)
+    if credited:
+        samples = list(batch.samples)
+        samples[::2] = [_discounted(sample) for sample in samples[::2]]
+        batch = dataclasses.replace(batch, samples=tuple(samples))
     algorithm = {"calculate_per_token_loss": per_token, "entropy_coef": entropy_coef}
     with trainer(tiny, algorithm, clip_grad=0.0, micro_batch_size=3) as rank:
         result = rank.train(batch)
@@ -47,7 +55,8 @@ def test_gradient_and_loss_equal_a_plain_torch_step(
         log_probs, entropy = chosen(every, sample), -(every.exp() * every).sum(-1)
         mask = torch.from_numpy(sample.loss_mask).float()
         ratio = (log_probs - log_probs.detach()).exp()
-        gain = ratio * sample.reward + entropy_coef * entropy
+        credit = 1.0 if sample.credit is None else torch.from_numpy(sample.credit)
+        gain = ratio * sample.reward * credit + entropy_coef * entropy
         divisor = 1 if per_token else mask.sum()
         total = total - (gain * mask).sum() / divisor
         entropies += ((entropy * mask).sum() / divisor).item()
@@ -65,6 +74,13 @@ def test_gradient_and_loss_equal_a_plain_torch_step(
     assert result.metrics["train_rollout_logprob_abs_diff"] == pytest.approx(difference.mean().item(), abs=1e-5)
     assert result.metrics["train_rollout_logprob_abs_diff_max"] == pytest.approx(difference.max().item(), abs=1e-5)
     assert result.metrics["logprob_agreement_max"] == result.metrics["train_rollout_logprob_abs_diff_max"]
+
+
+def _discounted(sample: TrainSample) -> TrainSample:
+    """Its first half is an earlier turn."""
+    credit = np.ones(sample.response_length, np.float32)
+    credit[: sample.response_length // 2] = 0.5
+    return dataclasses.replace(sample, credit=credit)
 
 
 def test_agreement_is_measured_on_equal_weights_only(tiny: Path, trainer: Trainer) -> None:

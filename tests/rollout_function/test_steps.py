@@ -1,7 +1,9 @@
 """A run whose steps are what a rollout function returns."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,6 +19,7 @@ from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested, RolloutReturned
 from schemas.runs import RunFailed
+from serve_apps.rollout_function import slime_loop
 from slime_events.core.state.run import RunPhase
 from storage.log import Append
 from tests.rollout_function import functions
@@ -223,3 +226,18 @@ class _Dying:
             await self._line.append(appends[: self._after])
         self._line.is_cut = True
         return await self._line.append(appends)
+
+
+async def test_a_group_that_fails_leaves_no_other_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def group(args: Any, group: list[int], *_: Any, **__: Any) -> list[Any]:
+        if group == [0]:
+            raise ValueError("the first")
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr(slime_loop, "generate_and_rm_group", group)
+    monkeypatch.setattr(slime_loop, "GenerateState", lambda args: SimpleNamespace(sampling_params={}))
+    args = SimpleNamespace(rollout_batch_size=2, over_sampling_batch_size=None, dynamic_sampling_filter_path=None)
+    with pytest.raises(ValueError, match="the first"):
+        await slime_loop.generate_rollout_async(args, 0, lambda _: [[0], [1]])
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -32,7 +32,9 @@ def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The last weights of the run that nothing happens to."""
     folder = tmp_path_factory.mktemp("undisturbed")
     with cheap_parts(Parts()):
-        return str(asyncio.run(run_with(settings_of(folder)))["weights_digest"])
+        summary = asyncio.run(run_with(settings_of(folder)))
+    assert summary["steps"] == STEPS
+    return str(summary["weights_digest"])
 
 
 def settings_of(folder: Path, **run: Any) -> TrainSettings:

@@ -9,7 +9,7 @@ THREADS = """
 import os, threading
 from slime_events.core.run.process_environment import TRAINS, yield_to_others
 go, end = threading.Event(), threading.Event()
-found = []
+found, before = [], os.getpriority(os.PRIO_PROCESS, 0)  # which a machine's owner may have made lower
 def look():
     go.wait()
     found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
@@ -19,7 +19,7 @@ yield_to_others(TRAINS)
 yield_to_others(TRAINS - 5)
 go.set()
 for thread in threads: thread.join()
-print(sorted({*found, os.getpriority(os.PRIO_PROCESS, 0)}) == [TRAINS])
+print(sorted({*found, os.getpriority(os.PRIO_PROCESS, 0)}) == [max(before, TRAINS)])
 """
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 
 import pytest
 
-from storage.cancellation import check_cancelled, end_all
+from storage.cancellation import check_cancelled, end_all, fail
 
 
 async def losing(times: int) -> None:
@@ -64,3 +65,18 @@ async def test_a_lost_cancellation_is_found_where_it_is_asked_for() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_an_error_is_told_to_who_waits_and_is_no_news_where_nobody_does() -> None:
+    loop, news = asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _, context: news.append(context))
+    waited, left, over = loop.create_future(), loop.create_future(), loop.create_future()
+    over.cancel()
+    for future in (waited, left, over):
+        fail(future, ValueError("gone"))
+    with pytest.raises(ValueError, match="gone"):
+        await waited
+    assert over.cancelled()
+    del left, future
+    gc.collect()
+    assert news == []

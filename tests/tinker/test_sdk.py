@@ -11,10 +11,12 @@ import httpx
 import pytest
 import tinker
 
+from schemas.arrays import unpack
 from schemas.commands import CommandGiven, CommandKind
 from schemas.rollouts import RolloutRequested
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
+from slime_events.app.cli.commands.show import Question, view_of
 from tests.tinker.scene import SKIPPED_RATE, VOCABULARY, DrivenSimulation, TinkerGateway, datum, scene
 
 ADAM = tinker.AdamParams(learning_rate=1e-3)
@@ -52,6 +54,12 @@ async def test_a_client_trains_and_samples(tmp_path: Path) -> None:
         passed, stepped, made = await in_thread(gateway, drive)
         given = simulation.events(CommandGiven)
         requested = simulation.events(RolloutRequested)
+        shown = await view_of(simulation.log, Question(), unpack)
+        step = await view_of(simulation.log, Question(step=0), unpack)
+    assert (shown.facts["calls"]["given"], shown.facts["calls"]["done"]) == (5, 5)
+    assert "reward" not in shown.text
+    assert step.facts["commands"] == [given[1].command, given[2].command]
+    assert "reward" not in step.text
     assert [len(one["logprobs"].data) for one in passed.loss_fn_outputs] == [3, 2]
     assert stepped.metrics["version"] == 1.0
     assert [len(one.tokens) for one in made.sequences] == [5, 5]

@@ -149,12 +149,17 @@ class Sessions(Check):
         mask = self._mask(event)
         if mask is None:
             return
-        for index in path:
+        credit, seal = self._credit(event), session.seal
+        gamma = seal.discount if seal is not None and seal.credit is Credit.DISCOUNTED else 1.0
+        for after, index in enumerate(path):
             turn = session.turns[index]
             own = slice(turn.begins - event.prompt_length, turn.ends - event.prompt_length)
             if not mask[own].any():
                 continue
             mask[own] = 0
+            if credit is not None and (credit[own] != np.float32(gamma**after)).any():
+                wrong = f"turn {index} does not count {gamma**after:.3g}, {after} turns before the last of its path"
+                self.find(wrong, "its advantage is not what the credit rule says")
             if index in session.trained:
                 self.find(f"turn {index} is trained on in another sample too", "its tokens count twice")
             session.trained.add(index)
@@ -167,6 +172,13 @@ class Sessions(Check):
             return np.ones(event.length, np.int8)
         data = self._data(event.loss_mask)
         return None if data is None or len(data) != event.length else np.frombuffer(data, np.int8).copy()
+
+    def _credit(self, event: RolloutCompleted) -> npt.NDArray[np.float32] | None:
+        """None where it cannot be seen."""
+        if event.credit is None:
+            return np.ones(event.length, np.float32)
+        data = self._data(event.credit)
+        return None if data is None or len(data) != 4 * event.length else np.frombuffer(data, np.float32)
 
     def _data(self, array: Array) -> bytes | None:
         if array.blob is None:

@@ -25,6 +25,7 @@ from schemas.prompts import Source
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import Origin, RolloutCompleted, StopReason, WeightSpan
 from slime_events.analysis import model
+from slime_events.analysis.model.agent_session import AgentSession
 from slime_events.analysis.model.ancestry import JoinedRun, VersionRange
 from slime_events.core.batch_columns import BatchMasks
 from slime_events.core.trajectory import Fetch
@@ -206,8 +207,9 @@ class Group(Element, frozen=True, kw_only=True):
 
     @property
     def file_line(self) -> str:
-        """`train.jsonl:960`, or `inbox:key`."""
-        return f"{self.file}:{self.source.line or self.source.key}".rstrip(":")
+        """`train.jsonl:960`, or `inbox:key of team`."""
+        of = f" of {self.source.sender}" if self.source.sender else ""
+        return f"{self.file}:{self.source.line or self.source.key}".rstrip(":") + of
 
 
 class Reward(Element, frozen=True, kw_only=True):
@@ -317,7 +319,8 @@ class Sample(Element, frozen=True, kw_only=True):
 class Lineage(Element, frozen=True, kw_only=True):
     """newest: the newest version of the run that was asked. line: all versions up to it, by the run that made them.
     ancestors: those that the version asked about comes of; descendants: those that come of it. branches: runs beside
-    this one that go on from it. notes: a sentence each.
+    this one that go on from it. sessions: of agents, that the samples came of or that were tried for them. notes: a
+    sentence each.
     """
 
     run: str
@@ -332,6 +335,7 @@ class Lineage(Element, frozen=True, kw_only=True):
     steps: tuple[Step, ...] = ()
     groups: tuple[Group, ...] = ()
     samples: tuple[Sample, ...] = ()
+    sessions: tuple[AgentSession, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -339,6 +343,10 @@ class Lineage(Element, frozen=True, kw_only=True):
         """Versions that come of the samples: those of the sample that was trained first."""
         each = (sample.descendants for sample in self.samples)
         return max(each, key=lambda ranges: sum(one.count for one in ranges), default=())
+
+    def session_of(self, sample: Sample) -> AgentSession | None:
+        """The session that a sample came of."""
+        return next((one for one in self.sessions if one.run == sample.run and sample.sample in one.samples), None)
 
     def on_line(self, run: str, version: int) -> bool:
         """Whether a version that `run` made is one that the newest comes of: those of a run that was branched from or

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slime_events.analysis.lineage.lineage import Group, Kind, Lineage, Sample, Step
+from slime_events.analysis.model.agent_session import AgentSession
 
 FEW_SAMPLES, MOST_ROWS, STRIP_CELLS = 16, 80, 120
 WIDTH = 1120
@@ -85,6 +86,7 @@ def svg(answer: Lineage) -> str:
         f"<style>{STYLE}</style>",
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
         _text(20, 28, f"Lineage of {heading(answer)}", "head"),
+        *_agents(answer),
         *_strip(answer),
         *_flow(rows, pitch, scale),
         *_legend(scale, height - 16),
@@ -105,12 +107,12 @@ def rows_of(answer: Lineage) -> tuple[Row, ...]:
     """The rows of an answer, the oldest steps first."""
     steps: dict[int | None, Step] = {step.step: step for step in sorted(answer.steps, key=lambda step: step.step)}
     if len(answer.samples) <= FEW_SAMPLES:
-        return tuple(_sample_row(sample, answer.groups, steps.get(sample.step)) for sample in answer.samples)
+        return tuple(_sample_row(answer, sample, steps.get(sample.step)) for sample in answer.samples)
     samples = collections.defaultdict[tuple[str, str], list[Sample]](list)
     for sample in answer.samples:
         samples[sample.run, sample.group].append(sample)
     if len(steps) <= 1:
-        return tuple(_group_row(one, samples[one.run, one.group], steps.get(one.step)) for one in answer.groups)
+        return tuple(_group_row(answer, one, samples[one.run, one.group], steps.get(one.step)) for one in answer.groups)
     groups = collections.defaultdict[int | None, list[Group]](list)
     for group in answer.groups:
         groups[group.step].append(group)
@@ -134,16 +136,16 @@ def _steps_row(steps: Sequence[Step], groups: Sequence[Group]) -> Row:
     return Row(label, f"steps {label}", cells, _files(groups), _target(steps[-1]))
 
 
-def _group_row(group: Group, samples: Sequence[Sample], step: Step | None) -> Row:
+def _group_row(answer: Lineage, group: Group, samples: Sequence[Sample], step: Step | None) -> Row:
     title = f"{_group_title(group, samples)}\n{group.text[:300]}"
-    cells = tuple(Cell(_mean([sample]), sample_title(sample)) for sample in samples)
+    cells = tuple(Cell(_mean([sample]), sample_title(sample, answer.session_of(sample))) for sample in samples)
     return Row(group.file_line, title, cells, _files([group]), _target(step))
 
 
-def _sample_row(sample: Sample, groups: Sequence[Group], step: Step | None) -> Row:
-    """groups: its own among them; a recorded rollout's may be another run's."""
-    group = min((one for one in groups if one.group == sample.group), key=lambda one: one.run != sample.run)
-    title, reward = sample_title(sample), _mean([sample])
+def _sample_row(answer: Lineage, sample: Sample, step: Step | None) -> Row:
+    """A recorded rollout's group may be another run's."""
+    group = min((one for one in answer.groups if one.group == sample.group), key=lambda one: one.run != sample.run)
+    title, reward = sample_title(sample, answer.session_of(sample)), _mean([sample])
     cells = tuple(
         Cell(
             reward,
@@ -155,8 +157,8 @@ def _sample_row(sample: Sample, groups: Sequence[Group], step: Step | None) -> R
     return Row(sample.sample, title, cells, _files([group]), _target(step))
 
 
-def sample_title(sample: Sample) -> str:
-    """Its facts in a few lines."""
+def sample_title(sample: Sample, session: AgentSession | None = None) -> str:
+    """Its facts in a few lines. session: that it came of."""
     made = ", ".join(f"v{version}" for version in sample.made_by)
     if sample.origin is not None:
         made = f"{sample.origin.run}, whose {sample.origin.sample} it is"
@@ -167,6 +169,10 @@ def sample_title(sample: Sample) -> str:
         lines.append(f"advantage {sample.advantage.first:.4g}")
     if sample.mask is not None and sample.mask.trained != sample.mask.tokens:
         lines.append(f"{sample.mask.trained} of them trained on")
+    if session is not None:
+        how = ", ".join((*session.dialects, *session.clients))
+        lines.append(f"session {session.session}, opened by {session.source}: {len(session.turns)} turns ({how})")
+        lines.append(f"sealed by {session.sealed}; roots {', '.join(session.roots)}")
     return "\n".join(lines)
 
 
@@ -196,6 +202,17 @@ def _mean(samples: Iterable[Sample]) -> float | None:
 
 def _reward(value: float | None) -> str:
     return "not graded" if value is None else f"reward {value:.4g}"
+
+
+def _agents(answer: Lineage) -> list[str]:
+    """A line on the sessions that the samples came of, with all their names under the pointer."""
+    sessions = answer.sessions
+    if not sessions:
+        return []
+    sources = ", ".join(dict.fromkeys(one.source for one in sessions))
+    said = f"{len(sessions)} agents' sessions opened by {sources}, {sum(len(one.turns) for one in sessions)} turns"
+    names = "\n".join(f"{one.session} by {one.source}: {len(one.turns)} turns" for one in sessions)
+    return [_text(20, 44, said, "small", names)]
 
 
 def _strip(answer: Lineage) -> list[str]:

@@ -7,21 +7,19 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from schemas.batches import BatchSealed
 from schemas.commands import CommandGiven
 from schemas.errors import RunNotFound
 from schemas.event import Purpose, type_of
-from schemas.ids import INBOX, group_of, sample_id
+from schemas.ids import INBOX, group_of, requested_sample, sample_id
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rollouts import RolloutProgressed, WeightSpan
 from schemas.subjects import of_type
 from schemas.trainers import Fidelity, TrainerRestored
 from slime_events.analysis import model
+from slime_events.analysis.lineage.advantages import TrainedSample, make_advantages
 from slime_events.analysis.lineage.lineage import (
-    Advantage,
     Asked,
     Command,
     Group,
@@ -32,11 +30,11 @@ from slime_events.analysis.lineage.lineage import (
     Version,
     mask_of,
 )
-from slime_events.analysis.model.advantages import has_critic, has_kl_penalty, sample_advantages
+from slime_events.analysis.model.advantages import has_kl_penalty
+from slime_events.analysis.model.agent_session import AgentSession, read_sessions
 from slime_events.analysis.model.ancestry import Ancestor, Ancestry, Branches, find_branches, open_ancestry
 from slime_events.analysis.model.lookup import wanted
-from slime_events.core.batch_columns import BatchMasks
-from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.batch_columns import LOSS_MASKS, BatchCredit, BatchMasks
 from slime_events.core.datums import unpack_datums
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.trajectory import merge_spans
@@ -115,6 +113,8 @@ class _Resolver:
         self._ancestry, self._asked, self._newest, self._branches = ancestry, asked, newest, branches
         self._run = ancestry.own.run
         self._steps, self._groups, self._samples = list[Step](), list[Group](), list[Sample]()
+        self._sessions = dict[tuple[str, str], AgentSession]()
+        self._recredited = set[int]()
 
     async def of_version(self, version: int) -> Lineage:
         if not 0 <= version <= self._newest:
@@ -213,8 +213,15 @@ class _Resolver:
             steps=tuple(self._steps),
             groups=tuple(self._groups),
             samples=tuple(self._samples),
-            notes=(*notes, *branches.notes),
+            sessions=tuple(self._sessions.values()),
+            notes=(*notes, *self._notes_on_credit(), *branches.notes),
         )
+
+    def _notes_on_credit(self) -> list[str]:
+        """Where a batch says what is trained on, and not the rule that sessions were sealed by."""
+        steps = sorted(self._recredited) if self._sessions else []
+        own = "its batch has loss masks of its own, whatever rule its sessions were sealed by"
+        return [f"step {step}: {own}" for step in steps]
 
     async def _versions(self, named: Iterable[tuple[str, int]]) -> tuple[Version, ...]:
         """named: a run, and what it calls the version."""
@@ -239,6 +246,7 @@ class _Resolver:
             for name in batch.groups
             if name in run.groups and run.groups[name].prompt
         ]
+        await self._collect_sessions(run, batch.samples)
         records = [run.sample(name, group_of(name)) for name in batch.samples]
         self._samples += [Sample.of(one, ancestor.opened.fetch, **trained[one.sample]) for one in records]
 
@@ -247,6 +255,18 @@ class _Resolver:
         run = await self._ancestry.records(ancestor, samples=names)
         known = [run.samples[name] for name in dict.fromkeys(names) if name in run.samples]
         self._samples += [Sample.of(one, ancestor.opened.fetch) for one in known]
+
+    async def _collect_sessions(self, run: model.Run, samples: Iterable[str]) -> None:
+        """Of the samples among these that agents were asked for."""
+        asked = dict.fromkeys(requested_sample(name) for name in samples)
+        requests = {name: run.samples[name].requests[-1:] for name in asked if name in run.samples}
+        owners: dict[str, list[str]] = {}
+        for name, request in requests.items():
+            if request and request[0].event.agents:
+                owners.setdefault(request[0].run, []).append(name)
+        for owner, names in owners.items():
+            found = await read_sessions(self._ancestry.of_run(owner), names)
+            self._sessions |= {(owner, session.session): session for session in found}
 
     async def _collect_groups(
         self, ancestor: Ancestor, steps: Mapping[str, int | None], only: str | None = None
@@ -263,6 +283,7 @@ class _Resolver:
             self._steps.append(Step.of(record))
             names = [name for group, names in members.items() if steps[group] == record.step for name in names]
             trained |= await self._trained(owner, record, names, run)
+        await self._collect_sessions(run, (name for names in members.values() for name in names))
         for name in (name for names in members.values() for name in names):
             if run.samples[name].completed is None:
                 run.samples[name].spans = await _spans_so_far(ancestor, name)
@@ -274,16 +295,21 @@ class _Resolver:
     ) -> dict[str, dict[str, Any]]:
         """The part of these samples in the batch: fields of `Sample`."""
         settings, batch, names = ancestor.opened.settings.algorithm, step.sealed.event, set(samples)
-        masks = BatchMasks(batch, ancestor.opened.fetch)
+        fetch = ancestor.opened.fetch
+        masks, credits = BatchMasks(batch, fetch), BatchCredit(batch, fetch)
         whitened = settings.normalize_advantages and not has_kl_penalty(settings)
         if whitened and not names.issuperset(batch.samples):  # over all samples of the batch
             run = await self._ancestry.records(ancestor, samples=batch.samples)
+        if any(column.name == LOSS_MASKS for column in batch.columns):
+            self._recredited.add(step.step)
         rewards = dict(zip(batch.samples, batch.rewards, strict=True))
         advantages = make_advantages(
             [
-                (name, reward, mask_of(record.completed.event, ancestor.opened.fetch, masks))
+                TrainedSample(
+                    name, reward, mask_of(done.event, fetch, masks), credits.of(name, done.event.credit, fetch)
+                )
                 for name, reward in rewards.items()
-                if (whitened or name in names) and (record := run.samples.get(name)) and record.completed
+                if (whitened or name in names) and (record := run.samples.get(name)) and (done := record.completed)
             ],
             settings,
         )
@@ -301,25 +327,6 @@ class _Resolver:
             for name, reward in rewards.items()
             if name in names
         }
-
-
-def make_advantages(
-    samples: Sequence[tuple[str, float, npt.NDArray[np.int8]]], settings: AlgorithmSettings
-) -> dict[str, Advantage]:
-    """By sample, of those with a trained token. samples: name, reward as sealed, loss mask."""
-    if settings.advantages_by or not settings.compute_advantages_and_returns or has_critic(settings):
-        return {}  # made by the user's function or of a critic's values in the trainer, or not at all
-    left_out: tuple[str, ...] = ()
-    if has_kl_penalty(settings):
-        left_out = ("kl", *(("whitening",) if settings.normalize_advantages else ()))
-        settings = msgspec.structs.replace(settings, normalize_advantages=False)
-    names, rewards, masks = zip(*samples, strict=True) if samples else ((), (), ())
-    advantages = sample_advantages(rewards, masks, settings)
-    return {
-        name: Advantage(estimator=settings.advantage_estimator, first=float(first), last=float(last), left_out=left_out)
-        for name, mask, first, last in zip(names, masks, advantages.first, advantages.last, strict=True)
-        if mask.any()
-    }
 
 
 def _members(ancestor: Ancestor, group: model.Group) -> tuple[str, ...]:

@@ -47,16 +47,25 @@ def has_critic(settings: AlgorithmSettings) -> bool:
     return estimator_of(settings).needs_values
 
 
-def sample_advantages(rewards: Sequence[float], masks: Sequence[Mask], settings: AlgorithmSettings) -> Advantages:
-    """rewards: [samples], of a whole step, as its batch has them (normalised over their groups)."""
+def sample_advantages(
+    rewards: Sequence[float],
+    masks: Sequence[Mask],
+    settings: AlgorithmSettings,
+    credits: Sequence[npt.NDArray[np.float32] | None] | None = None,
+) -> Advantages:
+    """rewards: [samples], of a whole step, as its batch has them (normalised over their groups). credits: of each, what
+    its tokens' advantages are multiplied by [response]; None is 1.
+    """
     values = np.asarray(rewards, dtype=np.float64)
     tokens = np.array([trained_tokens(mask) for mask in masks], dtype=np.float64)
     trained = np.where(tokens > 0, values, 0.0)
-    first, sums, squares = trained, tokens, tokens
-    if (discount := estimator_of(settings).discount(settings)) != 1.0:
-        factors = np.array([_discounts(mask, discount) for mask in masks]).reshape(-1, 3)
-        first, sums, squares = trained * factors[:, 0], factors[:, 1], factors[:, 2]
-    found = Advantages(first, trained, values * sums / np.maximum(tokens, 1.0))
+    first, last, sums, squares = trained, trained, tokens, tokens
+    discount, credits = estimator_of(settings).discount(settings), credits or [None] * len(masks)
+    if discount != 1.0 or any(credit is not None for credit in credits):
+        factors = np.array([_factors(mask, discount, one) for mask, one in zip(masks, credits, strict=True)])
+        factors = factors.reshape(-1, 4)
+        first, last, sums, squares = trained * factors[:, 0], trained * factors[:, 1], factors[:, 2], factors[:, 3]
+    found = Advantages(first, last, values * sums / np.maximum(tokens, 1.0))
     if not settings.normalize_advantages:
         return found
     # As `masked_whiten`: over all trained tokens of the step, with unbiased variance.
@@ -67,10 +76,14 @@ def sample_advantages(rewards: Sequence[float], masks: Sequence[Mask], settings:
     return Advantages(*(np.where(tokens > 0, (part - mean) * scale, 0.0) for part in found))
 
 
-def _discounts(mask: Mask, gamma: float) -> tuple[float, float, float]:
-    """gamma^(distance to the last trained token): of the first one, and the sums of it and of its squares over all."""
+def _factors(mask: Mask, gamma: float, credit: npt.NDArray[np.float32] | None) -> tuple[float, float, float, float]:
+    """gamma^(distance to the last trained token) * credit: of the first one, of the last, and the sums of it and of its
+    squares over all.
+    """
     places = np.arange(mask) if isinstance(mask, int) else np.flatnonzero(mask)
     if not len(places):
-        return 0.0, 0.0, 0.0
+        return 0.0, 0.0, 0.0, 0.0
     factors = gamma ** (places[-1] - places).astype(np.float64)
-    return float(factors[0]), float(factors.sum()), float((factors**2).sum())
+    if credit is not None:
+        factors *= credit[places]
+    return float(factors[0]), float(factors[-1]), float(factors.sum()), float((factors**2).sum())

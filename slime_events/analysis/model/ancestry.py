@@ -167,6 +167,10 @@ class Ancestry:
         # A branch repeats the version that it begins with, so its parent is not opened for that one.
         return await self.of_step(version), self.versions(version, version)[0].run
 
+    def of_run(self, run: str) -> Ancestor:
+        """One of those that have been opened."""
+        return next(ancestor for ancestor in self._runs if ancestor.run == run)
+
     async def step_of(self, group: str, origin: Ancestor, decided: int) -> int | None:
         """The step whose batch has a group that `origin` decided on at position `decided`; None for none.
 

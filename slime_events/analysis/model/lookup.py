@@ -24,25 +24,29 @@ from schemas.registry import BY_TYPE
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, RolloutSuspended
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
-from schemas.sessions import SessionSealed
+from schemas.sessions import SessionOpened, SessionSealed
 from schemas.steps import StepCommitted
 from schemas.subjects import check_token, of_type
 from schemas.trainers import TrainerRestored
-from schemas.turns import TurnRecorded
+from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
 from slime_events.analysis.model.records import Group, Run, Sample, Step, Version, folded
 from storage.log import Readable, Recorded
 
 SAMPLE_EVENTS = (RolloutRequested, RolloutCompleted, RewardAssigned, RewardFailed)
-ALL_SAMPLE_EVENTS = (*SAMPLE_EVENTS, RolloutProgressed, RolloutSuspended, RolloutFailed, TurnRecorded, SessionSealed)
+ALL_SAMPLE_EVENTS = (*SAMPLE_EVENTS, RolloutProgressed, RolloutSuspended, RolloutFailed, TurnRecorded)
+SESSION_EVENTS = (SessionOpened, TurnBegun, SessionSealed)
 RUN_EVENTS = (RunStarted, RunResumed, RunFinished, RunFailed)
 GROUP_EVENTS = (PromptSubmitted, GroupAccepted, GroupRejected)
 STEP_EVENTS = (BatchSealed, StepCommitted)
 RECURRING: tuple[type[Event], ...] = (
     *(RunResumed, RunFinished, RunFailed, WeightsActivated, TrainerRestored),
-    *(RolloutRequested, RolloutProgressed, RolloutSuspended, RolloutFailed, TurnRecorded, SessionSealed),
+    *(RolloutRequested, RolloutProgressed, RolloutSuspended, RolloutFailed, TurnBegun, TurnRecorded),
+    *(SessionOpened, SessionSealed),
 )
 """Types of which there may be several about one entity."""
+BY_ATTEMPT = (RolloutRequested, RolloutSuspended, RolloutFailed, SessionOpened, SessionSealed)
+"""Those of them of which there is one an attempt: where the last is of the first attempt, it is the only one."""
 AT_ONCE = 32
 """Subjects, or batches, in one question where it is not known how many there are."""
 
@@ -122,7 +126,8 @@ class LogPart:
         """
         events: list[Recorded] = []
         for (event_type, entity), last in (await self.last_of_each(wanted(classes, entities))).items():
-            recurs = (cls := BY_TYPE[event_type]) in RECURRING
+            cls, event = BY_TYPE[event_type], last.envelope.event
+            recurs = cls in RECURRING and not (isinstance(event, BY_ATTEMPT) and event.attempt == 0)
             events += [recorded async for recorded in self.of_type(cls, entity)] if recurs else [last]
         return sorted(events, key=lambda recorded: recorded.position)
 
@@ -180,7 +185,8 @@ class Lookup:
         is_id = await self._has(RolloutRequested, name) or await self._has(RolloutCompleted, name)
         sample = name if is_id else await self._find(name, (RolloutRequested, RolloutCompleted), "sample")
         await self.verdict(group_of(sample))
-        self.events = await self._part.about(ALL_SAMPLE_EVENTS, (requested_sample(sample), sample))
+        about = requested_sample(sample), sample
+        self.events = await self._part.about((*ALL_SAMPLE_EVENTS, *SESSION_EVENTS), about)
         self._fold(self.events)
         return self.run.samples[sample]
 

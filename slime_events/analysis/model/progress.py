@@ -10,9 +10,12 @@ from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.evals import EvalCompleted
 from schemas.event import Event
+from schemas.ids import session_name
 from schemas.rollouts import RolloutCompleted, RolloutProgressed
 from schemas.runs import RunFailed, RunResumed, RunStarted
+from schemas.sessions import SessionOpened, SessionSealed
 from schemas.steps import StepClaimed, StepCommitted
+from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined
 from slime_events.core.run.run_settings import settings_in_force
@@ -68,8 +71,12 @@ GENERATES = {
 """Events, whole and partial, that show that an engine is there."""
 TRAINS = {WeightsPublished, StepClaimed, StepCommitted}
 """And a trainer; so does the trainer's `WorkerJoined`."""
-TAKEN = {BatchSealed, StepCommitted, CheckpointSaved, EvalCompleted, WeightsActivated, WorkerJoined}
-"""What a run's figures are made of; few a step."""
+TURN_ENDED = {TurnRecorded, PARTIAL_EVENTS[TurnRecorded]}
+TAKEN = {
+    *(BatchSealed, StepCommitted, CheckpointSaved, EvalCompleted, WeightsActivated, WorkerJoined),
+    *(SessionOpened, SessionSealed, TurnBegun, *TURN_ENDED),
+}
+"""What a run's figures are made of; few a step, but for the turns of agents."""
 
 AGREES = "logprob_agreement_max"
 AGREEMENT = 1.0
@@ -138,6 +145,14 @@ class WorkingTime(msgspec.Struct):
             self.startup = self.last - self.since
 
 
+class OpenSession(msgspec.Struct):
+    """A session of an agent that is not sealed. turns: under way, by number, since when. Times: UTC nanoseconds."""
+
+    session: str
+    opened_at: int
+    turns: dict[int, int] = {}
+
+
 class Figures(msgspec.Struct):
     """What a run's progress adds to its state. All but a few numbers for each step is of bounded size.
 
@@ -145,6 +160,7 @@ class Figures(msgspec.Struct):
     rest_s: without work, and in all, from the second step on. tokens_per_s: sum over the steps. staleness,
     disagreement: the most so far; None without any. sealed: of the batches that are not trained yet. saving_s: since
     the last commit, at which there were `tokens_at_commit` and `worked_at_commit`. warmed_up: see `Progress._expect`.
+    sessions: those that are open, by sample.
     """
 
     steps: list[StepLine] = []
@@ -166,6 +182,7 @@ class Figures(msgspec.Struct):
     tokens_at_commit: int = 0
     warmed_up: int = 0
     recent: list[float] = []
+    sessions: dict[str, OpenSession] = {}
 
     def add(self, line: StepLine) -> None:
         """The next step."""
@@ -234,7 +251,18 @@ class Progress(StateFold):
 
     def _take(self, event: Event) -> StepLine | None:
         figures = self.figures
+        if type(event) in TURN_ENDED:
+            if (session := figures.sessions.get(event.sample)) is not None:  # type: ignore[attr-defined]
+                session.turns.pop(event.index, None)  # type: ignore[attr-defined]
+            return None
         match event:
+            case SessionOpened():
+                name = session_name(event.sample, event.attempt)
+                figures.sessions[event.sample] = OpenSession(name, figures.time.last)
+            case SessionSealed():
+                figures.sessions.pop(event.sample, None)
+            case TurnBegun() if event.sample in figures.sessions:
+                figures.sessions[event.sample].turns[event.index] = figures.time.last
             case BatchSealed():
                 reward = statistics.fmean(event.raw_rewards) if event.raw_rewards else 0.0
                 figures.sealed[event.step] = SealedFigures(reward, self._mean_length(event), event.oldest_version)
@@ -293,7 +321,7 @@ class Progress(StateFold):
     @property
     def in_flight(self) -> int:
         """Requested samples without a reward."""
-        return sum(1 for g in self.state.groups.values() for s in g.samples.values() if s.reward is None)
+        return sum(1 for g in self.state.index.begun for s in g.samples.values() if s.reward is None)
 
     @property
     def trainer_idle(self) -> float | None:

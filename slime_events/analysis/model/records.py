@@ -29,7 +29,6 @@ from schemas.rollouts import (
     WeightSpan,
 )
 from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
-from schemas.sessions import SessionSealed
 from schemas.steps import StepCommitted
 from schemas.trainers import TrainerRestored
 from schemas.turns import TurnRecorded
@@ -55,8 +54,8 @@ class Entry(Generic[T]):
 @dataclass(slots=True)
 class Sample:
     """One sample. index: of its rollout within the group. requests: of that rollout, one per attempt. chunks: number of
-    rollout.progressed events. turns: that have ended. sessions: of agents that made it, one per attempt. spans: weight
-    versions over the response [length].
+    rollout.progressed events. turns: that have ended. spans: weight versions over the
+    response [length].
     """
 
     sample: str
@@ -68,7 +67,6 @@ class Sample:
     turns: list[Entry[TurnRecorded]] = field(default_factory=list)
     spans: tuple[WeightSpan, ...] = ()
     interruptions: list[Entry[RolloutFailed] | Entry[RolloutSuspended]] = field(default_factory=list)
-    sessions: list[Entry[SessionSealed]] = field(default_factory=list)
     completed: Entry[RolloutCompleted] | None = None
     reward: Entry[RewardAssigned] | Entry[RewardFailed] | None = None
 
@@ -82,8 +80,6 @@ class Sample:
                 self.spans = merge_spans(self.spans, event.spans)
             case TurnRecorded():
                 self.turns.append(entry)
-            case SessionSealed():
-                self.sessions.append(entry)
             case _:
                 self.interruptions.append(entry)
 
@@ -200,16 +196,13 @@ class Run:
             case RolloutCompleted():
                 sample = self.sample(event.sample, event.group)
                 requested = self.samples.get(event.rollout)
-                if (
-                    requested is not None
-                ):  # one rollout gave several samples: they share its requests, turns and sessions
+                if requested is not None:  # one rollout gave several samples: they share its requests and turns
                     sample.requests, sample.turns = requested.requests, requested.turns
-                    sample.sessions = requested.sessions
                 sample.completed, sample.length, sample.spans = entry, event.length, event.spans
             case RewardAssigned() | RewardFailed():
                 if (graded := self.samples.get(event.sample)) is not None:
                     graded.reward = entry
-            case RolloutProgressed() | RolloutSuspended() | RolloutFailed() | TurnRecorded() | SessionSealed():
+            case RolloutProgressed() | RolloutSuspended() | RolloutFailed() | TurnRecorded():
                 if (begun := self.samples.get(event.sample)) is not None:
                     begun.add(entry)
             case PromptSubmitted():
@@ -287,14 +280,16 @@ def folded(name: str, events: Iterable[Recorded]) -> Run:
     return run
 
 
+KEPT = ("loss_mask", "credit")
+"""Arrays whose numbers are kept: what is trained on, and how much of it."""
 _WITH_TOKENS = (RolloutRequested, RolloutProgressed, RolloutCompleted, TurnRecorded, PromptSubmitted)
 
 
 def _without_tokens(event: Event) -> Event:
-    """The event with arrays of a type and a length, but no numbers. Loss masks are kept: they are small and rare."""
+    """The event with arrays of a type and a length, but no numbers. Loss masks and credit are kept: they are rare."""
     if not isinstance(event, _WITH_TOKENS):
         return event
-    arrays = {name: getattr(event, name) for name in event.__struct_fields__ if name != "loss_mask"}
+    arrays = {name: getattr(event, name) for name in event.__struct_fields__ if name not in KEPT}
     empty: dict[str, Any] = {name: Array(dtype=a.dtype, n=a.n) for name, a in arrays.items() if isinstance(a, Array)}
     if isinstance(event, TurnRecorded) and event.agent is not None:
         empty["agent"] = msgspec.structs.replace(event.agent, request=EMPTY_BYTES)

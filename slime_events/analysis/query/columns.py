@@ -67,7 +67,8 @@ def _column(name: str, hint: Any, get: Get) -> ArrowColumn:
             return scalar(name, pa.list_(_SCALARS[inner[0]]), get)
         return _list_of_structs(name, inner[0], get)
     if get_origin(hint) is dict and inner[1] in _SCALARS:
-        return scalar(name, pa.map_(pa.string(), _SCALARS[inner[1]]), _of(get, lambda value: list(value.items())))
+        kind = pa.map_(pa.string(), _SCALARS[inner[1]])  # a map's keys are text, and those of some events are numbers
+        return scalar(name, kind, _of(get, lambda value: [(str(key), one) for key, one in value.items()]))
     return scalar(name, pa.string(), _of(get, to_json))
 
 

@@ -136,6 +136,12 @@ class _TokenRow(NamedTuple):
         mask = self.event.loss_mask if isinstance(self.event, RolloutCompleted) else None
         return self.fetch(mask) if mask else None
 
+    @property
+    def credit(self) -> Any:
+        """Likewise; None where every token counts 1."""
+        credit = self.event.credit if isinstance(self.event, RolloutCompleted) else None
+        return self.fetch(credit) if credit else None
+
 
 _TOKEN_RUN = (
     scalar("position", INT, lambda row: row.position),
@@ -145,6 +151,7 @@ _TOKEN_RUN = (
     scalar("log_probs", pa.list_(pa.float32()), lambda row: row.fetch(row.event.log_probs)),
     scalar("versions", INT32S, lambda row: row.versions),
     scalar("loss_mask", pa.list_(pa.int8()), lambda row: row.loss_mask),
+    scalar("credit", pa.list_(pa.float32()), lambda row: row.credit),
 )
 
 

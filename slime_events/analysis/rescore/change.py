@@ -11,12 +11,14 @@ from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config.fields import settings_fields
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
+from slime_events.core.credit import CreditRule
 from slime_events.core.run.run_settings import differences, flag_of
 from slime_events.plugins.trainer_points import POST_PROCESS
 
 MAY_CHANGE = {
     "reward": frozenset(field.name for field in settings_fields() if field.component == "reward"),
     "rollout": frozenset({"dynamic_sampling_filter_path"}),
+    "agents": frozenset({"agent_credit", "agent_turn_discount"}),
     "algorithm": frozenset(
         {
             "advantage_estimator",
@@ -33,11 +35,19 @@ MAY_CHANGE = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The run's settings and the changed ones. regrade: samples are graded again."""
+    """The run's settings and the changed ones. regrade: samples are graded again. recredit: the credit rule is applied
+    to the sessions of agents again.
+    """
 
     before: TrainSettings
     after: TrainSettings
     regrade: bool
+    recredit: bool = False
+
+    @property
+    def rule(self) -> CreditRule:
+        """The credit rule that is asked about."""
+        return CreditRule.of_settings(self.after.agents)
 
     @property
     def texts(self) -> list[str]:
@@ -48,9 +58,9 @@ class Change:
 def make_change(before: TrainSettings, flags: Sequence[str] = ()) -> Change:
     """A change by the run's own flags; what is not given stays.
 
-    Samples are graded again where a flag of the reward is given (even the same one: its source may have changed), or
-    where no flag is given. Raises InvalidValue for a setting whose effect recorded rollouts cannot show, and as
-    `parse_train` does.
+    Sessions are credited again where a flag of the credit rule is given, or no flag at all. Samples are graded again
+    where a flag of the reward is given (even the same one: its source may have changed), or where no flag is given.
+    Raises InvalidValue for a setting whose effect recorded rollouts cannot show, and as `parse_train` does.
     """
     recorded = to_toml(before)
     before, after = (
@@ -75,7 +85,12 @@ def make_change(before: TrainSettings, flags: Sequence[str] = ()) -> Change:
         )
     graders = (f for f in settings_fields() if f.component == "reward" and f.name != POST_PROCESS.field)
     own = {flag for f in graders for flag in (f.flag, f.negative)}
-    return Change(before, after, not flags or any(flag.partition("=")[0] in own for flag in flags))
+    given = {flag.partition("=")[0] for flag in flags}
+    credit = {f.flag for f in settings_fields() if f.name in MAY_CHANGE["agents"]}
+    if given & credit and not before.rollout.agents:
+        raise InvalidValue("the rollouts of this run were not made by agents: no credit rule had a part in them")
+    recredit = before.rollout.agents and (not flags or bool(given & credit))
+    return Change(before, after, not flags or bool(given & own), recredit)
 
 
 def _text(value: object) -> str:
@@ -99,7 +114,14 @@ class GroupChange(msgspec.Struct, frozen=True):
     reason: str | None
 
 
-def write_change(file: IO[bytes] | None, change: SampleChange | GroupChange) -> None:
+class RuleChange(msgspec.Struct, frozen=True):
+    """The credit rule, where it makes a difference."""
+
+    credit: str
+    discount: float
+
+
+def write_change(file: IO[bytes] | None, change: SampleChange | GroupChange | RuleChange) -> None:
     """One line of an open file; None writes nowhere."""
     if file is not None:
         file.write(msgspec.json.encode(change) + b"\n")

@@ -17,7 +17,10 @@ from schemas.ids import group_of
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested
+from schemas.sessions import SessionSealed
+from schemas.turns import TurnRecorded
 from slime_events.analysis.model.records import Entry, Group, Run, Sample
+from slime_events.core.credit import SealedSessions
 from slime_events.core.trajectory import FOLDED, Fetch, Trajectories
 
 Item = Group | BatchSealed | EvalCompleted
@@ -31,15 +34,20 @@ NEEDED: dict[str, type[Event]] = {
 """By the tag in an event's subject."""
 
 
+OF_SESSIONS = frozenset({type_of(TurnRecorded), type_of(SessionSealed)})
+
+
 class Collector:
     """Groups have their completed samples alone, in order. graders: name and source digest of the recorded graders.
 
     fetch: for graders that see tokens. trajectories: then those of the groups so far, until they are forgotten.
+    recredit: sessions are needed too, which whoever takes a group forgets.
     """
 
-    def __init__(self, run: str, fetch: Fetch | None = None) -> None:
+    def __init__(self, run: str, fetch: Fetch | None = None, *, recredit: bool = False) -> None:
         self.graders: Counter[tuple[str, str]] = Counter()
         self.trajectories = None if fetch is None else Trajectories(fetch)
+        self.sessions = SealedSessions() if recredit else None
         self._needed = NEEDED if fetch is None else NEEDED | {type_of(RolloutProgressed): RolloutProgressed}
         self._run = Run(run)
         self._evaluations: dict[tuple[str, int], list[str]] = {}
@@ -52,6 +60,8 @@ class Collector:
             self.trajectories.apply(decode(data).event, 0)
         if kind is RolloutRequested:  # the subject has all that is needed: whose group it is
             self._requested(group_of(entity))
+        elif self.sessions is not None and f"{noun}.{verb}" in OF_SESSIONS:
+            self.sessions.apply(decode(data).event)
         elif kind is not None and kind is not RolloutProgressed:
             yield from self._applied(decode(data))
 

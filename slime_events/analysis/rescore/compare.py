@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, NamedTuple
@@ -23,12 +23,12 @@ from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.model.advantages import Floats, Mask, sample_advantages, trained_tokens
 from slime_events.analysis.model.records import Group, Sample
 from slime_events.analysis.rescore.bulk_grading import Grade
-from slime_events.analysis.rescore.change import Change, GroupChange, SampleChange, write_change
+from slime_events.analysis.rescore.change import Change, GroupChange, RuleChange, SampleChange, write_change
 from slime_events.analysis.rescore.collect import completed_of, is_evaluation, prompt_of
-from slime_events.analysis.rescore.report import Evaluation, FlippedGroup, Groups, Regraded, Samples, Step
+from slime_events.analysis.rescore.recredit import Part, Recredit
+from slime_events.analysis.rescore.report import Credits, Evaluation, FlippedGroup, Groups, Regraded, Samples, Step
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.state.group import GroupState, SampleState
-from slime_events.core.trajectory import Fetch
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.plugins.post_process import PostProcess
 from slime_events.plugins.rewards.outcome import RewardFailure, failure
@@ -119,31 +119,34 @@ def _state(group: Group, rewards: Sequence[float]) -> GroupState:
 
 
 class _Waiting(NamedTuple):
-    """An accepted group until its batch is sealed. rewards: as they would be; None where it would be rejected. states:
-    the group with its rewards as they were and as they would be, where a user's function looks at them.
+    """An accepted group until its batch is sealed. before, after: its samples as they were and as they would be.
+    rewards: as they would be; None where it would be rejected. states: the group with its rewards as they were and as
+    they would be, where a user's function looks at them.
     """
 
-    rewards: tuple[float, ...] | None
-    masks: tuple[Mask, ...]
+    before: tuple[Part, ...] = ()
+    after: tuple[Part, ...] = ()
+    rewards: tuple[float, ...] | None = None
     states: tuple[GroupState, ...] = ()
 
 
 @dataclass(slots=True)
 class Comparison:
-    """Takes everything in the log's order. judge: the filter of the change, None where every group is kept. changes:
-    where what would differ is written. most: of each kind of example. processes: the user's own normalisation of a
-    batch's rewards, before and after. waiting: accepted groups that no batch has yet.
-    before, after: rewards of training samples. mismatched: see `Report`.
+    """Takes everything in the log's order. judge: the filter of the change, None where every group is kept. recredit:
+    the credit rule of the change. changes: where what would differ is written. most: of each kind of example.
+    processes: the user's own normalisation of a batch's rewards, before and after. waiting: accepted groups that no
+    batch has yet. before, after: rewards of training samples. mismatched: see `Report`.
     """
 
     change: Change
     judge: GroupFilter | None
-    fetch: Fetch
+    recredit: Recredit
     changes: IO[bytes] | None
     most: int = 5
     processes: tuple[PostProcess | None, PostProcess | None] = (None, None)
     waiting: dict[str, _Waiting] = field(default_factory=dict)
     samples: Samples = field(default_factory=Samples)
+    credit: Credits = field(default_factory=Credits)
     groups: Groups = field(default_factory=Groups)
     steps: list[Step] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
@@ -152,6 +155,7 @@ class Comparison:
     after: array[float] = field(default_factory=lambda: array("d"))
     _eval_sums: defaultdict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
     _offered: int = 0
+    _rule_written: bool = False
 
     def group(self, group: Group, grades: Sequence[Grade] | None) -> None:
         """A decided group, or an evaluation's. grades: a grade per sample; None: as recorded."""
@@ -162,18 +166,35 @@ class Comparison:
             self._eval_sums[key] += sum(one for one in grades if not isinstance(one, RewardFailure))
             return
         self._compare_samples(group, grades)
-        before, after = recorded_verdict(group), verdict_on(group, grades, self.judge)
+        credited, parts = self.recredit.after(group)
+        given = dict(zip(group.samples, grades, strict=True))
+        grades = [given[name] if name in given else _recorded_grade(one) for name, one in credited.samples.items()]
+        before, after = recorded_verdict(group), verdict_on(credited, grades, self.judge)
         self._compare_verdicts(group, grades, before, after)
         if before.accepted:
             rewards = tuple(one for one in grades if not isinstance(one, RewardFailure)) if after.accepted else None
-            masks = tuple(self._mask(sample) for sample in group.samples.values())
-            self.waiting[prompt.group] = _Waiting(rewards, masks, self._states(group, rewards))
+            recorded = self.recredit.before(group)
+            self._compare_credit(recorded, parts)
+            states = self._states(group, credited, rewards)
+            self.waiting[prompt.group] = _Waiting(recorded, parts, rewards, states)
 
-    def _states(self, group: Group, rewards: tuple[float, ...] | None) -> tuple[GroupState, ...]:
+    def _states(self, group: Group, after: Group, rewards: tuple[float, ...] | None) -> tuple[GroupState, ...]:
         if self.processes == (None, None):
             return ()
         was = [sample.value for sample in group.samples.values() if sample.value is not None]
-        return _state(group, was), _state(group, rewards if rewards is not None else was)
+        return _state(group, was), _state(after, rewards) if rewards is not None else _state(group, was)
+
+    def _compare_credit(self, before: Sequence[Part], after: Sequence[Part]) -> None:
+        credit, old, new = self.credit, *({one.name: one for one in parts} for parts in (before, after))
+        credit.tokens_before += sum(trained_tokens(one.mask) for one in before)
+        credit.tokens_after += sum(trained_tokens(one.mask) for one in after)
+        credit.samples_gone += len(old.keys() - new.keys())
+        credit.samples_new += len(new.keys() - old.keys())
+        credit.samples_changed += sum(not old[name].trains_as(new[name]) for name in old.keys() & new.keys())
+        if credit.differs and not self._rule_written:
+            self._rule_written = True
+            rule = self.change.rule
+            write_change(self.changes, RuleChange(rule.credit, rule.discount))
 
     def _compare_samples(self, group: Group, grades: Sequence[Grade]) -> None:
         for (name, sample), one in zip(group.samples.items(), grades, strict=True):
@@ -219,37 +240,37 @@ class Comparison:
             step = len(self.steps)
             shown.append(FlippedGroup(group=group.group, before=was, after=now, reason=after.reason, step=step))
 
-    def _mask(self, sample: Sample) -> Mask:
-        mask = completed_of(sample).loss_mask
-        return sample.length if mask is None else np.asarray(self.fetch(mask), dtype=np.int8)
-
     def batch(self, sealed: BatchSealed) -> None:
         """A batch, after its groups."""
-        groups = [self.waiting.pop(group, _Waiting(None, ())) for group in sealed.groups]
-        sizes = [len(group.masks) for group in groups]
-        if sum(sizes) != len(sealed.raw_rewards):
+        groups = [self.waiting.pop(group, _Waiting()) for group in sealed.groups]
+        if sum(len(group.before) for group in groups) != len(sealed.raw_rewards):
             self.mismatched += 1  # not the groups that were decided
             return
         groups = _without(groups, sealed)
         was, now = self.processes
-        settings = self.change.before.algorithm
-        normalised, before, ess_before = _trained_on(sealed.raw_rewards, groups, settings, was, 0)
-        self.mismatched += not all(map(_close, normalised, sealed.rewards))
+        processed = None if was is None else was([one.states[0] for one in groups]).rewards
+        before = _trained_on(
+            sealed.raw_rewards, [one.before for one in groups], self.change.before.algorithm, processed
+        )
+        self.mismatched += not all(map(_close, before.rewards, sealed.rewards))
         stay = [group for group in groups if group.rewards is not None]
         rewards = [reward for group in stay for reward in group.rewards or ()]
-        _, after, ess_after = _trained_on(rewards, stay, self.change.after.algorithm, now, 1)
-        stays = np.repeat([group.rewards is not None for group in groups], sizes)
-        differ = ~np.isclose(before[stays], after, rtol=1e-9, atol=1e-12)
+        processed = None if now is None else now([one.states[1] for one in stay]).rewards
+        after = _trained_on(rewards, [one.after for one in stay], self.change.after.algorithm, processed)
+        kept = [part.name for group in stay for part in group.before]
+        parts = {part.name: part for group in stay for part in group.before}
+        shared = [part for group in stay for part in group.after if part.name in parts]
         self.steps.append(
             Step(
                 step=sealed.step,
-                samples=len(before),
-                samples_after=len(after),
+                samples=len(before.advantages),
+                samples_after=len(after.advantages),
                 lost=len(groups) - len(stay),
                 offered=self._offered,
-                advantages=int(differ.sum()),
-                ess_before=ess_before,
-                ess_after=ess_after,
+                advantages=_differing(before.advantages, after.advantages, kept),
+                tokens=sum(not part.trains_as(parts[part.name]) for part in shared),
+                ess_before=before.ess,
+                ess_after=after.ess,
             )
         )
         self._offered = 0
@@ -270,29 +291,42 @@ def _recorded_grade(sample: Sample) -> Grade:
 
 def _without(groups: Sequence[_Waiting], sealed: BatchSealed) -> list[_Waiting]:
     """The groups of a batch, nothing of its removed samples trained on."""
-    names, removed = iter(sealed.samples), frozenset(sealed.removed)
-    masks = [tuple(0 if next(names) in removed else mask for mask in group.masks) for group in groups]
-    return [group._replace(masks=left) for group, left in zip(groups, masks, strict=True)]
+    removed = frozenset(sealed.removed)
+
+    def left(parts: Sequence[Part]) -> tuple[Part, ...]:
+        return tuple(Part(part.name, 0) if part.name in removed else part for part in parts)
+
+    return [group._replace(before=left(group.before), after=left(group.after)) for group in groups]
+
+
+class _Trained(NamedTuple):
+    """A batch. rewards: normalised. advantages: by sample, the mean over its trained tokens. ess: see `Step`."""
+
+    rewards: Sequence[float]
+    advantages: dict[str, float]
+    ess: float
 
 
 def _trained_on(
     raw: Sequence[float],
-    groups: Sequence[_Waiting],
+    groups: Sequence[Sequence[Part]],
     algorithm: AlgorithmSettings,
-    process: PostProcess | None,
-    place: int,
-) -> tuple[Sequence[float], Floats, float]:
-    """Normalised rewards and mean advantage of each sample of these groups, and their effective sample size. process:
-    the user's own normalisation, of the groups' states at `place`. Raises PlugPointError.
-    """
-    masks = [mask for group in groups for mask in group.masks]
-    normalised: Sequence[float]
-    if process is not None:
-        normalised = process([group.states[place] for group in groups]).rewards
-    else:
-        normalised = normalize_rewards(raw, [len(group.masks) for group in groups], algorithm)
-    advantages = sample_advantages(normalised, masks, algorithm).mean
-    return normalised, advantages, effective_sample_size(advantage_weights(advantages, masks, algorithm))
+    processed: Sequence[float] | None,
+) -> _Trained:
+    """processed: the rewards as the user's own normalisation makes them. Raises PlugPointError."""
+    parts = [part for group in groups for part in group]
+    normalised = processed or normalize_rewards(raw, [len(group) for group in groups], algorithm)
+    masks, credits = [part.mask for part in parts], [part.credit for part in parts]
+    advantages = sample_advantages(normalised, masks, algorithm, credits).mean
+    ess = effective_sample_size(advantage_weights(advantages, masks, algorithm))
+    return _Trained(normalised, dict(zip((part.name for part in parts), advantages.tolist(), strict=True)), ess)
+
+
+def _differing(before: Mapping[str, float], after: Mapping[str, float], kept: Sequence[str]) -> int:
+    """Samples of the kept ones, and new ones, that have another advantage, or one of the two alone."""
+    names = set(kept) | after.keys()
+    both = names & before.keys() & after.keys()
+    return len(names) - sum(_close(before[name], after[name]) for name in both)
 
 
 _close = partial(math.isclose, rel_tol=1e-9, abs_tol=1e-12)

@@ -57,6 +57,26 @@ class Samples(msgspec.Struct, kw_only=True):
     examples: list[Regraded] = []
 
 
+class Credits(msgspec.Struct, kw_only=True):
+    """What the credit rule makes of agents' sessions in accepted groups. sessions: of all groups that the rule was
+    applied to. rule: as asked. tokens_before, tokens_after: trained. samples_changed: that train on other tokens, or on
+    the same with other weights; samples_gone, samples_new: paths that only the one rule makes samples of.
+    """
+
+    sessions: int = 0
+    rule: str = ""
+    tokens_before: int = 0
+    tokens_after: int = 0
+    samples_changed: int = 0
+    samples_gone: int = 0
+    samples_new: int = 0
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything would be trained otherwise."""
+        return bool(self.samples_changed or self.samples_gone or self.samples_new)
+
+
 class Groups(msgspec.Struct, kw_only=True):
     """Decided training groups. beyond: rejected for a failed rollout or for staleness, whatever the rewards.
 
@@ -78,9 +98,9 @@ class Groups(msgspec.Struct, kw_only=True):
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """A sealed step. lost: its groups that would not be accepted. offered: groups that would be accepted while it was
-    the next. advantages: samples (of groups that stay) with another advantage. ess_before, ess_after: Kish's
-    effective sample size of the advantage weights of its `samples`, and of those of the groups that stay,
-    `samples_after`.
+    the next. advantages: samples (of groups that stay) with another advantage; tokens: those with other trained tokens,
+    or other credit for them. ess_before, ess_after: Kish's effective sample size of the advantage weights of its
+    `samples`, and of those of the groups that stay, `samples_after`.
     """
 
     step: int
@@ -91,11 +111,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     advantages: int
     ess_before: float
     ess_after: float
+    tokens: int = 0
 
     @property
     def differs(self) -> bool:
-        """Whether its batch or its advantages would differ."""
-        return bool(self.lost or self.offered or self.advantages)
+        """Whether its batch, its advantages or what is trained of it would differ."""
+        return bool(self.lost or self.offered or self.advantages or self.tokens)
 
 
 class Evaluation(msgspec.Struct, frozen=True):
@@ -110,7 +131,8 @@ class Evaluation(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """graders: name, source digest and count of samples. mismatched: batches whose normalised rewards do not follow
     from the run's settings (0 in every run that audit finds clean). without_kl: advantages are compared without the KL
-    in the reward, without_critic: without its values; the log holds neither.
+    in the reward, without_critic: without its values; the log holds neither. recredited: the credit rule was applied
+    to the sessions of agents, with what `credit` says.
     """
 
     run: str
@@ -131,6 +153,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     mismatched: int
     without_kl: bool
     without_critic: bool = False
+    recredited: bool = False
+    credit: Credits = msgspec.field(default_factory=Credits)
 
     @property
     def first_difference(self) -> int | None:
@@ -140,7 +164,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_same(self) -> bool:
         """Whether nothing at all would differ."""
-        same = not self.samples.changed and self.first_difference is None
+        same = not self.samples.changed and self.first_difference is None and not self.credit.differs
         return same and not self.groups.rejected_now and not self.groups.accepted_now
 
 
@@ -177,11 +201,11 @@ since importance weights need its log-probs, and it never was. `retrain` and `br
 
 def report_text(report: Report) -> str:
     """For people, in sections."""
-    sections = [_head(report), _samples(report), _rewards(report), _groups(report), _steps(report)]
+    sections = [_head(report), _samples(report), _rewards(report), _credit(report), _groups(report), _steps(report)]
     if report.evaluations and report.regraded:
         sections.append(_evaluations(report))
     sections.append([_verdict(report)])
-    return "\n\n".join("\n".join(lines) for lines in sections)
+    return "\n\n".join(filter(None, ("\n".join(lines) for lines in sections)))
 
 
 def _head(report: Report) -> Iterable[str]:
@@ -227,6 +251,15 @@ def _bar(count: int, most: int) -> str:
     return f"{count:>7,} " + "█" * round(WIDTH * count / most) if most else ""
 
 
+def _credit(report: Report) -> Iterable[str]:
+    if not report.recredited:
+        return
+    credit = report.credit
+    yield f"credit             {credit.rule}, over {credit.sessions:,} sessions of agents"
+    yield f"  trained tokens     {credit.tokens_before:,} -> {credit.tokens_after:,} of accepted groups"
+    yield f"  samples changed    {credit.samples_changed:,}, gone {credit.samples_gone:,}, new {credit.samples_new:,}"
+
+
 def _groups(report: Report) -> Iterable[str]:
     groups = report.groups
     yield f"groups accepted    {groups.accepted_before:,} -> {groups.accepted_after:,} of {groups.decided:,}"
@@ -256,6 +289,8 @@ def _steps(report: Report) -> Iterable[str]:
     yield f"  lose a group                     {_which([step.step for step in steps if step.lost])}"
     yield f"  would have had another to take   {_which([step.step for step in steps if step.offered])}"
     yield f"  train on other advantages        {_which([step.step for step in steps if step.advantages])}"
+    if report.recredited:
+        yield f"  train on other tokens            {_which([step.step for step in steps if step.tokens])}"
     before, after, samples, left = (
         statistics.fmean(getattr(step, name) for step in steps)
         for name in ("ess_before", "ess_after", "samples", "samples_after")

@@ -19,6 +19,7 @@ from slime_events.analysis.rescore.change import Change
 from slime_events.analysis.rescore.collect import Collector, Item
 from slime_events.analysis.rescore.compare import Comparison
 from slime_events.analysis.rescore.grade import Regrader
+from slime_events.analysis.rescore.recredit import Recredit
 from slime_events.analysis.rescore.report import Report, distributions
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.plugins.args_view import ArgsView
@@ -46,10 +47,11 @@ async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = Non
     filtered = settings.rollout.dynamic_sampling_filter_path
     judge = make_group_filter(settings.rollout, ArgsView.of_run(settings))
     was, now = (PostProcess.of(one.reward, ArgsView.of_run(one)) for one in (change.before, settings))
-    comparison = Comparison(change, judge if filtered else None, opened.fetch, out, most, (was, now))
     own = settings.reward.custom_rm_path or settings.rollout.custom_generate_function_path
     fetch = opened.fetch if change.regrade and (own or settings.evaluation.has_functions) else None
-    collector = Collector(opened.run, fetch)
+    collector = Collector(opened.run, fetch, recredit=change.recredit)
+    recredit = Recredit(change.rule, opened.fetch, collector.sessions)
+    comparison = Comparison(change, judge if filtered else None, recredit, out, most, (was, now))
     regrading = Regrader(
         settings.reward, ArgsView.of_run(settings).as_dict(), fetch=fetch, trajectories=collector.trajectories
     )
@@ -65,6 +67,7 @@ async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = Non
                         comparison.evaluation(item)
         graders = collector.graders if regrader is None else regrader.graders
     comparison.groups.undecided = collector.undecided
+    comparison.credit.rule, comparison.credit.sessions = str(change.rule) if change.recredit else "", recredit.count
     before, after = distributions(comparison.before, comparison.after)
     return Report(
         run=opened.run,
@@ -84,6 +87,8 @@ async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = Non
         evaluations=comparison.evaluations,
         mismatched=comparison.mismatched,
         without_kl=has_kl_penalty(change.before.algorithm) or has_kl_penalty(settings.algorithm),
+        recredited=change.recredit,
+        credit=comparison.credit,
         without_critic=has_critic(change.before.algorithm) or has_critic(settings.algorithm),
     )
 

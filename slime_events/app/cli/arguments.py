@@ -129,7 +129,7 @@ Flags of the algorithm and the trainer, --dynamic-sampling-filter-path and --num
     option(parser, "--from VERSION", version, weight_version, dest="version")
     switch(parser, "--follow", "continue until RUN ends [only what is in its log now]")
     option(parser, "--drop SQL", "train without these samples: a query over RUN with a column `sample` or `group_id`")
-    changes = "JSON lines, as `slime-events rescore` writes them: rewards, verdicts, samples and groups dropped"
+    changes = "JSON lines, as `slime-events rescore` writes them: rewards, verdicts, a credit rule, samples dropped"
     option(parser, "--changes FILE", changes)
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 from schemas.errors import EngineError
+from storage.cancellation import fail
 
 
 def in_thread(call: Callable[[], None]) -> asyncio.Future[None]:
@@ -19,12 +20,10 @@ def in_thread(call: Callable[[], None]) -> asyncio.Future[None]:
     result: asyncio.Future[None] = loop.create_future()
 
     def settle(error: Exception | None) -> None:
-        if result.done():
-            return
-        if error is None:
+        if error is not None:
+            fail(result, error)
+        elif not result.done():
             result.set_result(None)
-        else:
-            result.set_exception(error)
 
     def run() -> None:
         error: Exception | None = None

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TextIO
 
 from rich.console import Console, Group
@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from schemas.evals import EvalCompleted, rates_text
-from slime_events.analysis.model.progress import Progress, StepLine
+from slime_events.analysis.model.progress import OpenSession, Progress, StepLine
 from slime_events.app.launch.sparkline import sparkline
 from slime_events.core.state.run import RunState
 
@@ -20,6 +20,8 @@ REFRESH_S = 0.25
 CURVE = 40
 """Steps, or means of neighbouring steps, in the reward curve."""
 EVALS = 4
+TURNS = 8
+"""Turns of agents whose ages are shown."""
 BAR = 24
 
 WaitsFor = Callable[[RunState], str]
@@ -129,12 +131,16 @@ def screen(progress: Progress, steps: int, *, seconds: float, waits_for: WaitsFo
     eta = progress.eta_s(steps) if done < steps else None
     head.append(f"  {_time(seconds)}" + (f", {_time(eta)} to go" if eta is not None else ""), style="dim")
     parts: list[Text | Table] = [head]
-    if rewards := progress.figures.rewards:
+    steps_shown = progress.figures.steps
+    of_client = bool(steps_shown) and "skipped" in steps_shown[-1].metrics  # whose rewards are the client's to know
+    if (rewards := progress.figures.rewards) and not of_client:
         curve = f"reward {rewards[-1]:.3f}  {sparkline(rewards, CURVE)}  from {rewards[0]:.3f}"
         parts.append(Text(curve, style="green"))
     parts.append(_figures(progress))
     if progress.figures.evals:
         parts.append(Text("evals  " + "  ".join(map(_eval, progress.figures.evals[-EVALS:]))))
+    if (sessions := progress.figures.sessions) and done < steps:
+        parts.append(Text(_agents(sessions.values(), time.time_ns())))
     if waits_for is not None and done < steps:
         parts.append(Text(f"waits for {waits_for(state)}", style="dim"))
     return Group(*parts)
@@ -145,6 +151,14 @@ def _eval(done: EvalCompleted) -> str:
     made_by = f" by {done.other_versions}" if done.other_versions else ""
     rates = f" ({rates_text(done.pass_rates)})" if done.pass_rates else ""
     return f"{done.dataset} v{done.version}{made_by} {done.mean:.3f}{rates}{failed}"
+
+
+def _agents(sessions: Collection[OpenSession], now: int) -> str:
+    """Open sessions and their turns under way, with the ages of the oldest."""
+    opened, begun = [one.opened_at for one in sessions], sorted(at for one in sessions for at in one.turns.values())
+    ages = "  ".join(_time(max(0, now - at) / 1e9) for at in begun[:TURNS]) + (" ..." if len(begun) > TURNS else "")
+    turns = f"  turns under way {len(begun)}, for {ages}" if begun else ""
+    return f"agents  sessions open {len(opened)}, the oldest for {_time(max(0, now - min(opened)) / 1e9)}{turns}"
 
 
 def _figures(progress: Progress) -> Table:

@@ -9,12 +9,15 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
     """A session is a rollout of a run with --agents that a program outside makes, turn by turn."""
 
     agent_credit: Annotated[
-        Literal["all", "last", "leaf"],
+        Literal["all", "last", "leaf", "discounted"],
         doc(
-            "tokens of a session that are trained on: all of its paths, each once; the last turn of each path; or only "
-            "the path that ended last"
+            "tokens of a session that are trained on: all of its paths, each once; the last turn of each path; only "
+            "the path that ended last; or as all, the advantage of a turn discounted from the last one of its path"
         ),
     ] = "all"
+    agent_turn_discount: Annotated[
+        float, doc("with agent-credit discounted: what each turn counts of the one after it, 1 at most", above=0)
+    ] = 0.9
     agent_turn_seconds: Annotated[float, doc("seconds that one turn may take", above=0)] = 600.0
     agent_session_seconds: Annotated[float, doc("seconds that a session may take before it is sealed", above=0)] = (
         3600.0

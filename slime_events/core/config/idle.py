@@ -61,6 +61,8 @@ def _of_the_run(settings: TrainSettings) -> Iterator[_Rule]:
     yield "data", "loss_mask_type", data.supervised, "it is of supervised training"
     limits = "agent_credit agent_turn_seconds agent_session_seconds agent_idle_seconds agent_tokens_in_flight"
     yield "agents", limits, rollout.agents, "agents is not set"
+    discounted = rollout.agents and settings.agents.agent_credit == "discounted"
+    yield "agents", "agent_turn_discount", discounted, "agent_credit is not discounted"
     command = settings.agents.agent_command
     yield "agents", "agent_concurrency agent_timeout", command, "agent_command is not set"
     own = settings.evaluation.own_function

@@ -26,8 +26,21 @@ def made_by_agents(settings: TrainSettings) -> Iterator[str]:
     }
     for name in [name for name, given in made.items() if given]:
         yield f"agents excludes {name}: both make the rollouts."
+    yield from _discounted(settings)
     if rollout.partial_rollout:
         yield "agents excludes partial_rollout: a program outside cannot be suspended between two steps of the run."
+
+
+def _discounted(settings: TrainSettings) -> Iterator[str]:
+    agents, algorithm = settings.agents, settings.algorithm
+    if agents.agent_turn_discount > 1:
+        yield f"agent_turn_discount is {agents.agent_turn_discount:g}: an earlier turn counts at most as a later one."
+    if agents.agent_credit != "discounted":
+        return
+    if algorithm.advantage_estimator == "ppo":
+        yield "agent_credit discounted excludes advantage_estimator ppo: its critic learns what each turn is worth."
+    if algorithm.advantages_by:
+        yield f"agent_credit discounted excludes {algorithm.advantages_by}: it makes the advantages itself."
 
 
 def rewarded_outside(settings: TrainSettings) -> Iterator[str]:

@@ -117,7 +117,7 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, position: int) ->
     state.groups[event.group] = group
     state.offers.pop(event.group, None)
     if event.purpose is _TRAIN:
-        state.waiting.append(event.group)
+        state.wait(group)
         if event.priority:
             state.priorities = {} if state.priorities is UNSET else state.priorities
             state.priorities[event.group] = event.priority
@@ -128,6 +128,7 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, position: int) ->
         return
     version = event.version if event.version is not None else state.published
     group.version = version
+    state.begin(group)
     key = evaluation_id(event.dataset, version)
     state.evals_begun[event.dataset] = max(version, state.evals_begun.get(event.dataset, -1))
     state.evals.setdefault(key, EvalState(dataset=event.dataset, version=version)).groups.append(event.group)
@@ -216,7 +217,7 @@ def _group_accepted(state: RunState, event: GroupAccepted, position: int) -> Non
 @_rule(GroupRejected, moves=True)
 def _group_rejected(state: RunState, event: GroupRejected, position: int) -> None:
     requested = _leaves_function(state, event.group)
-    if state.groups.pop(event.group, None) is not None:
+    if state.leave(event.group) is not None:
         if requested:
             state.counts.groups_rejected += 1
             state.broken_in_a_row = 0 if event.cause is RejectionCause.FILTER else state.broken_in_a_row + 1
@@ -257,7 +258,7 @@ def _batch_sealed(state: RunState, event: BatchSealed, position: int) -> None:
 def _step_committed(state: RunState, event: StepCommitted, position: int) -> None:
     sealed = state.sealed.pop(event.step, None)
     for group in sealed.groups if sealed else ():
-        state.groups.pop(group, None)
+        state.leave(group)
         state.counts.groups_trained += 1
     state.version = event.version
     state.weights_digest, state.optimizer_digest = event.weights_digest, event.optimizer_digest
@@ -279,7 +280,7 @@ def _weights_activated(state: RunState, event: WeightsActivated, position: int) 
 def _eval_completed(state: RunState, event: EvalCompleted, position: int) -> None:
     done = state.evals.pop(event.entity(), None)
     for group in done.groups if done else ():
-        state.groups.pop(group, None)
+        state.leave(group)
     state.eval_means[event.dataset] = event.mean
 
 
@@ -370,6 +371,7 @@ def _fold(state: RunState, events: Sequence[FoldedEvent], first: int) -> None:
 
 def _waits_no_more(state: RunState, group: str) -> None:
     state.waiting.remove(group)
+    state.begin(state.groups[group])
     if state.priorities is not UNSET:
         state.priorities.pop(group, None)
 

@@ -59,7 +59,10 @@ class StateKeeper(Generic[S]):
     def observe(self, fold: StateFold) -> None:
         """Store a snapshot, if it is time."""
         position = fold.state.position
-        due = position - self._stored >= self._every and (self._writing is None or self._writing.done())
+        # With many prompts that wait a snapshot is large: it takes as long as to fold as many events as it has groups.
+        due = position - self._stored >= max(self._every, len(fold.state.groups)) and (
+            self._writing is None or self._writing.done()
+        )
         if due and self._snapshots is not None:
             self._stored = position
             self._writing = asyncio.create_task(self._write(self._snapshots, position, fold.snapshot()))

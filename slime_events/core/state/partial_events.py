@@ -52,7 +52,7 @@ PARTIAL_EVENTS: dict[type[Event], type] = {
     RolloutProgressed: _partial(RolloutProgressed, "sample", "start", "tokens", "spans", "engine"),
     RolloutCompleted: Completed,
     RewardAssigned: Rewarded,
-    TurnRecorded: _partial(TurnRecorded, "sample"),
+    TurnRecorded: _partial(TurnRecorded, "sample", "index"),
 }
 PARTIAL_DECISIONS: dict[type[Event], type] = {
     GroupAccepted: _partial(GroupAccepted, "group", "rewards"),

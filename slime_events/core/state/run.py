@@ -10,11 +10,14 @@ import msgspec
 from schemas.event import Purpose
 from schemas.runs import Branched
 from slime_events.core.state.group import GroupPhase, GroupState
+from slime_events.core.state.group_index import GroupIndex
 
 FOLD = 4
 """Version of the state and its rules. Raise it with every change that gives a log another state digest."""
 FOLD_WITH_TEXTS = 3
 """The version before it, the same but for a state that held what its samples say."""
+INDEX = "group_index"
+"""Where a state keeps it: no field, so it is in no digest and no snapshot."""
 
 
 class RunPhase(enum.StrEnum):
@@ -79,7 +82,7 @@ class FunctionState(msgspec.Struct, kw_only=True):
         return next((step for step, groups in self.returned.items() if group in groups), None)
 
 
-class RunState(msgspec.Struct, kw_only=True):
+class RunState(msgspec.Struct, kw_only=True, dict=True):
     """The run after so many events. Positions in it count events too: the n-th is at n, wherever it lies in the log. So
     a log folds to the same state with foreign records in it and without.
 
@@ -155,9 +158,34 @@ class RunState(msgspec.Struct, kw_only=True):
         """Steps committed, including those before a branch began."""
         return max(self.version, 0)
 
+    @property
+    def index(self) -> GroupIndex:
+        """Of its groups. Made when it is asked for, kept while events are folded in, and in no snapshot."""
+        index: GroupIndex | None = self.__dict__.get(INDEX)
+        if index is None or len(index) != len(self.groups) - len(self.waiting):
+            index = self.__dict__[INDEX] = GroupIndex(self.groups, self.waiting)
+        return index
+
+    def wait(self, group: GroupState) -> None:
+        """A new training group waits for its first request."""
+        self.waiting.append(group.group)
+        if (index := self.__dict__.get(INDEX)) is not None:
+            index.waits(group)
+
+    def begin(self, group: GroupState) -> None:
+        """A group waits no more, or never did."""
+        if (index := self.__dict__.get(INDEX)) is not None:
+            index.begins(group)
+
+    def leave(self, name: str) -> GroupState | None:
+        """A group that does not wait is forgotten; None where there is none of this name."""
+        if (index := self.__dict__.get(INDEX)) is not None:
+            index.leaves(name)
+        return self.groups.pop(name, None)
+
     def in_phase(self, phase: GroupPhase) -> list[GroupState]:
-        """Training groups in one phase, in the order of their requests."""
-        groups = [g for g in self.groups.values() if g.phase == phase and g.purpose is Purpose.TRAIN]
+        """Training groups in one phase behind SUBMITTED, in the order of their requests."""
+        groups = [g for g in self.index.begun if g.phase == phase and g.purpose is Purpose.TRAIN]
         return sorted(groups, key=lambda group: group.order)
 
     @property

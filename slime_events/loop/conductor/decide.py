@@ -167,7 +167,7 @@ def waits_for(state: RunState, plan: Plan) -> str:
         return f"an engine to activate version {state.published}"
     if state.sealed:
         return f"the trainer to commit step {min(state.sealed)}"
-    phases = Counter(s.phase for g in state.groups.values() for s in g.samples.values())
+    phases = Counter(s.phase for g in state.index.begun for s in g.samples.values())
     ungraded = phases.pop(SamplePhase.COMPLETED, 0)
     running = phases[SamplePhase.REQUESTED] + phases[SamplePhase.RUNNING]
     if running:

@@ -142,7 +142,7 @@ def requests_again(state: RunState, plan: Plan, *, training: bool) -> list[Rollo
     training rollouts, not only evaluations."""
     found = []
     suspended, failed, requested = SamplePhase.SUSPENDED, SamplePhase.FAILED, GroupPhase.REQUESTED
-    for group in state.groups.values():
+    for group in state.index.begun:
         if group.phase is not requested or (group.purpose is Purpose.TRAIN and (plan.by_function or not training)):
             continue
         for sample in group.samples.values():

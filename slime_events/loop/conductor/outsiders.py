@@ -37,5 +37,5 @@ def lacks_rewards(state: RunState, plan: Plan) -> bool:
     """Whether a run has nothing to do before finished samples get their rewards."""
     if plan.by_function or state.published < 0 or state.sealed:
         return False
-    phases = {sample.phase for group in state.groups.values() for sample in group.samples.values()}
+    phases = {sample.phase for group in state.index.begun for sample in group.samples.values()}
     return SamplePhase.COMPLETED in phases and not phases & {SamplePhase.REQUESTED, SamplePhase.RUNNING}

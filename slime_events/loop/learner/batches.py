@@ -12,14 +12,17 @@ from typing import NamedTuple
 import msgspec
 
 from schemas.batches import BatchSealed
+from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.ids import order_in_group
+from schemas.rollouts import RolloutCompleted
 from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.accept import GroupFilter, Verdict
 from slime_events.loop.conductor.seal import Normalise, make_sealed
 from slime_events.loop.learner.overrides import Overrides
+from slime_events.loop.learner.recredit import Recredit
 from slime_events.plugins.texts import Texts
 from storage.log import Recorded
 
@@ -78,7 +81,7 @@ class DerivedBatch(NamedTuple):
 
 class Batches:
     """first: the learner's first step; earlier steps have no batches. least: minimum of rollouts of a step (one for
-    each of its optimizer steps): with fewer its batch is empty.
+    each of its optimizer steps): with fewer its batch is empty. recredit: of the overrides' credit rule.
     """
 
     def __init__(
@@ -90,10 +93,12 @@ class Batches:
         group_filter: GroupFilter | None = None,
         first: int = 0,
         least: int = 1,
+        recredit: Recredit | None = None,
     ) -> None:
         self._parent, self._texts = RunState(run=run), Texts()
         self._normalise, self._filter = normalise, group_filter and self._telling(group_filter)
         self._overrides, self.first, self._least = overrides or Overrides(), first, least
+        self._recredit = recredit
         self._selected: dict[str, Selection] = {}
         self._joining: list[Selection] = []
 
@@ -101,8 +106,12 @@ class Batches:
         return lambda group: group_filter(self._texts.told(group))
 
     def apply(self, recorded: Recorded) -> DerivedBatch:
-        """Fold the parent's next event in. Raises PlugPointError where the filter is broken."""
+        """Fold the parent's next event in. Raises PlugPointError where the filter is broken, InvalidValue where the
+        credit rule makes samples that the parent has not.
+        """
         event = recorded.envelope.event
+        if self._recredit is not None:
+            self._fold_sessions(event, self._recredit)
         derived = DerivedBatch()
         if isinstance(event, GroupAccepted | GroupRejected):
             derived = self._decide(event)
@@ -113,10 +122,24 @@ class Batches:
             self._texts.apply(event, self._parent)
         return derived
 
+    def _fold_sessions(self, event: Event, recredit: Recredit) -> None:
+        if isinstance(event, RolloutCompleted) and not self._is_trained(event.group):
+            recredit.forget([event.sample])  # of an evaluation, or the generation of a turn
+        else:
+            recredit.apply(event)
+
+    def _is_trained(self, group: str) -> bool:
+        known = self._parent.groups.get(group)
+        return known is not None and known.purpose is Purpose.TRAIN
+
     def _decide(self, verdict: Verdict) -> DerivedBatch:
         group = self._parent.groups.get(verdict.group)
+        if group is not None and self._recredit is not None:
+            group = self._credited(group, self._recredit)
         selected = None if group is None else select(group, verdict, self._overrides, self._filter)
         if selected is None:
+            if self._recredit is not None:
+                self._recredit.forget(verdict.samples)
             return DerivedBatch(unused=verdict.samples)
         if isinstance(verdict, GroupAccepted):
             self._selected[verdict.group] = selected
@@ -124,6 +147,12 @@ class Batches:
             self._joining.append(selected)
         kept = {sample.sample for sample in selected.samples}
         return DerivedBatch(unused=tuple(sample for sample in verdict.samples if sample not in kept))
+
+    def _credited(self, group: GroupState, recredit: Recredit) -> GroupState:
+        """With the samples that the credit rule makes."""
+        recredit.check(tuple(group.samples))
+        left = {name: sample for name, sample in group.samples.items() if recredit.is_sample(name)}
+        return msgspec.structs.replace(group, samples=left)
 
     def _seal(self, parent: BatchSealed) -> DerivedBatch:
         accepted = [self._selected.pop(group, None) for group in parent.groups]
@@ -140,6 +169,9 @@ class Batches:
         groups = [(one.group.group, one.samples) for one in selected]
         batch = make_sealed(parent.step, groups, self._normalise, oldest=oldest)
         batch = msgspec.structs.replace(batch, removed=tuple(name for name in parent.removed if name in batch.samples))
+        if self._recredit is not None:
+            batch = msgspec.structs.replace(batch, columns=self._recredit.columns(batch.samples))
+            self._recredit.forget((*samples, *parent.samples))
         return DerivedBatch(batch, parent, () if selected else samples)
 
 
@@ -147,7 +179,8 @@ class Batches:
 class Preview:
     """How a learner's batches differ from its parent's, before anything is trained. steps: of the parent. differing:
     steps whose batch is another; empty: those of them with nothing left to train on. gone, joined: samples that only
-    the parent, only the learner trains on. regraded: samples that both train on, with other rewards.
+    the parent, only the learner trains on. regraded: samples that both train on, with other rewards. recredited: those
+    of batches that are credited by another rule.
     """
 
     steps: int = 0
@@ -156,6 +189,7 @@ class Preview:
     gone: set[str] = field(default_factory=set)
     joined: set[str] = field(default_factory=set)
     regraded: set[str] = field(default_factory=set)
+    recredited: set[str] = field(default_factory=set)
 
     @property
     def first(self) -> int | None:
@@ -168,13 +202,14 @@ class Preview:
         if batch is None or parent is None:
             return
         self.steps = parent.step + 1
-        if batch.digest == parent.digest:
+        if batch.digest == parent.digest and not batch.columns:
             return
         self.differing.append(batch.step)
         if not batch.samples:
             self.empty.append(batch.step)
         own = dict(zip(batch.samples, batch.raw_rewards, strict=True))
         parents = dict(zip(parent.samples, parent.raw_rewards, strict=True))
+        self.recredited |= own.keys() if batch.columns else set()
         self.gone |= parents.keys() - own.keys()
         self.joined |= own.keys() - parents.keys()
         self.regraded |= {sample for sample in own.keys() & parents.keys() if own[sample] != parents[sample]}

@@ -1,4 +1,5 @@
-"""`Overrides`: what a learner changes of its parent's decisions: dropped samples and groups, other rewards, verdicts.
+"""`Overrides`: what a learner changes of its parent's decisions: dropped samples and groups, other rewards, verdicts,
+credit.
 
 As a file, JSON lines:
 
@@ -6,6 +7,7 @@ As a file, JSON lines:
     {"sample": "train-0-000007-s3", "drop": true}
     {"group": "train-0-000007", "drop": true}
     {"group": "train-0-000007", "accept": false, "reason": ""}  another verdict
+    {"credit": "discounted", "discount": 0.9}                   another credit rule over the sessions of agents
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from typing import Any
 import msgspec
 
 from schemas.errors import InvalidValue
+from schemas.sessions import Credit
+from slime_events.core.credit import CreditRule
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,10 +29,15 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drop: bool = False
     accept: bool | None = None
     reason: str | None = None
+    credit: Credit | None = None
+    discount: float = 1.0
 
     def problem(self) -> str | None:
         """Why the line is invalid, if it is."""
         is_of_sample, graded, decided = self.sample is not None, self.reward is not None, self.accept is not None
+        if self.credit is not None:
+            others = (self.sample, self.group, self.reward, self.accept, self.drop or None)
+            return None if others == (None,) * len(others) else "a credit rule stands alone"
         problems = {
             "it has to name a sample or a group": is_of_sample == (self.group is not None),
             "a verdict is on a group, not on a sample": is_of_sample and decided,
@@ -40,15 +49,18 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Overrides(msgspec.Struct, frozen=True):
-    """dropped, dropped_groups: not trained on. rewards: by sample. verdicts: whether a group is accepted."""
+    """dropped, dropped_groups: not trained on. rewards: by sample. verdicts: whether a group is accepted. credit: the
+    rule that sessions of agents are credited by; None as they were.
+    """
 
     dropped: frozenset[str] = frozenset()
     dropped_groups: frozenset[str] = frozenset()
     rewards: dict[str, float] = {}
     verdicts: dict[str, bool] = {}
+    credit: CreditRule | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.dropped or self.dropped_groups or self.rewards or self.verdicts)
+        return bool(self.dropped or self.dropped_groups or self.rewards or self.verdicts or self.credit)
 
 
 def read_overrides(data: bytes, source: str) -> Overrides:
@@ -62,6 +74,7 @@ def read_overrides(data: bytes, source: str) -> Overrides:
         frozenset(line.group for line in lines if line.group is not None and line.drop),
         {line.sample: line.reward for line in lines if line.sample is not None and line.reward is not None},
         {line.group: line.accept for line in lines if line.group is not None and line.accept is not None},
+        next((CreditRule(line.credit, line.discount) for line in reversed(lines) if line.credit is not None), None),
     )
 
 
@@ -80,5 +93,6 @@ def write_overrides(overrides: Overrides) -> bytes:
     lines: list[dict[str, Any]] = [{"sample": sample, "drop": True} for sample in sorted(overrides.dropped)]
     lines += [{"group": group, "drop": True} for group in sorted(overrides.dropped_groups)]
     lines += [{"sample": sample, "reward": reward} for sample, reward in sorted(overrides.rewards.items())]
+    lines += [] if overrides.credit is None else [overrides.credit._asdict()]
     lines += [{"group": group, "accept": accept} for group, accept in sorted(overrides.verdicts.items())]
     return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)

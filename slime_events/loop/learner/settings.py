@@ -12,6 +12,7 @@ from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.run.run_settings import differences, flag_of
 from slime_events.loop.learner.batches import Batches
 from slime_events.loop.learner.overrides import Overrides
+from slime_events.loop.learner.recredit import Recredit
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.decide import make_group_filter
 
@@ -98,5 +99,6 @@ def make_batches(parent: OpenedRun, own: TrainSettings, branched: Branched, chan
         overrides=changes,
         group_filter=group_filter,
         first=branched.version,
+        recredit=None if changes.credit is None else Recredit(changes.credit, parent.fetch),
         least=(trainer.num_steps_per_rollout or 1) * max(1, trainer.world_size // copy),
     )

@@ -17,7 +17,7 @@ from schemas.groups import GroupRejected
 from schemas.ids import group_of
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutRequested, StopReason
-from slime_events.core.batch_columns import LOSS_MASKS, TRUNCATED, BatchMasks, entries_of
+from slime_events.core.batch_columns import CREDIT, LOSS_MASKS, TRUNCATED, BatchCredit, BatchMasks, entries_of
 from slime_events.core.train_batch import TrainBatch, TrainSample
 from slime_events.core.trajectory import FOLDED, Fetch, Trajectories, Trajectory
 from slime_events.loop.commands.batch import OF_BATCHES, commanded_batch
@@ -30,6 +30,8 @@ def build_batch(
     """The batch that `sealed` names. Raises StorageError where the log does not hold exactly what was sealed."""
     masks, columns = BatchMasks(sealed, fetch), {one.name: entries_of(one, fetch) for one in sealed.columns}
     columns.pop(LOSS_MASKS, None)
+    columns.pop(CREDIT, None)
+    credit = BatchCredit(sealed, fetch)
     truncated = dict(zip(sealed.samples, columns.pop(TRUNCATED, ()), strict=False))
     taught = dict(zip(sealed.samples, columns.get("teacher_log_probs", ()), strict=False))
     samples = []
@@ -56,6 +58,7 @@ def build_batch(
                 reused=trajectory.reused,
                 kept=tuple(trajectory.kept),
                 spans=trajectory.spans,
+                credit=credit.of(sample, trajectory.credit, fetch),
                 teacher_log_probs=taught.get(
                     sample, None if (own := trajectory.teacher_log_probs) is None else fetch(own)
                 ),

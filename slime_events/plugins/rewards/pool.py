@@ -31,7 +31,7 @@ from slime_events.plugins.rewards.dispatch import own_grader
 from slime_events.plugins.rewards.outcome import Outcome, RewardFailure, failure, signed
 from slime_events.plugins.rewards.process import GraderProcess, KilledWhileLoading
 from slime_events.plugins.sample import Sample
-from storage.cancellation import end_all
+from storage.cancellation import end_all, fail
 
 BATCH = 32
 """Jobs that a process gets at a time; small enough that a stuck one does not hold many behind it."""
@@ -295,6 +295,5 @@ class GraderPool:
     def _break(self, error: SlimeEventsError, batch: list[PendingJob]) -> None:
         self._broken = error
         for job in (*batch, *self._queue):
-            if not job.future.done():
-                job.future.set_exception(error)
+            fail(job.future, error)
         self._queue.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from schemas.arrays import pack
 from tests.audit.doctored import Doctored, Record
 from tests.audit.doctoring import Doctor, Doctoring, again, change, drop, the
 from tests.simulation.simulation import SAMPLING
@@ -42,6 +43,14 @@ def flipped(array: dict[str, Any]) -> dict[str, Any]:
     return array | {"data": bytes([array["data"][0] ^ 1]) + array["data"][1:]}
 
 
+def halved(log: Doctored) -> list[Record]:
+    """All tokens of a sample count half."""
+    done = DONE(log)
+    halves = pack([0.5] * done.event["length"], "float32").data
+    done.event["credit"] = {"dtype": "float32", "n": done.event["length"], "data": halves}
+    return [done]
+
+
 row = partial(Doctoring, "sessions", log="agents")
 TABLE = (
     row("opened for a rollout that no agent was asked for", again(OPENED, sample="x-s0"), names=(0,)),
@@ -62,5 +71,6 @@ TABLE = (
     row("trained on though its program failed", change(SEALED, exit_code=3), (FURTHER, DONE), names=(3,)),
     row("a sample of no path", again(FURTHER, sample=f"{S}-7"), names=(2,)),
     row("a turn that is trained on twice", change(FURTHER, loss_mask=trained(0, SHARED)), (DONE,), names=(0,)),
+    row("turns that count less than the rule says", times(2, halved), names=(2,)),
     row("trained on what no turn made", change(DONE, loss_mask=trained(SHARED, SHARED + 1)), names=(SHARED,)),
 )

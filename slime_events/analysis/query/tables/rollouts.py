@@ -54,17 +54,24 @@ CHUNKS = Table(
 
 TURNS = Table(
     "turns",
-    "A row per turn of a rollout that a generate function makes: one generation, or one call of a tool.",
-    """(SELECT b.run, b.position, b."time" AS begun, r."time" AS ended, b.sample, b."index", b.role, b.engine,
+    "A row per turn of a rollout that a generate function or an agent makes: one generation, or one call of a tool.",
+    """(SELECT w.*, CASE WHEN w.is_agents THEN o.sample || '.' || o.attempt END AS session,
+               list_contains(s.orphans, w."index") AS orphan
+        FROM (SELECT b.run, b.position, b."time" AS begun, r."time" AS ended, b.sample, b."index", b.role, b.engine,
                b.call_name, b.call_arguments, r.extends, r.observed, r.length, r.stop, r.text, r.result, r.error,
-               r.overlapping, r.seconds
+               r.overlapping, r.seconds, b.nonce <> '' AS is_agents, r.agent_dialect, r.agent_client, r.agent_root,
+               r.agent_nearest, r.agent_drift, r.agent_rule, r.agent_call
         FROM log.turn_begun b
         ANTI JOIN log.turn_recorded x ON x.run = b.run AND x.sample = b.sample AND x."index" = b."index"
         LEFT JOIN log.turn_recorded r ON false
         UNION ALL
         SELECT run, position, to_timestamp(epoch("time") - seconds)::TIMESTAMP, "time", sample, "index", role, engine,
-               call_name, call_arguments, extends, observed, length, stop, text, result, error, overlapping, seconds
-        FROM log.turn_recorded) t""",
+               call_name, call_arguments, extends, observed, length, stop, text, result, error, overlapping, seconds,
+               agent_dialect IS NOT NULL, agent_dialect, agent_client, agent_root, agent_nearest, agent_drift,
+               agent_rule, agent_call
+        FROM log.turn_recorded) w
+        ASOF LEFT JOIN log.session_opened o ON o.run = w.run AND o.sample = w.sample AND w.position >= o.position
+        LEFT JOIN log.session_sealed s ON s.run = o.run AND s.sample = o.sample AND s.attempt = o.attempt) t""",
     (
         *IN_LOG,
         _SAMPLE,
@@ -84,6 +91,15 @@ TURNS = Table(
         Column("result", JSON, "t.result", "what it gave"),
         Column("error", TEXT, "nullif(t.error, '')", "what it raised"),
         Column("overlapping", BOOL, "t.overlapping", "whether another turn of the sample was under way"),
+        Column("session", TEXT, "t.session", "of an agent's turn: its session; the columns below are null for others"),
+        Column("dialect", TEXT, "t.agent_dialect", "the API that it was asked in: chat, responses, messages, generate"),
+        Column("client", TEXT, "nullif(t.agent_client, '')", "what the agent's HTTP client calls itself"),
+        Column("root", TEXT, "t.agent_root", "why it continues no turn; null where it extends one"),
+        Column("nearest", INT, "t.agent_nearest", "of a root: the turn that it has most tokens in common with"),
+        Column("drift", INT, "t.agent_drift", "of a root: the first token that differs from that turn's path"),
+        Column("rule", TEXT, "nullif(t.agent_rule, '')", "what made the ids of its prompt"),
+        Column("generation", TEXT, "t.agent_call", "the sample that its generation was requested as"),
+        Column("orphan", BOOL, "t.orphan", "whether its answer was lost and asked for again; null before the end"),
     ),
 )
 
@@ -92,9 +108,11 @@ TOKENS = Table(
     "A row per response token. The arrays are read for a query that names this table, and for no other: name the "
     "samples too where the log is long.",
     """(SELECT r.run, r.sample, r.start + i AS token_index, r.tokens[i + 1] AS token, r.log_probs[i + 1] AS log_prob,
-               r.versions[i + 1] AS version, coalesce(m.loss_mask[r.start + i + 1], 1) AS loss_mask
+               r.versions[i + 1] AS version, coalesce(m.loss_mask[r.start + i + 1], 1) AS loss_mask,
+               coalesce(m.credit[r.start + i + 1], 1) AS credit
         FROM (SELECT *, unnest(range(len(tokens))) AS i FROM log.token_run) r
-        LEFT JOIN (SELECT run, sample, loss_mask FROM log.token_run WHERE loss_mask IS NOT NULL) m
+        LEFT JOIN (SELECT run, sample, loss_mask, credit FROM log.token_run
+                   WHERE loss_mask IS NOT NULL OR credit IS NOT NULL) m
         ON m.run = r.run AND m.sample = r.sample) t""",
     (
         RUN,
@@ -103,6 +121,7 @@ TOKENS = Table(
         Column("token", INT, "t.token", "its id"),
         Column("log_prob", FLOAT, "t.log_prob", "natural, of logits / temperature, by the engine"),
         Column("version", INT, "t.version", "the weights that made it; null for a tool's output"),
+        Column("credit", FLOAT, "t.credit", "what its advantage is multiplied by (`--agent-credit discounted`)"),
         Column("loss_mask", BOOL, "t.loss_mask = 1", "whether it is trained on; true where the log has no mask yet"),
     ),
 )

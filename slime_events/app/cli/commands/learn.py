@@ -84,6 +84,7 @@ def _print_plan(parent: OpenedRun, plan: LearnerPlan) -> None:
     if preview.differing:
         regraded = len(preview.regraded)
         what = f"{len(preview.gone)} samples gone, {len(preview.joined)} joined, {regraded} graded differently"
+        what += f", {len(preview.recredited)} credited by another rule" if preview.recredited else ""
         print(f"{len(preview.differing)} of {preview.steps} batches of {parent.run} differ: {what}")
         print(f"the first one is of step {preview.differing[0]}")
         if preview.empty:

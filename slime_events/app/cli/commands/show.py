@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from schemas.errors import InvalidValue
+from slime_events.analysis.model.agent_session import sessions_of
 from slime_events.analysis.model.lookup import Lookup
 from slime_events.app.cli.commands.show_sample import TOKENS, group_facts, group_text, sample_facts, sample_text
 from slime_events.app.cli.commands.show_step import step_facts, step_text, version_facts, version_text
@@ -67,10 +68,10 @@ async def view_of(
         return View(facts, version_text(facts))
     # The other views are imported where they are used: a look-up takes less time than to import them.
     from slime_events.analysis.model.foreign import foreign_in
-    from slime_events.app.cli.commands.show_run import look_run_up, read_whole_run, run_facts, run_text
+    from slime_events.app.cli.commands.show_run import calls_of, look_run_up, read_whole_run, run_facts, run_text
 
     found = await (read_whole_run(log) if every_step or folder is None else look_run_up(log, folder))
-    facts = run_facts(*found, launched, await foreign_in(log, found[1].state))
+    facts = run_facts(*found, launched, await foreign_in(log, found[1].state), await calls_of(log))
     if folder is not None:
         from slime_events.app.cli.commands.show_files import disk_facts
 
@@ -97,6 +98,7 @@ async def _sample(lookup: Lookup, name: str, fetch: Fetch) -> dict[str, Any]:
         made,
         None if decode is None else lambda token: decode([token]),
         prompt_decoder(checkpoint, fetch),
+        sessions_of(lookup.events),
     )
 
 

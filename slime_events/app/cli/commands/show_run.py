@@ -1,10 +1,14 @@
 """`show RUN`: the whole run on one screen."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
+from schemas.commands import CommandDone, CommandGiven
+from schemas.event import Event, type_of
 from schemas.groups import GroupRejected
 from schemas.runs import RunFailed, RunFinished
+from schemas.subjects import of_type
 from slime_events.analysis.model import Run, folded, read_run
 from slime_events.analysis.model.foreign import NO_FOREIGN, Foreign, ForeignFound
 from slime_events.analysis.model.progress import NANO, Progress, ProgressSnapshot, StepLine, plan_in_force
@@ -60,17 +64,31 @@ async def look_run_up(log: Readable, folder: RunFolder) -> tuple[Run, Progress, 
     return folded(log.run, ordered), progress, progress.figures.steps
 
 
+async def calls_of(log: Readable) -> dict[str, Any] | None:
+    """Of a run that a client drives: its calls, how many are carried out, and the models that they are of."""
+
+    async def named(kind: type[Event]) -> list[str]:
+        return [subject.rpartition(".")[2] for subject in await log.subjects(of_type(log.run, type_of(kind)), 1)]
+
+    given = await named(CommandGiven)
+    if not given:
+        return None
+    models = dict.fromkeys(name.rpartition("-")[0] for name in sorted(given))
+    return {"given": len(given), "done": len(await named(CommandDone)), "models": list(models)}
+
+
 def run_facts(
     run: Run,
     progress: Progress,
     steps: Sequence[StepLine],
     launched: bool | None = None,
     foreign: ForeignFound = NO_FOREIGN,
+    calls: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Where the run stands, how rewards went, what was rejected and why.
 
     steps: its lines. launched: whether a launcher is on; None where that cannot be known. foreign: records that are no
-    events.
+    events. calls: `calls_of` its log.
     """
     plan = plan_in_force(entry.event for entry in run.lifetime)
     state, end = progress.state, run.lifetime[-1].event if run.lifetime else None
@@ -104,6 +122,22 @@ def run_facts(
         "open_groups": state.open_groups,
         "in_flight": progress.in_flight,
         "foreign": plain(foreign),
+        "calls": calls,
+        "agents": _agents(progress, time.time_ns() if end is None or launched else run.last_at),
+    }
+
+
+def _agents(progress: Progress, now: int) -> dict[str, Any]:
+    """The sessions that are open, with the age of each and of its turns that are under way, the oldest first."""
+    return {
+        "sessions": [
+            {
+                "session": one.session,
+                "age_s": max(0, now - one.opened_at) * NANO,
+                "turns": [{"turn": turn, "age_s": max(0, now - at) * NANO} for turn, at in one.turns.items()],
+            }
+            for one in sorted(progress.figures.sessions.values(), key=lambda one: one.opened_at)
+        ]
     }
 
 
@@ -153,18 +187,52 @@ def _head(facts: dict[str, Any]) -> str:
         ("trainer", None if idle is None else f"idle {idle:.1%} of the time from its first commit to its last"),
         *(("restored", f"at v{one['version']}: {restored_text(one)}") for one in facts["restored"][-LAST_RESTORED:]),
         ("staleness", None if most is None else f"up to {most} versions behind{bounded}"),
-        ("reward", f"{sparkline(rewards)}  {rewards[0]:.3f} -> {rewards[-1]:.3f}" if rewards else None),
-        ("prompts", f"{counts['prompts_submitted']} submitted, {counts['prompts_rejected']} refused"),
-        ("groups", f"{counts['groups_accepted']} of {decided} accepted, {counts['groups_trained']} trained on, "
-                   f"{facts['open_groups']} open"),
-        ("samples", f"{counts['samples_completed']} completed for training; evaluations included, "
-                    f"{counts['samples_failed']} failed, {counts['rewards_failed']} ungraded, "
-                    f"{facts['in_flight']} in flight" + suspended),
+        *(_of_client(facts) if facts["calls"] else [
+            ("reward", f"{sparkline(rewards)}  {rewards[0]:.3f} -> {rewards[-1]:.3f}" if rewards else None),
+            ("prompts", f"{counts['prompts_submitted']} submitted, {counts['prompts_rejected']} refused"),
+            ("groups", f"{counts['groups_accepted']} of {decided} accepted, {counts['groups_trained']} trained on, "
+                       f"{facts['open_groups']} open"),
+            ("samples", f"{counts['samples_completed']} completed for training; evaluations included, "
+                        f"{counts['samples_failed']} failed, {counts['rewards_failed']} ungraded, "
+                        f"{facts['in_flight']} in flight" + suspended),
+        ]),
         ("tokens", f"{counts['response_tokens']:,} generated"),
+        ("agents", _agents_text(facts["agents"]["sessions"])),
     ])  # fmt: skip
 
 
+def _of_client(facts: dict[str, Any]) -> list[tuple[str, str | None]]:
+    """Of a run that a client drives; what is a reward there, the client alone knows."""
+    calls, models = facts["calls"], facts["calls"]["models"]
+    losses = [line["metrics"]["loss"] for line in facts["steps"] if "loss" in line["metrics"]]
+    named = models[0] if len(models) == 1 else f"{len(models)} models, the last of them {models[-1]}"
+    return [
+        ("client", f"{calls['given']:,} calls, {calls['done']:,} carried out, of {named}"),
+        ("loss", f"{sparkline(losses)}  {losses[0]:.3f} -> {losses[-1]:.3f}" if losses else None),
+    ]
+
+
+def _agents_text(sessions: Sequence[dict[str, Any]]) -> str | None:
+    """`3 sessions open, the oldest for 12.1 s; under way: turn 2 of train-0-000007-s3.0 for 4.0 s`."""
+    if not sessions:
+        return None
+    turns = [(turn["age_s"], turn["turn"], one["session"]) for one in sessions for turn in one["turns"]]
+    shown = [f"turn {turn} of {name} for {duration(age)}" for age, turn, name in sorted(turns, reverse=True)]
+    more = [f"and {len(shown) - EXAMPLES} more"] if len(shown) > EXAMPLES else []
+    many = "" if len(sessions) == 1 else "s"
+    said = f"{len(sessions)} session{many} open, the oldest for {duration(sessions[0]['age_s'])}"
+    return said + (f"; under way: {', '.join([*shown[:EXAMPLES], *more])}" if shown else "; no turn is under way")
+
+
 def _steps(facts: dict[str, Any]) -> str:
+    if facts["calls"]:
+        names = ("loss", "grad_norm", "lr", "skipped")
+        rows = [
+            (line["step"], line["version"], *map(line["metrics"].get, names), f"{line['seconds']:.2f}",
+             f"{line['idle']:.0%}")
+            for line in facts["steps"][-LAST_STEPS:]
+        ]  # fmt: skip
+        return table(("step", "version", "loss", "grad norm", "lr", "skipped", "seconds", "idle"), rows) if rows else ""
     rows = [
         (line["step"], line["version"], f"{line['reward']:.3f}", f"{line['accepted_share']:.0%}",
          f"{line['mean_length']:.1f}", f"{line['tokens_per_s']:.0f}", line["staleness"], f"{line['seconds']:.2f}",

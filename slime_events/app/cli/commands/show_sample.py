@@ -1,7 +1,9 @@
 """`show RUN --sample S` and `--group G`: a rollout token by token; a prompt, its samples and the filter decision."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from msgspec import convert
 
 from schemas.arrays import Array
 from schemas.groups import GroupAccepted
@@ -9,7 +11,9 @@ from schemas.prompts import as_text
 from schemas.rewards import RewardFailed
 from schemas.turns import TurnRecorded
 from slime_events.analysis.model import Group, Run, Sample
+from slime_events.analysis.model.agent_session import AgentSession
 from slime_events.app.cli.render.json_values import picked, plain
+from slime_events.app.cli.render.session_text import session_line
 from slime_events.app.cli.render.text import (
     block,
     clock,
@@ -53,9 +57,10 @@ def sample_facts(
     trajectory: Trajectory | None,
     decode: Decode | None = None,
     decode_prompt: DecodePrompt | None = None,
+    sessions: Sequence[AgentSession] = (),
 ) -> dict[str, Any]:
     """All that the log holds about one sample. trajectory: its tokens, where there are any. decode_prompt: for a prompt
-    of its own that the log holds no text of.
+    of its own that the log holds no text of. sessions: of agents, that were opened to make it.
     """
     group, done = run.groups[sample.group], sample.completed.event if sample.completed else None
     prompt = group.prompt.event if group.prompt else None
@@ -79,7 +84,7 @@ def sample_facts(
              **picked(turn, "text", "call", "result", "error", "extends"), **_asked(turn)}
             for turn in (entry.event for entry in sample.turns)
         ],
-        "sessions": [plain(entry.event) for entry in sample.sessions],
+        "sessions": [plain(session) for session in sessions],
         "prompt": prompt_text(prompt, done, own_prompt) if prompt else "",
         "prompt_is_own": bool(done and done.prompt is not None),
         "label": prompt.label if prompt else None,
@@ -204,7 +209,7 @@ def _head(facts: dict[str, Any]) -> str:
         ("completed", f"{clock(facts['completed_at'])} by {facts['stop']} on {facts['engine']}"
                       if facts["completed_at"] else "not yet"),
         ("recorded as", _origin(facts["origin"], facts["source"])),
-        ("agent", "\n".join(map(_session, facts["sessions"])) or None),
+        ("agent", "\n".join(map(session_line, _sessions(facts))) or None),
         ("made by", "\n".join(f"{name} {digest[:12]}" for name, digest in (facts["functions"] or {}).items()) or None),
         ("seconds", ", ".join(f"{k} {duration(v)}" for k, v in timings.items()) if timings else None),
         ("length", f"{facts['length']} tokens, {facts['chunks']} chunks before the end"),
@@ -217,12 +222,8 @@ def _head(facts: dict[str, Any]) -> str:
     ])  # fmt: skip
 
 
-def _session(seal: dict[str, Any]) -> str:
-    """The session that made it, or an attempt of it."""
-    ended = "" if seal["exit_code"] is None else f", exit code {seal['exit_code']}"
-    paths = f"{seal['turns']} turns, {len(seal['leaves'])} paths ending with {seal['leaves']}"
-    lost = f", orphans {seal['orphans']}" if seal["orphans"] else ""
-    return f"session {seal['sample']}.{seal['attempt']} sealed by {seal['reason']}{ended}: {paths}{lost}"
+def _sessions(facts: dict[str, Any]) -> list[AgentSession]:
+    return [convert(one, AgentSession, str_keys=True) for one in facts["sessions"]]
 
 
 def _decision_text(decision: dict[str, Any] | None) -> str:

@@ -33,6 +33,7 @@ def step_facts(run: Run, step: Step) -> dict[str, Any]:
             {"sample": name, "reward": raw, "normalised": reward, **_made(run.samples.get(name))}
             for name, raw, reward in zip(batch.samples, batch.raw_rewards, batch.rewards, strict=True)
         ],
+        "commands": list(batch.commands),
         "committed": plain(step.committed.event) if step.committed else None,
         "committed_at": step.committed.at if step.committed else None,
         "version": run.version_of_step(step.step),
@@ -84,7 +85,9 @@ def step_text(facts: dict[str, Any]) -> str:
         ("sealed", f"{clock(facts['sealed_at'])}, oldest weights v{facts['oldest_version']}"),
         ("trained", f"v{done['parent_version']} -> v{done['version']} at {clock(facts['committed_at'])}"
                     if done else "not yet"),
-        ("size", f"{len(facts['groups'])} groups, {len(facts['samples'])} samples"),
+        ("size", f"{len(facts['commands'])} commands of a client" if facts["commands"]
+                 else f"{len(facts['groups'])} groups, {len(facts['samples'])} samples"),
+        ("commands", "\n".join(facts["commands"]) or None),
         ("tokens", done.get("tokens")),
         ("batch", facts["batch_digest"]),
         ("weights", done.get("weights_digest")),
@@ -102,8 +105,14 @@ def step_text(facts: dict[str, Any]) -> str:
     ]  # fmt: skip
     return paragraphs(
         head,
-        table(("group", "from", "label", "rewards"), groups),
-        table(("sample", "reward", "normalised", "length", "stop", "versions", "digest"), samples),
+        *(
+            []
+            if facts["commands"]
+            else [
+                table(("group", "from", "label", "rewards"), groups),
+                table(("sample", "reward", "normalised", "length", "stop", "versions", "digest"), samples),
+            ]
+        ),
         *(f"{name}\n{fields(sorted(done[name].items()), '  ')}" for name in ("metrics", "seconds") if done.get(name)),
     )
 

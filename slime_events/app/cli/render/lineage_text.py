@@ -3,9 +3,11 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from schemas.ids import INBOX
 from schemas.prompts import as_text
 from slime_events.analysis.lineage.lineage import Advantage, Decision, Group, Kind, Lineage, Mask, Reward, Sample
 from slime_events.analysis.model.ancestry import VersionRange
+from slime_events.app.cli.render.session_text import session_paragraph, sessions_summary, sessions_table
 from slime_events.app.cli.render.text import (
     block,
     clock,
@@ -18,6 +20,7 @@ from slime_events.app.cli.render.text import (
     table,
     versions_range,
 )
+from slime_events.core.config.per_source import NATS
 
 FEW_REWARDS = 16
 DIGEST = 12
@@ -31,11 +34,16 @@ def lineage_text(answer: Lineage) -> str:
             _version_head(answer),
             _steps(answer) if len(answer.steps) > 1 else _groups(answer),
             *_commands(answer),
+            sessions_table(answer.sessions) if len(answer.steps) == 1 else "",
         ]
     elif len(answer.samples) == 1:
-        parts = [_sample(answer, answer.samples[0]), _prompt(answer.groups[0], answer.samples[0].prompt)]
+        parts = [
+            _sample(answer, answer.samples[0]),
+            *map(session_paragraph, answer.sessions),
+            _prompt(answer.groups[0], answer.samples[0].prompt),
+        ]
     else:
-        parts = [_sources_head(answer), *_groups_and_samples(answer)]
+        parts = [_sources_head(answer), *_groups_and_samples(answer), sessions_table(answer.sessions)]
     return paragraphs(*parts, *answer.notes, _runs(answer))
 
 
@@ -66,6 +74,7 @@ def _version_head(answer: Lineage) -> str:
         ("comes of", _versions(answer.ancestors)),
         ("come of it", _versions(answer.descendants)),
         ("prompts of", _files(answer.groups)),
+        ("agents", sessions_summary(answer.sessions)),
     ])  # fmt: skip
 
 
@@ -112,6 +121,8 @@ def _group_row(answer: Lineage, group: Group, samples: Sequence[Sample]) -> tupl
     made_by = _range((version for sample in samples for version in sample.made_by), _owner(answer, samples))
     between = f"{min(advantages):.3g} to {max(advantages):.3g}" if advantages else None
     made_by = _recorded_by(samples) or made_by
+    if any(_is_finished(sample, group) for sample in samples):
+        made_by = _finished_by(group)
     rewards, decision = _rewards(samples), _decision(group.decision)
     return group.file_line, group.group, len(samples), rewards, between, made_by, f"{trained:,} tokens", decision
 
@@ -135,6 +146,7 @@ def _sources_head(answer: Lineage) -> str:
         ("prompts of", _files(answer.groups)),
         ("trained into", shown),
         ("come of it", _versions(answer.samples_descendants)),
+        ("agents", sessions_summary(answer.sessions)),
     ])  # fmt: skip
 
 
@@ -153,7 +165,9 @@ def _groups_and_samples(answer: Lineage) -> list[str]:
 def _sample(answer: Lineage, sample: Sample) -> str:
     group, origin, reward = answer.groups[0], sample.origin, sample.reward
     made, recorded = _spans(answer, sample), None
-    if origin is not None:
+    if origin is not None and _is_finished(sample, group):
+        made, recorded = _finished_by(group), f"finished outside, position {origin.position} of the log"
+    elif origin is not None:
         made = f"{_recorded_by([sample])} (counts here as {spans_text(sample.spans)})"
         recorded = f"{origin.sample} of run {origin.run}, position {origin.position} of its log, at {group.source.path}"
     asked = f"seed {sample.seed}, from weights v{sample.asked_version} on, attempt {sample.attempts}"
@@ -178,6 +192,7 @@ def _prompt(group: Group, own: str | None = None) -> str:
     """own: the text of a sample's own prompt, used in place of the group's."""
     source = group.source
     where = f"{source.path}:{source.line}, epoch {source.epoch}" if source.line else f"{source.path} {source.key}"
+    where += f" of {source.sender}" if source.sender else ""
     head = fields([
         ("prompt", f"{group.group} of run {group.run}, {clock(group.submitted_at)}"),
         ("source", where),
@@ -219,6 +234,15 @@ def _recorded_by(samples: Iterable[Sample]) -> str | None:
     origins = [sample.origin for sample in samples if sample.origin is not None]
     versions = (span.version for origin in origins for span in origin.spans)
     return _range(versions, f" of {origins[0].run}") if origins else None
+
+
+def _is_finished(sample: Sample, group: Group) -> bool:
+    """Whether a producer sent the whole sample: then it is a recorded rollout of its own run."""
+    return sample.origin is not None and sample.origin.run == sample.run == group.run and group.source.path == INBOX
+
+
+def _finished_by(group: Group) -> str:
+    return f"a producer outside ({group.source.sender or NATS})"
 
 
 def _spans(answer: Lineage, sample: Sample) -> str | None:

@@ -1,0 +1,69 @@
+"""`Recredit`: what another credit rule makes of the sessions of a parent's log. A fold of it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from schemas.batches import BatchColumn
+from schemas.errors import InvalidValue
+from schemas.ids import requested_sample
+from schemas.rollouts import RolloutCompleted
+from slime_events.core.batch_columns import CREDIT, LOSS_MASKS, make_column
+from slime_events.core.credit import CreditRule, SealedSessions
+from slime_events.core.trajectory import Fetch
+
+
+class Recredit:
+    """fetch: loss masks of what no session made."""
+
+    def __init__(self, rule: CreditRule, fetch: Fetch) -> None:
+        self._rule, self._fetch, self._sessions = rule, fetch, SealedSessions()
+        self._completed: dict[str, RolloutCompleted] = {}
+
+    def apply(self, event: object) -> None:
+        """Fold the next event of a training group in."""
+        self._sessions.apply(event)
+        if isinstance(event, RolloutCompleted):
+            self._completed[event.sample] = event
+
+    def is_sample(self, name: str) -> bool:
+        """Whether the rule leaves a sample one."""
+        paths = self._sessions.paths(requested_sample(name), self._rule)
+        return not paths or name in paths
+
+    def check(self, group: Sequence[str]) -> None:
+        """Raises InvalidValue where the rule makes samples of a group that the log does not have."""
+        for asked in dict.fromkeys(map(requested_sample, group)):
+            if missing := self._sessions.paths(asked, self._rule).keys() - set(group):
+                raise InvalidValue(
+                    f"the credit rule {self._rule} makes {len(missing)} more samples of the session of {asked}; its "
+                    f"run has none of them (agent-credit {self._sessions.seals[asked].credit})"
+                )
+
+    def columns(self, samples: Sequence[str]) -> tuple[BatchColumn, ...]:
+        """What a batch of these samples has in the place of what they say; none where the rule is that of their run."""
+        seals = [self._sessions.seals.get(requested_sample(name)) for name in samples]
+        if all(seal is None or CreditRule.of(seal) == self._rule for seal in seals):
+            return ()
+        masks, credits = zip(*map(self._trained, samples), strict=True)
+        columns = [make_column(LOSS_MASKS, masks)]
+        if any((credit != 1.0).any() for credit in credits) or any(seal and seal.discount != 1.0 for seal in seals):
+            columns.append(make_column(CREDIT, credits))
+        return tuple(columns)
+
+    def _trained(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Loss mask and credit of a sample, [response] each."""
+        asked, done = requested_sample(name), self._completed[name]
+        if (path := self._sessions.paths(asked, self._rule).get(name)) is not None:
+            turns = self._sessions.tokens(asked)
+            mask, credit = path.mask(turns), path.credit(turns)
+        else:
+            mask = np.ones(done.length, np.int8) if done.loss_mask is None else self._fetch(done.loss_mask)
+            credit = None if done.credit is None else self._fetch(done.credit)
+        return mask, np.ones(done.length, np.float32) if credit is None else credit
+
+    def forget(self, samples: Sequence[str]) -> None:
+        """Release what is in a batch, or in none."""
+        for name in samples:
+            self._completed.pop(name, None)
+            self._sessions.forget(requested_sample(name))

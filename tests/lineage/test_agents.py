@@ -1,0 +1,166 @@
+"""Lineage over a run whose rollouts agents make: sessions, turns and paths lead to samples, samples back to them."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from schemas.arrays import unpack
+from schemas.rollouts import RolloutCompleted
+from schemas.runs import RunFinished
+from schemas.sessions import Credit, SealReason, SessionSealed
+from schemas.turns import RootReason, TurnBegun
+from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage
+from slime_events.analysis.lineage.picture import svg
+from slime_events.analysis.lineage.resolve import NEWEST, lineage
+from slime_events.analysis.model.agent_session import AgentSession
+from slime_events.analysis.query import tables_of
+from slime_events.app.cli.commands.show import Question, view_of
+from slime_events.app.cli.commands.show_run import read_whole_run
+from slime_events.app.cli.render.lineage_text import lineage_text
+from slime_events.app.launch.view import screen
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.credit import CreditRule
+from slime_events.core.run.run_reader import OpenedRun
+from tests.agents.stage import ASKED, Stage, ask, seal
+from tests.scripted_engine import Script
+
+CLIENT = "small-agent/1.0"
+
+
+async def _recorded(stage: Stage) -> OpenedRun:
+    """A step: one session of two questions after one answer, a lost answer and a sub-agent; the others of one turn, one
+    of them after a program that ended with 1.
+    """
+    async with stage.simulation, stage.gateway(credit=CreditRule(Credit.DISCOUNTED, 0.5)) as client:
+        client.headers["user-agent"] = f"{CLIENT}\x07"
+        stage.simulation.start_engine(Script(chunk=4))
+        broken = await stage.open(client)
+        await ask(client, broken, ASKED)
+        await seal(client, broken, exit_code=1)
+        first = await stage.open(client)
+        said = await ask(client, first, ASKED)
+        for question in ("one way", "another way", "another way"):
+            await ask(client, first, [*ASKED, said, {"role": "user", "content": question}])
+        await ask(client, first, [{"role": "system", "content": "Be terse."}, *ASKED])
+        await seal(client, first, reward=1.0, rewards={"4": 0.25})
+        while not stage.simulation.events(RunFinished):
+            one = await stage.open(client, wait_s=1)
+            if one["status"] == 201:
+                await ask(client, one, ASKED)
+                await seal(client, one, reward=0.0)
+    return OpenedRun(stage.simulation.log, TrainSettings(), unpack, None, "here")
+
+
+async def _of(run: OpenedRun, kind: Kind, value: object) -> Lineage:
+    return await lineage(run, Asked(kind=kind, value=str(value)))
+
+
+async def test_a_version_leads_to_sessions_and_a_sample_back(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, steps=1)
+    run = await _recorded(stage)
+    answer = await _of(run, Kind.VERSION, NEWEST)
+    assert {sample.sample for sample in answer.samples} == {name for one in answer.sessions for name in one.samples}
+    assert {one.source for one in answer.sessions} == {"team"}
+    assert {one.clients for one in answer.sessions} == {(CLIENT,)}, "without what no terminal should be sent"
+    assert [one.exit_code for one in answer.sessions if one.failure] == [1]
+    whole = next(one for one in answer.sessions if len(one.turns) > 1)
+    assert (whole.dialects, whole.roots) == (("chat",), (RootReason.FIRST, RootReason.SUBAGENT))
+    assert (whole.sealed, whole.reward, whole.rewards) == (SealReason.REWARD, 1.0, {4: 0.25})
+    assert (whole.leaves, whole.orphans) == ((4, 1, 3), (2,))
+    assert [path.turns for path in whole.paths] == [(4,), (0, 1), (0, 3)]
+    name = whole.sample
+    trained = [(turn.sample, turn.weight, turn.orphan) for turn in whole.turns]
+    assert trained == [
+        (f"{name}-1", 0.5, False),
+        (f"{name}-1", 1.0, False),
+        (None, None, True),
+        (f"{name}-2", 1.0, False),
+        (name, 1.0, False),
+    ]
+    _check_tokens(stage, answer.sessions)
+    for path in whole.paths:
+        back = await _of(run, Kind.SAMPLE, path.sample)
+        assert whole in back.sessions
+        assert back.session_of(back.samples[0]) == whole
+        (told,) = [sample for sample in answer.samples if sample.sample == path.sample]
+        assert back.samples == (told,)
+    assert whole.session in lineage_text(answer)
+    assert whole.session in svg(answer)
+    assert msgspec.json.decode(msgspec.json.encode(answer))["sessions"][0]["source"] == "team"
+
+
+def _check_tokens(stage: Stage, sessions: tuple[AgentSession, ...]) -> None:
+    """Trained tokens of a sample are those of the turns that say so."""
+    for completed in stage.simulation.events(RolloutCompleted):
+        own = [turn.tokens for one in sessions for turn in one.turns if turn.sample == completed.sample]
+        if own:
+            mask = completed.loss_mask
+            assert sum(own) == (completed.length if mask is None else int(unpack(mask).sum()))
+
+
+async def test_a_query_finds_the_same_sessions(tmp_path: Path) -> None:
+    run = await _recorded(Stage(tmp_path, steps=1))
+    answer = await _of(run, Kind.VERSION, NEWEST)
+    asked = (
+        "SELECT session, source, sealed_by, exit_code, reward, turns, roots, leaves, orphans, samples, trained_version "
+        "FROM sessions ORDER BY position"
+    )
+    turns = 'SELECT session, "index", extends, root, drift, dialect, client, orphan FROM turns ORDER BY position'
+    async with tables_of(run) as tables:
+        found, said = (await tables.sql(asked)).rows(), (await tables.sql(turns)).rows()
+    assert found == [
+        (
+            *(one.session, one.source, one.sealed, one.exit_code, one.reward, len(one.turns), list(one.roots)),
+            *(list(one.leaves), list(one.orphans), sorted(one.samples) or None, 1 if one.samples else None),
+        )
+        for one in answer.sessions
+    ]
+    expected = [
+        (one.session, turn.turn, turn.extends, turn.root, turn.drift, turn.dialect, turn.client, turn.orphan)
+        for one in answer.sessions
+        for turn in one.turns
+    ]
+    assert sorted(said) == sorted(expected)
+
+
+async def test_an_open_session_is_told_with_its_open_turn(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, steps=1)
+    async with stage.simulation, stage.gateway() as client:
+        stage.simulation.start_engine(Script(chunk=1, seconds_per_chunk=0.05))
+        session = await stage.open(client)
+        asking = asyncio.create_task(ask(client, session, ASKED))
+        await stage.simulation.until(TurnBegun)
+        run = OpenedRun(stage.simulation.log, TrainSettings(), unpack, None, "here")
+        (told,) = (await _of(run, Kind.SAMPLE, session["sample"])).sessions
+        assert (told.sealed, told.paths, [one.turn for one in told.open]) == (None, (), [0])
+        await asking
+        await seal(client, session, exit_code=0)
+        await stage.simulation.until(SessionSealed)
+
+
+async def test_a_look_at_the_run_names_open_sessions(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, steps=1)
+    async with stage.simulation, stage.gateway() as client:
+        stage.simulation.start_engine(Script(chunk=1, seconds_per_chunk=0.05))
+        session = await stage.open(client)
+        asking = asyncio.create_task(ask(client, session, ASKED))
+        await stage.simulation.until(TurnBegun)
+        told = (await view_of(stage.simulation.log, Question(), unpack)).facts["agents"]["sessions"]
+        ((name, [turn]),) = [(one["session"], one["turns"]) for one in told]
+        assert (name, turn["turn"], 0 <= turn["age_s"] <= told[0]["age_s"]) == (session["session"], 0, True)
+        _, progress, _ = await read_whole_run(stage.simulation.log)
+        drawn = Console(file=io.StringIO(), width=200)
+        drawn.print(screen(progress, 1, seconds=1.0))
+        assert "sessions open 1" in drawn.file.getvalue()  # type: ignore[attr-defined]
+        await asking
+        await seal(client, session, reward=1.0, rewards={"0": 0.5})
+        view = await view_of(stage.simulation.log, Question(), unpack)
+        assert view.facts["agents"]["sessions"] == []
+        view = await view_of(stage.simulation.log, Question(sample=session["sample"]), unpack)
+        assert view.facts["sessions"][0]["turns"][0]["sample"] == session["sample"]
+        assert session["session"] in view.text
