@@ -16,6 +16,7 @@ NAMES = (
     "ingest",
     "flood",
     "trainer",
+    "tree_packing",
     "engine",
     "agent_prompts",
     "agent_session",
