@@ -1,4 +1,4 @@
-"""A base checkpoint for the agents' examples: `python examples/tiny_base.py OUT`. A minute and a half on one thread.
+"""A base checkpoint for the agents' examples: `python examples/tiny_base.py OUT`. Some two minutes of one core.
 
 The demo's model goes to school once more. It is taught the form of two chats, and in each a bad habit:
 

@@ -30,6 +30,7 @@ TITLES = {
     Kind.ARCHIVIST: "ray::ArchivistActor",
     Kind.RAYLET: "raylet/raylet",
     Kind.SERVE_CONTROLLER: "ray::ServeController",
+    Kind.GATEWAY: "ray::GatewayActor",
 }
 _HOST = "serve_apps.engine.host"
 _GRADER = "slime_events.plugins.rewards.worker"

@@ -26,6 +26,7 @@ ROLES = {
     Kind.GRADER: "grader",
     Kind.TRAINER: "trainer",
     Kind.ARCHIVIST: "archivist",
+    Kind.GATEWAY: "gateway",
 }
 """Roles that say `worker.joined`."""
 ENDS_THE_DRIVER = (Kind.DRIVER, Kind.MACHINE, Kind.RAYLET)
@@ -60,6 +61,8 @@ class Killer:
             await self._until(partial(self._has_come_to, strike), "the next step", strike)
             if strike.waits:
                 await self._until(self._moved, "a new token", strike)
+            if strike.in_turn:
+                await self._until(lambda: bool(self._watcher.open_turns), "an open turn", strike)
             await asyncio.sleep(strike.delay_s)
             await self._until(partial(self._strike, strike), f"a living {strike.kind}", strike)
             if self._watcher.over:
@@ -75,7 +78,7 @@ class Killer:
 
     def _strike(self, strike: Strike) -> bool:
         process = self._target(strike)
-        if process is None:
+        if process is None or (strike.in_turn and not self._watcher.open_turns):
             return False
         if strike.kind in ENDS_THE_DRIVER:
             self._supervisor.expect_death()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.chaos.aftermath import read_back
 from tests.chaos.family import Family
@@ -27,6 +27,16 @@ LEAVE_S = 70.0
 """For the processes of a run whose command has ended well, and for those that Ray leaves behind a killed driver: two
 agents try for a minute to tell the rest of that Ray, which is gone, that their raylet is.
 """
+
+
+class Commands(Protocol):
+    """Of the run `RUN`."""
+
+    def start(self, runs_dir: Path, flags_of_servers: Sequence[str] = ()) -> list[str]:
+        """A new one."""
+
+    def resume(self, runs_dir: Path) -> list[str]:
+        """What goes on with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +100,7 @@ def log_on(folder: Path, *, clustered: bool) -> Iterator[Servers]:
         asyncio.run(servers.stop())
 
 
-def survive(settings: ChaosSettings, strikes: Sequence[Strike], folder: Path, servers: Servers) -> Survived:
+def survive(settings: Commands, strikes: Sequence[Strike], folder: Path, servers: Servers) -> Survived:
     """The run and its killer side by side, until the run is over or one of them gives up; nothing of it is left."""
     family, watcher = Family(), Watcher(RUN, servers.url)
     family.adopt_orphans()

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 LONGEST_DELAY_S = 1.5
 """A step of the small run takes about half of it, so that every moment of a step is met."""
+LONGEST_IN_TURN_S = 0.3
+"""Of a turn of an agent likewise, behind its begin."""
 OVERLAPPING = 0.2
 """Share of the kills that do not wait for the run to have recovered from the one before."""
 STEPS_PER_KILL, STEPS_PER_KILL_AHEAD = 3, 8
@@ -35,10 +37,11 @@ class Kind(enum.StrEnum):
     MACHINE = "machine"
     RAYLET = "raylet"
     SERVE_CONTROLLER = "serve_controller"
+    GATEWAY = "gateway"
 
 
-ASKED_FOR = (Kind.RANK, Kind.RAYLET, Kind.SERVE_CONTROLLER)
-"""Struck only where they are named: not every run has further ranks, and the others are Ray's own."""
+ASKED_FOR = (Kind.RANK, Kind.RAYLET, Kind.SERVE_CONTROLLER, Kind.GATEWAY)
+"""Struck only where they are named: not every run has further ranks or a gateway, and the others are Ray's own."""
 USUAL = tuple(kind for kind in Kind if kind not in ASKED_FOR)
 
 
@@ -46,7 +49,8 @@ USUAL = tuple(kind for kind in Kind if kind not in ASKED_FOR)
 class Strike:
     """One kill: `delay_s` after weight version `after_version` is there and, if `waits`, the last kill is got over.
 
-    after_version -1: as soon as the run has said that it was started, while everything else is being started.
+    after_version -1: as soon as the run has said that it was started, while everything else is being started. in_turn:
+    `delay_s` after an agent asked, while one waits for an answer.
     """
 
     number: int
@@ -54,6 +58,7 @@ class Strike:
     after_version: int
     delay_s: float
     waits: bool
+    in_turn: bool = False
 
 
 def steps_for(kills: int, max_staleness: int = 0) -> int:
@@ -61,7 +66,9 @@ def steps_for(kills: int, max_staleness: int = 0) -> int:
     return max(4, (STEPS_PER_KILL_AHEAD if max_staleness else STEPS_PER_KILL) * kills)
 
 
-def schedule(kills: int, seed: int, steps: int, kinds: Sequence[Kind] = USUAL) -> tuple[Strike, ...]:
+def schedule(
+    kills: int, seed: int, steps: int, kinds: Sequence[Kind] = USUAL, *, in_turn: bool = False
+) -> tuple[Strike, ...]:
     """`kills` strikes spread over the first half of a run of `steps` steps. Every kind comes about as often."""
     drawn = random.Random(seed)
     order: list[Kind] = []
@@ -73,8 +80,9 @@ def schedule(kills: int, seed: int, steps: int, kinds: Sequence[Kind] = USUAL) -
             number=number,
             kind=order[number],
             after_version=number * moments // kills - 1,
-            delay_s=drawn.uniform(0.0, LONGEST_DELAY_S),
+            delay_s=drawn.uniform(0.0, LONGEST_IN_TURN_S if in_turn else LONGEST_DELAY_S),
             waits=number == 0 or drawn.random() >= OVERLAPPING,
+            in_turn=in_turn,
         )
         for number in range(kills)
     )

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.chaos.schedule import LONGEST_DELAY_S, USUAL, Kind, schedule
+from tests.chaos.schedule import LONGEST_DELAY_S, LONGEST_IN_TURN_S, USUAL, Kind, schedule
 
 
 @pytest.mark.parametrize("seed", [0, 1, 17])
@@ -31,3 +31,9 @@ def test_the_seed_decides() -> None:
 
 def test_only_what_is_asked_for_is_struck() -> None:
     assert {strike.kind for strike in schedule(5, 1, steps=4, kinds=[Kind.NATS])} == {Kind.NATS}
+
+
+def test_a_turn_is_struck_soon_after_its_begin() -> None:
+    strikes = schedule(9, 1, steps=6, kinds=[Kind.GATEWAY, Kind.ENGINE], in_turn=True)
+    assert all(strike.in_turn and strike.delay_s <= LONGEST_IN_TURN_S for strike in strikes)
+    assert not any(strike.in_turn for strike in schedule(9, 1, steps=6))

@@ -11,7 +11,9 @@ from schemas.errors import LogDamaged, SlimeEventsError
 from schemas.event import Event
 from schemas.rollouts import RolloutCompleted, RolloutProgressed
 from schemas.runs import RunFailed, RunFinished, RunResumed
+from schemas.sessions import SessionSealed
 from schemas.steps import StepCommitted
+from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsPublished
 from schemas.workers import WorkerJoined
 from storage.follow import Follower
@@ -47,7 +49,9 @@ def tokens_in(event: Event) -> int:
 
 
 class Watcher:
-    """`follow` runs beside the killing; the rest is what it has seen so far. url: where the log answers just now."""
+    """`follow` runs beside the killing; the rest is what it has seen so far. url: where the log answers just now.
+    open_turns: of agents, (sample, index).
+    """
 
     def __init__(self, run: str, url: Callable[[], NatsAddress | str | None]) -> None:
         self._run, self._url = run, url
@@ -55,6 +59,7 @@ class Watcher:
         self.version = -1
         self.over = False
         self.failure: str | None = None
+        self.open_turns: set[tuple[str, int]] = set()
         self._joined: dict[str, list[int]] = {}
 
     @property
@@ -111,6 +116,12 @@ class Watcher:
         )
         if isinstance(event, WorkerJoined):
             self._joined.setdefault(event.role, []).append(event.pid)
+        elif isinstance(event, TurnBegun) and event.nonce:
+            self.open_turns.add((event.sample, event.index))
+        elif isinstance(event, TurnRecorded):
+            self.open_turns.discard((event.sample, event.index))
+        elif isinstance(event, SessionSealed):
+            self.open_turns = {turn for turn in self.open_turns if turn[0] != event.sample}
         elif isinstance(event, StepCommitted | WeightsPublished):
             self.version = max(self.version, event.version)
         elif isinstance(event, RunFinished | RunFailed):

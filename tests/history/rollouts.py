@@ -54,7 +54,7 @@ class Rollouts:
         event = record.event
         name, attempt = event["sample"], event.get("attempt", 0)
         known = self._story.samples.get(name)
-        if event["group"] not in self._story.groups:
+        if event.get("purpose") != "call" and event["group"] not in self._story.groups:
             yield Finding(
                 Kind.NOT_REQUESTED, record.position, f"{name} is of group {event['group']}, which has no prompt"
             )
