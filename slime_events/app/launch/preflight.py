@@ -1,8 +1,7 @@
 """`check_start`: checks of settings that take a moment, before anything of a run exists.
 
-Each plug point is imported and its signature compared with how it is called, the first rows of each data file are
-read, the archive is opened and asked, folders are tried, and servers are called. What only the real parts can tell,
-such as whether a model fits into memory, ends the run later.
+Each plug point is imported and its signature compared, the first rows of data files are read, the archive is asked,
+folders and servers are tried. What only real parts can tell, such as whether a model fits, ends the run later.
 """
 
 import asyncio
