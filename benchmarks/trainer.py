@@ -40,7 +40,7 @@ def measure(steps: int = 12) -> list[Figure]:
     batch = demo_batch(settings)
     rank = TrainerRank(settings.trainer, settings.algorithm, 0, 1, rendezvous_address())
     try:
-        ours, plain = _seconds([lambda: rank.train(batch), _plain_step(settings, batch)], steps)
+        ours, plain = cpu_seconds([lambda: rank.train(batch), _plain_step(settings, batch)], steps)
     finally:
         rank.close()
     tokens = sum(sample.total_length for sample in batch.samples)
@@ -123,7 +123,7 @@ def _padded(batch: TrainBatch) -> tuple[Any, Any, Any, Any]:
     return ids, attention, answers, torch.tensor([[sample.reward] for sample in batch.samples])
 
 
-def _seconds(calls: list[Callable[[], object]], rounds: int) -> list[float]:
+def cpu_seconds(calls: list[Callable[[], object]], rounds: int) -> list[float]:
     """Median CPU seconds of each call, taking turns."""
     taken: list[list[float]] = [[] for _ in calls]
     for number in range(rounds + 2):

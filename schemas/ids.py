@@ -52,6 +52,13 @@ def turn_group_id(sample: str, turn: int) -> str:
     return f"turn-{turn}-{sample}"
 
 
+def turn_of_group(group: str) -> tuple[str, int] | None:
+    """(sample, turn) of the generation of an agent's turn; None for another group."""
+    kind, _, rest = group.partition("-")
+    turn, _, sample = rest.partition("-")
+    return (sample, int(turn)) if kind == "turn" and sample and turn.isdecimal() and turn.isascii() else None
+
+
 def session_name(sample: str, attempt: int) -> str:
     """Of an agent's session: no subject has it, and no sample a point."""
     return f"{sample}.{attempt}"

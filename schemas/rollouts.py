@@ -54,6 +54,16 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
     spans: tuple[WeightSpan, ...]
 
 
+class TurnEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The end of turn `turn` of the agent's session of `sample`: the first `length` tokens of whatever goes on from it,
+    that turn's prompt and what was generated.
+    """
+
+    sample: str
+    turn: int
+    length: int
+
+
 class StopReason(enum.StrEnum):
     """How a rollout ended."""
 
@@ -106,7 +116,8 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
 
     Of purpose `call`: by the process of a rollout function, for one generation, or by the gateway, for a turn of an
     agent; `sample` is `<call group>-s<n>` and has no prompt event. payload: what else the engine is asked for, by the
-    names of SGLang's /generate. streams: somebody reads its tokens as they come, so its chunks are short.
+    names of SGLang's /generate. streams: somebody reads its tokens as they come, so its chunks are short. after: the
+    turn whose tokens come before `prompt`, which holds what is new alone then, so a long session takes linear room.
     """
 
     sample: str
@@ -126,8 +137,14 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     payload: dict[str, Any] = {}
     agents: bool = False
     streams: bool = False
+    after: TurnEnd | None = None
 
     IDENTITY = ("sample", "attempt")
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens before the first that is generated."""
+        return self.prompt.n + (0 if self.after is None else self.after.length)
 
 
 class RolloutOffered(Event, frozen=True, kw_only=True, tag="rollout.offered"):

@@ -39,6 +39,14 @@ class RootReason(enum.StrEnum):
     DRIFT = "drift"
 
 
+class SharedBody(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the body of a request has in common with that of turn `turn`: its first `head` bytes, its last `tail`."""
+
+    turn: int
+    head: int
+    tail: int
+
+
 class AgentTurn(msgspec.Struct, frozen=True, omit_defaults=True):
     """What makes a turn an agent's. key: by which a retry is known, sha256 hex. dialect: the API it was asked in. call:
     the sample that the generation was requested as.
@@ -47,8 +55,8 @@ class AgentTurn(msgspec.Struct, frozen=True, omit_defaults=True):
     each over the one before it too; so equal digests mean equal messages from the first on. answered: the digest with
     the answer. frame: digest of the tools and of what else shapes a prompt. root: why it continues no turn; nearest:
     the one it has most tokens in common with then, drift: the first token that differs from its path. rule: what made
-    the prompt's tokens. request: the body as it came (int8). client: what the agent's HTTP client calls itself
-    (User-Agent, its first 120 characters).
+    the prompt's tokens. request: the body as it came (int8), without what it shares with another turn's. client: what
+    the agent's HTTP client calls itself (User-Agent, its first 120 characters).
     """
 
     key: str
@@ -63,6 +71,7 @@ class AgentTurn(msgspec.Struct, frozen=True, omit_defaults=True):
     rule: str = ""
     request: Array = EMPTY_BYTES
     client: str = ""
+    shares: SharedBody | None = None
 
 
 class TurnBegun(Event, frozen=True, kw_only=True, tag="turn.begun"):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from schemas.errors import Conflict, EngineError, StorageError
+from schemas.errors import Conflict, EngineError, SlimeEventsError, StorageError
 from schemas.rollouts import (
     FailureKind,
     RolloutCompleted,
@@ -97,7 +97,12 @@ class OpenCalls:
             return True
         if call.later is not None or event.start != call.known.length:
             return False
-        self._take(call, recorded)
+        before = call.known.position
+        try:
+            self._take(call, recorded)
+        except SlimeEventsError:  # as where its arrays are out of reach: whoever reads the log says so
+            call.known.position = before
+            return False
         return True
 
     def _take(self, call: Call, recorded: Recorded) -> None:

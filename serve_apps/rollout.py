@@ -110,7 +110,7 @@ class Rollout:
             attempt=self.request.attempt,
             start=self.known.length,
             length=len(whole),
-            prompt_length=self.request.prompt.n,
+            prompt_length=self.request.prompt_length,
             stop=stop,
             text=text,
             spans=spans,

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 from msgspec.structs import replace
 
 from schemas.batches import BatchSealed
@@ -48,6 +49,7 @@ from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
 from slime_events.core.trajectory import Fetch, Trajectories, Trajectory
+from slime_events.core.turn_paths import TurnPaths
 from slime_events.plugins.rewards.outcome import outcome_event
 from slime_events.plugins.rewards.worker import InlineGrader
 from slime_events.plugins.sample_view import completed_sample
@@ -127,6 +129,7 @@ class RolloutWorker:
     ) -> None:
         self._context, self._participant, self._weights = context, context.participant, context.weights
         self._log = context.participant.log
+        self._paths = TurnPaths(self._log, context.fetch)
         self._custom, self._rewards = custom, rewards
         self._room, self._take_limit, self._lease_s = room, take_limit, lease_s
         self._incarnation = context.participant.incarnation or Incarnation()
@@ -289,7 +292,8 @@ class RolloutWorker:
             return
         last = None
         if not context.is_suspended():
-            asked, prompt = rollout.request, self._context.fetch(rollout.request.prompt)
+            asked = rollout.request
+            prompt = await self._paths.prompt(asked.prompt, asked.after)
             keeps = asked.purpose is Purpose.TRAIN and narrows(asked.sampling)
             known = rollout.known.tokens
             request = GenerateRequest(context.rid, prompt, asked.sampling, asked.seed, known, asked.payload, keeps)
@@ -299,6 +303,10 @@ class RolloutWorker:
         else:
             end = rollout.end(last.finish or StopReason.STOP, last.text or "")
             await self._complete(rollout, replace(end, meta=last.meta) if is_call else end, delivery)
+            if is_call:
+                self._paths.made(
+                    rollout.request, np.concatenate([rollout.known.tokens, self._context.fetch(end.tokens)])
+                )
 
     async def _complete(self, rollout: Rollout, end: RolloutCompleted, delivery: Delivery) -> None:
         """Append the end, and with it the reward where this engine computes it."""

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer.module import MegatronModule
 from torch import Tensor
 
+Ints = npt.NDArray[np.int64]
 # A grid takes sequences down to this share of its longest: at most 1 / share of its tokens are padding.
 GRID_SHARE = 0.75
 
@@ -39,7 +41,8 @@ class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's clas
     @classmethod
     def of(cls, lengths: Sequence[int], rows: Tensor | None, device: torch.device) -> PackedSequences:
         """Parameters for sequences of these lengths (tokens, each at least 1), packed in this order."""
-        grids, to_grid, from_grid = _lay_out(np.asarray(lengths))
+        sizes = np.asarray(lengths)
+        grids, to_grid, from_grid = lay_out(alike(sizes), np.cumsum(sizes) - sizes, sizes)
         starts = torch.tensor(np.concatenate([[0], np.cumsum(lengths)]), dtype=torch.int32, device=device)
         return cls(
             qkv_format="thd",
@@ -53,27 +56,51 @@ class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's clas
             rows=rows,
         )
 
+    @property
+    def masks(self) -> Sequence[Tensor | None]:
+        """Of each grid, [sequences, 1, queries, keys]: 0 for a key that a query looks at, else -inf. None: it looks at
+        itself and at what is before.
+        """
+        return [None] * len(self.grids)
 
-def _lay_out(lengths: np.ndarray[Any, Any]) -> tuple[tuple[tuple[int, int], ...], Any, Any]:
-    """(grids, to_grid, from_grid) of `PackedSequences`, sequences in order of falling length."""
-    starts = np.cumsum(lengths) - lengths
+    def queries(self, tokens: Tensor) -> Sequence[Tensor]:
+        """[tokens, heads, size] -> of each grid [sequences, longest, heads, size]."""
+        slots = [rows * columns for rows, columns in self.grids]
+        laid: Tensor = _ToGrid.apply(tokens, self.to_grid, self.from_grid)  # type: ignore[no-untyped-call]
+        parts = torch.split(laid, slots)
+        return [part.view(*grid, *tokens.shape[1:]) for grid, part in zip(self.grids, parts, strict=True)]
+
+    def keys(self, tokens: Tensor) -> Sequence[Tensor]:
+        """Likewise, of what the queries look at: here of their own sequence."""
+        return self.queries(tokens)
+
+
+def alike(lengths: Ints) -> list[Ints]:
+    """Sequences that share a grid, in order of falling length."""
     order = np.argsort(-lengths, kind="stable")
+    found, begin = [], 0
+    while begin < len(order):
+        end = begin + int((lengths[order[begin:]] >= GRID_SHARE * lengths[order[begin]]).sum())
+        found.append(order[begin:end])
+        begin = end
+    return found
+
+
+def lay_out(members: Sequence[Ints], starts: Ints, lengths: Ints) -> tuple[tuple[tuple[int, int], ...], Ints, Ints]:
+    """(grids, to_grid, from_grid) of `PackedSequences`. members: the sequences of each grid."""
     grids: list[tuple[int, int]] = []
     to_grid = []
     from_grid = np.empty(lengths.sum(), dtype=np.int64)
-    begin = base = 0
-    while begin < len(order):
-        longest = int(lengths[order[begin]])
-        end = begin + int((lengths[order[begin:]] >= GRID_SHARE * longest).sum())
-        chosen = order[begin:end]
-        column = np.arange(longest)
+    base = 0
+    for chosen in members:
+        column = np.arange(lengths[chosen].max())
         tokens = starts[chosen, None] + np.minimum(column, lengths[chosen, None] - 1)
         slots = base + np.arange(tokens.size).reshape(tokens.shape)
         real = column < lengths[chosen, None]
         from_grid[tokens[real]] = slots[real]
         to_grid.append(tokens.reshape(-1))
-        grids.append((len(chosen), longest))
-        begin, base = end, base + tokens.size
+        grids.append((len(chosen), len(column)))
+        base += tokens.size
     return tuple(grids), np.concatenate(to_grid).astype(np.int64), from_grid
 
 
@@ -86,26 +113,22 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
         self.softmax_scale = softmax_scale
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, *mask: Any, packed_seq_params: PackedSequences, **layer: Any
+        self, query: Tensor, key: Tensor, value: Tensor, *_: Any, packed_seq_params: PackedSequences, **layer: Any
     ) -> Tensor:
         """query [tokens, heads, size], key and value [tokens, groups, size] -> [tokens, heads * size]."""
         packed = packed_seq_params
-        to_grid, from_grid = packed.to_grid, packed.from_grid
-        slots = [rows * columns for rows, columns in packed.grids]
-        parts = [
-            torch.split(_ToGrid.apply(tensor, to_grid, from_grid), slots)  # type: ignore[no-untyped-call]
-            for tensor in (query, key, value)
-        ]
+        masks = [None if mask is None else mask.to(query.dtype) for mask in packed.masks]
+        grids = packed.queries(query), packed.keys(key), packed.keys(value), masks
         grouped = query.size(1) != key.size(1)
         outputs = []
-        for (rows, columns), *qkv in zip(packed.grids, *parts, strict=True):
-            q, k, v = (tensor.view(rows, columns, *tensor.shape[1:]).transpose(1, 2) for tensor in qkv)
+        for *qkv, seen in zip(*grids, strict=True):
+            q, k, v = (tensor.transpose(1, 2) for tensor in qkv)
             mixed = F.scaled_dot_product_attention(
-                q, k, v, is_causal=True, scale=self.softmax_scale, enable_gqa=grouped
+                q, k, v, attn_mask=seen, is_causal=seen is None, scale=self.softmax_scale, enable_gqa=grouped
             )
-            outputs.append(mixed.transpose(1, 2).reshape(rows * columns, -1))
+            outputs.append(mixed.transpose(1, 2).reshape(q.size(0) * q.size(2), -1))
         joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-        packed_output: Tensor = _FromGrid.apply(joined, to_grid, from_grid)  # type: ignore[no-untyped-call]
+        packed_output: Tensor = _FromGrid.apply(joined, packed.to_grid, packed.from_grid)  # type: ignore[no-untyped-call]
         return packed_output
 
 

@@ -77,4 +77,4 @@ def build_critic(
 
 def response_values(model: torch.nn.Module, batch: MicroBatch) -> list[Tensor]:
     """Value of each response token before it is known, float32 [response] for each sample."""
-    return list(torch.split(response_outputs(model, batch).squeeze(-1), batch.responses))
+    return batch.by_sample(response_outputs(model, batch).squeeze(-1))

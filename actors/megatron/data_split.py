@@ -3,10 +3,15 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
 
 from actors.megatron.architecture import Architecture
 from schemas.errors import TrainerError
-from slime_events.algorithms.packing import PackingRule
+from slime_events.algorithms.packing import PackingRule, micro_batches
+from slime_events.algorithms.prefix_tree import Branch, branches, families
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import TrainSample
 
@@ -52,26 +57,72 @@ def packing_rule(
     return PackingRule(tokens, settings.micro_batch_size, ranks, settings.balance_data)
 
 
+def split_trees(
+    sequences: Sequence[npt.NDArray[np.int32]], rule: PackingRule, architecture: Architecture, *, by_work: bool
+) -> list[list[list[int]]]:
+    """`micro_batches` of sequences of tokens where those that share a prefix stay together, and it counts once. No
+    rank is idle where there are sequences enough. by_work: make micro batches of equal work.
+    """
+    lengths = [len(sequence) for sequence in sequences]
+    tree = branches(sequences, partial(sharing_pays, architecture))
+    size = partial(branch_tokens, architecture, lengths)
+    units = families(tree, size, rule.max_tokens or sum(lengths), least=rule.ranks)
+    work = [_work(unit, lengths, architecture) for unit in units] if by_work else None
+    dealt = micro_batches([sum(map(size, unit)) for unit in units], rule, work)
+    return [[sorted(one.index for place in places for one in units[place]) for places in batches] for batches in dealt]
+
+
+def branch_tokens(architecture: Architecture, lengths: Sequence[int], branch: Branch) -> int:
+    """Tokens whose activations take as much as a branch does: its own, and the keys and values of its whole path, which
+    are laid out for it once more.
+    """
+    length = lengths[branch.index]
+    if not branch.shared:
+        return length
+    laid_out = 2 * architecture.num_query_groups * architecture.kv_channels / _values(architecture)
+    return length - branch.shared + math.ceil(length * laid_out)
+
+
+def _work(family: Sequence[Branch], lengths: Sequence[int], architecture: Architecture) -> int:
+    return sum(forward_flops(architecture, lengths[one.index] - one.shared, one.shared) for one in family)
+
+
 def default_tokens(architecture: Architecture) -> int:
     """Tokens whose activations take about `DEFAULT_BYTES`, within `DEFAULT_TOKENS`.
 
-    Counted in float32: some 14 tensors of the hidden size and 5 of the feed-forward size in each layer, and logits,
-    softmax and their gradient.
+    Counted in float32: the layers' values, and logits, softmax and their gradient.
     """
-    layer = 14 * architecture.hidden_size + 5 * architecture.ffn_hidden_size
-    per_token = 4 * (architecture.num_layers * layer + 3 * architecture.vocab_size)
+    per_token = 4 * (architecture.num_layers * _values(architecture) + 3 * architecture.vocab_size)
     lowest, highest = DEFAULT_TOKENS
     return max(lowest, min(highest, DEFAULT_BYTES // per_token))
 
 
-def forward_flops(architecture: Architecture, tokens: int) -> int:
-    """Floating point operations of a forward pass over one sequence, a multiply and an add being two: the matrix
-    products of each layer, causal attention, which is half of tokens^2, and the output layer.
+def _values(architecture: Architecture) -> int:
+    """What a layer keeps of a token for backward: some 14 tensors of the hidden size and 5 of the feed-forward size."""
+    return 14 * architecture.hidden_size + 5 * architecture.ffn_hidden_size
+
+
+def forward_flops(architecture: Architecture, tokens: int, after: int = 0) -> int:
+    """Floating point operations of a forward pass over one sequence, or over what follows its first `after` tokens, a
+    multiply and an add being two: the matrix products of each layer, attention, and the output layer.
     """
+    output = 2 * tokens * architecture.hidden_size * architecture.vocab_size
+    return architecture.num_layers * layer_flops(architecture, tokens, after) + output
+
+
+def layer_flops(architecture: Architecture, tokens: int, after: int = 0) -> int:
+    """Those of one layer. Causal attention is half of tokens^2; behind other tokens all keys are multiplied."""
     queries = architecture.num_attention_heads * architecture.kv_channels
     keys = architecture.num_query_groups * architecture.kv_channels
-    layer = architecture.hidden_size * (2 * queries + 2 * keys + 3 * architecture.ffn_hidden_size) + queries * tokens
-    return 2 * tokens * (architecture.num_layers * layer + architecture.hidden_size * architecture.vocab_size)
+    products = architecture.hidden_size * (2 * queries + 2 * keys + 3 * architecture.ffn_hidden_size)
+    return 2 * tokens * (products + queries * (2 * (after + tokens) if after else tokens))
+
+
+def sharing_pays(architecture: Architecture, shared: int, tokens: int) -> bool:
+    """Whether a sequence is less work where its first tokens are taken from another one that begins so. The output
+    layer is left out: it does not look at prompts anyway.
+    """
+    return layer_flops(architecture, tokens - shared, shared) < layer_flops(architecture, tokens)
 
 
 def rollout_denominators(samples: Sequence[TrainSample]) -> list[float] | None:

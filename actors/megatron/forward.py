@@ -28,7 +28,8 @@ class MicroBatch:
 
     token_ids, position_ids: int64 [1, tokens]. targets: int64 [response tokens], and packed.rows the positions that
     predict them. responses: response tokens of each sample. kept: int64 [2, any], places among the targets with ids
-    that their tokens were drawn from; a place without any was drawn from all. None where all places were.
+    that their tokens were drawn from; a place without any was drawn from all. None where all places were. targets_of:
+    int64 [sum of responses], the target of each response token, where samples share some; None: each has its own.
     """
 
     token_ids: Tensor
@@ -37,6 +38,12 @@ class MicroBatch:
     targets: Tensor
     responses: list[int]
     kept: Tensor | None = None
+    targets_of: Tensor | None = None
+
+    def by_sample(self, values: Tensor) -> list[Tensor]:
+        """[targets] -> of each sample [response]."""
+        every = values if self.targets_of is None else values.index_select(0, self.targets_of)
+        return list(torch.split(every, self.responses))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,7 @@ def pack(samples: Sequence[TrainSample], device: torch.device, *, multiple_of: i
     on_device = [torch.from_numpy(array).to(device) for array in (tokens, positions, rows, tokens[rows + 1])]
     token_ids, position_ids, packed_rows, targets = on_device
     packed = PackedSequences.of(lengths, packed_rows, device)
-    return MicroBatch(token_ids[None], position_ids[None], packed, targets, responses, _kept(samples, device))
+    return MicroBatch(token_ids[None], position_ids[None], packed, targets, responses, kept_of_all(samples, device))
 
 
 def pack_sequences(
@@ -94,7 +101,8 @@ def pack_sequences(
     return MicroBatch(token_ids[None], position_ids[None], packed, wanted, lengths)
 
 
-def _kept(samples: Sequence[TrainSample], device: torch.device) -> Tensor | None:
+def kept_of_all(samples: Sequence[TrainSample], device: torch.device) -> Tensor | None:
+    """`MicroBatch.kept` of samples whose response tokens are targets, one behind the other."""
     parts, begin = [], 0
     for sample in samples:
         for part in sample.kept:
@@ -155,7 +163,7 @@ def response_log_probs(
         else:
             parts.append(_tempered(*given))
     log_probs, entropy = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
-    return list(torch.split(log_probs, batch.responses)), list(torch.split(entropy, batch.responses))
+    return batch.by_sample(log_probs), batch.by_sample(entropy)
 
 
 def _tempered(

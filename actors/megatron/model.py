@@ -22,6 +22,7 @@ from actors.megatron.architecture import SAME_NAMES, Architecture
 from actors.megatron.attention import PackedAttention, PackedSequences
 from actors.megatron.cpu import on_cpu, stand_in
 from actors.megatron.own_model import WANTED, Building, check_parameters, own_model
+from actors.megatron.tree_batch import TreeSequences
 from actors.megatron.weights import model_rules, named_parameters
 from schemas.errors import InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
@@ -31,7 +32,14 @@ logger = logging.getLogger(__name__)
 
 
 class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not typed
-    """GPTModel that computes logits only for the rows that `PackedSequences.rows` names."""
+    """GPTModel that computes logits only for the rows that `PackedSequences.rows` names, and takes trees."""
+
+    def _preprocess(self, *args: Any, packed_seq_params: PackedSequences, **kwargs: Any) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = super()._preprocess(*args, packed_seq_params=packed_seq_params, **kwargs)
+        if not isinstance(packed_seq_params, TreeSequences):
+            return found
+        hidden_states, rotary, *rest = found
+        return hidden_states, rotary.index_select(0, packed_seq_params.position_ids), *rest
 
     def _postprocess(
         self, hidden_states: Tensor, *args: Any, packed_seq_params: PackedSequences, **kwargs: Any

@@ -40,6 +40,7 @@ from actors.megatron.weights import (
 from schemas.errors import TrainerError
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.packing_combinations import check_device
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.datums import Beginning, PassResult, TrainPass
 from slime_events.core.train_batch import StepResult, TrainBatch
@@ -76,6 +77,7 @@ class TrainerRank:
         args = ArgsView.of(settings, algorithm) if shown is None else ArgsView(shown)
         self._functions = TrainerFunctions(args, settings, algorithm)
         self._architecture = architecture = Architecture.read(settings.hf_checkpoint)
+        check_device(settings, cpu=on_cpu())
         self._flags = sort_flags(settings.megatron, architecture, cpu=on_cpu())
         self._config = transformer_config(architecture, settings, self._flags.transformer)
         torch.use_deterministic_algorithms(settings.deterministic)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from actors.megatron.critic_step import CriticStep, Targets
 from actors.megatron.data_split import check_samples, rollout_denominators
+from actors.megatron.forward import MicroBatch
 from actors.megatron.frozen_model import REFERENCE
 from actors.megatron.scores import Scores, known_or_own
 from actors.megatron.step_metrics import OVER_THE_STEP, OffPolicyMetrics, StepMetrics
@@ -313,12 +314,17 @@ class RolloutStep:
         self.metrics.add(figures, sum(map(self._weight, members)))
         return loss
 
+    def _packed(self, members: list[int]) -> MicroBatch:
+        packed = self.trainee.pack(self.samples, members)
+        if self.trainee.settings.tree_packing:
+            tokens = sum(self.samples[index].total_length for index in members)
+            self.metrics.counts["tokens_shared"] += tokens - packed.token_ids.numel()
+        return packed
+
     def _sft_loss(self, members: list[int], first: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        trainee = self.trainee
-        packed = trainee.pack(self.samples, members)
-        log_probs, _ = trainee.log_probs(trainee.model, packed, self.temperature)
+        log_probs, _ = self.trainee.log_probs(self.trainee.model, self._packed(members), self.temperature)
         masks = [self.masks[index] for index in members]
-        return sft_objective(log_probs, masks, self._denominators(members), trainee.algorithm)
+        return sft_objective(log_probs, masks, self._denominators(members), self.trainee.algorithm)
 
     def _own_loss(self, members: list[int], first: bool) -> tuple[Tensor, dict[str, Tensor]]:
         trainee, masks, denominators = (
@@ -339,7 +345,7 @@ class RolloutStep:
 
     def _policy_loss(self, members: list[int], first: bool) -> tuple[Tensor, dict[str, Tensor]]:
         trainee, algorithm = self.trainee, self.trainee.algorithm
-        packed, entropy_gradient = trainee.pack(self.samples, members), algorithm.entropy_coef != 0
+        packed, entropy_gradient = self._packed(members), algorithm.entropy_coef != 0
         log_probs, entropy = trainee.log_probs(
             trainee.model, packed, self.temperature, entropy_gradient=entropy_gradient
         )

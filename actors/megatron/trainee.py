@@ -5,6 +5,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,9 +17,10 @@ from torch._C._distributed_c10d import HashStore, TCPStore
 
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import install, on_cpu
-from actors.megatron.data_split import forward_flops, packing_rule
+from actors.megatron.data_split import forward_flops, packing_rule, sharing_pays, split_trees
 from actors.megatron.forward import LogitMemory, MicroBatch, pack, response_log_probs
 from actors.megatron.frozen_model import FrozenModel
+from actors.megatron.tree_batch import pack_tree
 from schemas.errors import TrainerError
 from slime_events.algorithms.packing import micro_batches
 from slime_events.core.config.algorithm import AlgorithmSettings
@@ -144,17 +146,24 @@ class Trainee:
         """Of each of `ranks` data parallel ranks its micro batches of `indices` into `samples`. scoring: see
         `packing_rule`.
         """
-        lengths = [samples[index].total_length for index in indices]
         rule = packing_rule(self.settings, self.architecture, ranks, cpu=on_cpu(), scoring=scoring)
-        balanced = self.settings.balance_by_flops
-        work = [forward_flops(self.architecture, length) for length in lengths] if balanced else None
-        dealt = micro_batches(lengths, rule, work)
+        by_work = self.settings.balance_by_flops
+        if self.settings.tree_packing:
+            sequences = [samples[index].tokens for index in indices]
+            dealt = split_trees(sequences, rule, self.architecture, by_work=by_work)
+        else:
+            lengths = [samples[index].total_length for index in indices]
+            work = [forward_flops(self.architecture, length) for length in lengths] if by_work else None
+            dealt = micro_batches(lengths, rule, work)
         return [[[indices[place] for place in members] for members in batches] for batches in dealt]
 
     def pack(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> MicroBatch:
         """One packed micro batch on this rank's device."""
+        chosen, device = [samples[index] for index in indices], self.place.device
+        if self.settings.tree_packing:
+            return pack_tree(chosen, device, partial(sharing_pays, self.architecture))
         multiple = self.place.tensor.size() if self.model.config.sequence_parallel else 1
-        return pack([samples[index] for index in indices], self.place.device, multiple_of=multiple)
+        return pack(chosen, device, multiple_of=multiple)
 
     def log_probs(
         self, model: torch.nn.Module, packed: MicroBatch, temperature: float, *, entropy_gradient: bool = False

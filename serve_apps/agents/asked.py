@@ -4,11 +4,12 @@ body -> Dialect.read -> Asked -> (a turn) -> Part ... Said -> Dialect.whole or D
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from schemas.rollouts import StopReason
+from serve_apps.agents.canonical import Conversation
 
 
 class DialectName(enum.StrEnum):
@@ -131,10 +132,16 @@ class Dialect(Protocol):
     """One API, both ways. Pure."""
 
     name: DialectName
+    items: str
+    """The field that grows from turn to turn, a list of objects; empty for none."""
 
-    def read(self, body: bytes) -> Asked:
-        """The messages are canonical: an answer that comes back is the message that `Said` has. Raises BadField with
-        the name of what is wrong, or changes the meaning and is not supported here.
+    def conversation(self, messages: Iterable[dict[str, Any]] = ()) -> Conversation:
+        """Whose items are those of this API. messages: read before."""
+
+    def read(self, request: Mapping[str, Any], told: Conversation) -> Asked:
+        """request: the body, decoded. told: takes its items. The messages are canonical: an answer that comes back is
+        the message that `Said` has. Raises BadField with the name of what is wrong, or changes the meaning and is not
+        supported here.
         """
 
     def whole(self, asked: Asked, said: Said) -> dict[str, Any]: ...

@@ -9,6 +9,7 @@ Turns of a session are a forest: a turn extends another or is a root. Pure.
 
 import hashlib
 import json
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -20,6 +21,8 @@ from schemas.turns import RootReason
 from serve_apps.engine.engine import Tokens
 
 Message = Mapping[str, Any]
+KEPT = 4
+"""Requests of a session by which the next is read: some agents of one session ask in turns."""
 _canonical = msgspec.json.Encoder(order="sorted")
 
 
@@ -42,6 +45,16 @@ class Known(Protocol):
     def generated(self) -> Tokens: ...
 
 
+class Forest(Protocol):
+    """The recorded turns of a session."""
+
+    def turns(self) -> Sequence[Known]:
+        """Oldest first."""
+
+    def answered(self, digest: str) -> Known | None:
+        """The newest turn whose messages and answer have this digest."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chain:
     """The digests of a request. frame: of its leading system messages, its tools and the template's arguments. links:
@@ -56,16 +69,34 @@ class Chain:
         return _link(self.links[-1] if self.links else self.frame, answer)
 
 
-def chain_of(messages: Sequence[Message], tools: Sequence[Message] = (), template: Message | None = None) -> Chain:
-    """template: `chat_template_kwargs`."""
-    system = 0
-    while system < len(messages) and messages[system]["role"] in {"system", "developer"}:
-        system += 1
-    frame = _digest(([identity(message) for message in messages[:system]], list(tools), dict(template or {})))
-    links = [frame]
-    for message in messages:
-        links.append(_link(links[-1], message))
-    return Chain(frame, tuple(links[1:]))
+class Chains:
+    """The chains of one session's requests. Most begin as one of the last did: what is linked stays so."""
+
+    def __init__(self) -> None:
+        self._last: deque[tuple[Sequence[Message], Chain]] = deque(maxlen=KEPT)
+
+    def of(self, messages: Sequence[Message], tools: Sequence[Message] = (), template: Message | None = None) -> Chain:
+        """template: `chat_template_kwargs`."""
+        system = 0
+        while system < len(messages) and messages[system]["role"] in {"system", "developer"}:
+            system += 1
+        frame = _digest(([identity(message) for message in messages[:system]], list(tools), dict(template or {})))
+        alike = [(_alike(before, messages), chain) for before, chain in self._last if chain.frame == frame]
+        shared, nearest = max(alike, key=lambda one: one[0], default=(0, Chain(frame, ())))
+        links = [frame, *nearest.links[:shared]]
+        for message in messages[shared:]:
+            links.append(_link(links[-1], message))
+        chain = Chain(frame, tuple(links[1:]))
+        self._last.appendleft((messages, chain))
+        return chain
+
+
+def _alike(before: Sequence[Message], messages: Sequence[Message]) -> int:
+    """How many messages they have in common from the first on."""
+    if before == messages[: len(before)]:  # most are the same objects
+        return len(before)
+    pairs = enumerate(zip(before, messages, strict=False))
+    return next((at for at, (a, b) in pairs if a is not b and a != b), min(len(before), len(messages)))
 
 
 def identity(message: Message) -> tuple[Any, ...]:
@@ -105,13 +136,12 @@ def arguments_of(function: Message) -> Any:
         return given
 
 
-def by_messages(turns: Iterable[Known], chain: Chain) -> tuple[Known, int] | None:
+def by_messages(forest: Forest, chain: Chain) -> tuple[Known, int] | None:
     """The turn with the most messages that are, with its answer, a beginning of the request, the newest of equal ones;
     and how many messages these are.
     """
-    answered = {turn.answered: turn for turn in turns}
     for count in range(len(chain.links), 0, -1):
-        if (turn := answered.get(chain.links[count - 1])) is not None:
+        if (turn := forest.answered(chain.links[count - 1])) is not None:
             return turn, count
     return None
 

@@ -14,7 +14,7 @@ long chat is rendered from its last messages, so that a turn's cost does not gro
 """
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from schemas.turns import RootReason
 from serve_apps.agents.asked import Asked
-from serve_apps.agents.attach import Chain, Known, Message, by_messages, chain_of, walk, why_root
+from serve_apps.agents.attach import Chain, Chains, Forest, Known, Message, by_messages, walk, why_root
 from serve_apps.agents.known_models import Renderers
 from serve_apps.agents.rendering import Rendering
 from serve_apps.engine.engine import Tokens
@@ -70,20 +70,20 @@ class Bridge:
         self._rendering = Rendering(tokenizer, template)
         self._renderers = Renderers(self._rendering)
 
-    def place(self, asked: Asked, turns: Iterable[Known]) -> Placed:
-        """turns: that are recorded of the session, oldest first. Raises BadField where the chat template refuses the
+    def place(self, asked: Asked, forest: Forest, chains: Chains | None = None) -> Placed:
+        """forest: of the session. chains: of its requests. Raises BadField where the chat template refuses the
         messages.
         """
-        known = list(turns)
+        chains = chains or Chains()
         if asked.tokens is not None:
             ids = np.array(asked.tokens, np.int32)
-            return _by_tokens(ids, known, chain_of([{"role": "ids", "content": ids.tobytes().hex()}]))
-        chain = chain_of(asked.messages, asked.tools, self._rendering.arguments(asked.template))
-        found = by_messages(known, chain)
+            return _by_tokens(ids, forest, chains.of([{"role": "ids", "content": ids.tobytes().hex()}]))
+        chain = chains.of(asked.messages, asked.tools, self._rendering.arguments(asked.template))
+        found = by_messages(forest, chain)
         if found is not None and (new := self._new_ids(asked, *found)) is not None:
             return Placed(found[0].index, new[0], chain, chain.links[found[1] :], new[1])
         ids = self._rendering.ids(self._rendering.text(asked.messages, asked.tools, asked.template))
-        return _by_tokens(ids, known, chain, drifts=found is not None)
+        return _by_tokens(ids, forest, chain, drifts=found is not None)
 
     def _new_ids(self, asked: Asked, turn: Known, covered: int) -> tuple[Tokens, Rule] | None:
         at = covered - 1
@@ -121,8 +121,8 @@ def last_of(messages: Sequence[Message]) -> Sequence[Message]:
         tail -= 1
     if tail <= head:
         return messages
-    asked = max((place for place in range(head, tail) if messages[place]["role"] == "user"), default=head)
-    thought = max((place for place in range(asked + 1, tail) if _has_thought(messages[place])), default=tail)
+    asked = next((place for place in range(tail - 1, head, -1) if messages[place]["role"] == "user"), head)
+    thought = next((place for place in range(tail - 1, asked, -1) if _has_thought(messages[place])), tail)
     until = min(thought + 1, tail)
     while until < tail and messages[until]["role"] == "tool":
         until += 1
@@ -138,7 +138,8 @@ def _has_thought(message: Message) -> bool:
     return message["role"] == "assistant" and bool(thinks)
 
 
-def _by_tokens(ids: Tokens, known: Sequence[Known], chain: Chain, *, drifts: bool = False) -> Placed:
+def _by_tokens(ids: Tokens, forest: Forest, chain: Chain, *, drifts: bool = False) -> Placed:
+    known = forest.turns()
     walked = walk(known, ids)
     if walked.turn is not None:
         return Placed(walked.turn.index, ids[walked.length :], chain, chain.links, Rule.TOKENS)

@@ -29,6 +29,35 @@ def assistant(content: str = "", reasoning: str = "", calls: Iterable[Call] = ()
     return message | ({"reasoning_content": reasoning} if reasoning else {}) | ({"tool_calls": made} if made else {})
 
 
+class Conversation:
+    """The messages of a request, as they are read item by item. messages: before those items; whole ones alone.
+    counts: after each item, how many there are, or None where the last may go on with the next item.
+    """
+
+    def __init__(self, messages: Iterable[dict[str, Any]] = ()) -> None:
+        self.messages = list(messages)
+        self.counts: list[int | None] = []
+
+    def take(self, items: Iterable[tuple[dict[str, Any], str]]) -> None:
+        """All items of a request, or those after the ones that `messages` are of; each with its path."""
+        for item, path in items:
+            self.add(item, path)
+            self.counts.append(None if self.is_open else len(self.messages))
+        self.close()
+
+    def add(self, item: dict[str, Any], path: str) -> None:
+        """One item. Raises BadField."""
+        raise NotImplementedError
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a message is under way."""
+        return False
+
+    def close(self) -> None:
+        """End what is under way."""
+
+
 def calls_of(message: Mapping[str, Any]) -> list[Call]:
     """The calls of a canonical message."""
     return [

@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from schemas.rollouts import StopReason
 from schemas.turns import AgentTurn, TurnRecorded
 from serve_apps.agents.asked import Asked
+from serve_apps.agents.attach import Chains
 from serve_apps.calls import Call
 from serve_apps.engine.engine import LogProbs, Tokens
 from slime_events.core.state.sessions import Session
 from slime_events.core.trajectory import Fetch
+from slime_events.core.turn_paths import TokenPath
 from storage.cancellation import end_all
 
 
@@ -84,29 +84,48 @@ class LiveSession:
 
     name: str
     folded: Session
+    fetch: Fetch
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     under_way: dict[int, "Turn"] = field(default_factory=dict)
+    chains: Chains = field(default_factory=Chains)
     _known: dict[int, KnownTurn] = field(default_factory=dict)
+    _ends: dict[int, TokenPath] = field(default_factory=dict)
 
     @property
     def takes_turns(self) -> bool:
         """As far as this gateway knows."""
         return self.folded.takes_turns and self.folded.name == self.name
 
-    def known(self, fetch: Fetch) -> list[KnownTurn]:
+    def turns(self) -> list[KnownTurn]:
         """The recorded turns, oldest first."""
-        for index, event in self.folded.turns.items():
-            if index not in self._known or self._known[index].event is not event:
-                self._known[index] = KnownTurn.of(event, fetch)
-        return [self._known[index] for index in sorted(self.folded.turns)]
+        return [self.turn(index) for index in sorted(self.folded.turns)]
 
-    def prompt_of(self, extends: int | None, observed: Tokens, fetch: Fetch) -> Tokens:
+    def turn(self, index: int) -> KnownTurn:
+        """A recorded turn."""
+        event = self.folded.turns[index]
+        if index not in self._known or self._known[index].event is not event:
+            self._known[index] = KnownTurn.of(event, self.fetch)
+        return self._known[index]
+
+    def answered(self, digest: str) -> KnownTurn | None:
+        """The newest turn whose messages and answer have this digest."""
+        index = self.folded.answered(digest)
+        return None if index is None else self.turn(index)
+
+    def prompt(self, extends: int | None, observed: Tokens) -> TokenPath:
         """All tokens before a turn's own."""
-        if extends is None:
-            return observed
-        self.known(fetch)
-        path = [self._known[turn.index] for turn in self.folded.path(extends)]
-        return np.concatenate([part for turn in path for part in (turn.observed, turn.generated)] + [observed])
+        return (TokenPath() if extends is None else self.end(extends)).then(observed)
+
+    def end(self, index: int) -> TokenPath:
+        """Prompt and generated tokens of a recorded turn."""
+        todo = list[KnownTurn]()
+        at: int | None = index
+        while at is not None and at not in self._ends:
+            todo.append(self.turn(at))
+            at = todo[-1].extends
+        for turn in reversed(todo):
+            self._ends[turn.index] = self.prompt(turn.extends, turn.observed).then(turn.generated)
+        return self._ends[index]
 
 
 @dataclass(slots=True)

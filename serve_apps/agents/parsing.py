@@ -14,12 +14,15 @@ from serve_apps.agents.asked import Asked, BadField, DialectName
 from serve_apps.agents.canonical import GRAMMARS
 from serve_apps.agents.detokenizer import Detokenizer, StopFilter
 from serve_apps.agents.turn_reader import Parsed, TurnReader
+from serve_apps.engine.engine import Tokens
 from slime_events.core.config.engine import EngineSettings
 
 _AUTO = "auto"
 TOOLS_FLAG, REASONING_FLAG = "--sglang-tool-call-parser", "--sglang-reasoning-parser"
 _MARKED = frozenset(("apertus2509", "gemma4", "gpt-oss", "inkling", "kimi_k3", "mistral", "muse"))
 """Reasoning parsers whose marks are special tokens."""
+_COUNTED = {"kimi_k2": "functions.{name}:{number}", "kimi_k3": "{name}:{number}"}
+"""Ids of calls that are numbered through the conversation, by the parser."""
 _TAIL = 32
 """Tokens of a prompt's end among which a mark of reasoning is looked for."""
 
@@ -95,7 +98,9 @@ class Parsers:
         plain = value.model_dump(by_alias=True) if hasattr(value, "model_dump") else value
         return {kind: plain if isinstance(plain, str) else json.dumps(plain)}
 
-    def reader(self, asked: Asked, id: str, prompt: Sequence[int], stops: Sequence[str] | None = None) -> TurnReader:
+    def reader(
+        self, asked: Asked, id: str, prompt: Sequence[int] | Tokens, stops: Sequence[str] | None = None
+    ) -> TurnReader:
         """For one turn. id: of the turn; the ids of its calls are made of it. prompt: token ids; its end says whether
         the answer begins in the midst of reasoning. stops: strings, where they are not the request's alone.
         """
@@ -132,7 +137,7 @@ class Parsers:
             parser.detector = JsonArrayParser()
         return parser
 
-    def _reasoning_parser(self, prompt: Sequence[int], *, with_tools: bool) -> Any:
+    def _reasoning_parser(self, prompt: Sequence[int] | Tokens, *, with_tools: bool) -> Any:
         """None where the prompt has ended the reasoning already."""
         from sglang.srt.parser.reasoning_parser import ReasoningParser
 
@@ -141,19 +146,17 @@ class Parsers:
             return ReasoningParser(name, True, forced, tokenizer=self._tokenizer, tool_call_parser_active=with_tools)
 
         parser = made(None)
-        end = self._tokenizer.decode(list(prompt[-_TAIL:]), skip_special_tokens=False).rstrip()
+        end = self._tokenizer.decode([int(token) for token in prompt[-_TAIL:]], skip_special_tokens=False).rstrip()
         if end.endswith(parser.detector.think_end_token):
             return None
         return made(True) if end.endswith(parser.detector.think_start_token) else parser
 
     def _ids(self, asked: Asked, turn: str) -> Callable[[int, str], str]:
         """Ids of the turn's calls. Templates of Kimi's show them to the model, which knows one form."""
-        before = sum(len(message.get("tool_calls", ())) for message in asked.messages)
-        match self._names.tools:
-            case "kimi_k2":
-                return lambda index, name: f"functions.{name}:{before + index}"
-            case "kimi_k3":
-                return lambda index, name: f"{name}:{before + index}"
+        form = _COUNTED.get(self._names.tools)
+        if form is not None:
+            before = sum(len(message.get("tool_calls", ())) for message in asked.messages)
+            return lambda index, name: form.format(name=name, number=before + index)
         return lambda index, _: f"call_{hashlib.sha256(f'{turn}/{index}'.encode()).hexdigest()[:24]}"
 
 

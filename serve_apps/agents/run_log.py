@@ -45,18 +45,20 @@ class RunLog:
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        await self._stack.enter_async_context(self.commit)
-        try:
-            await self._stack.enter_async_context(self.events.hear(self.worker.id, self._told))
-        except AccessDenied as error:
-            self._look_s = LOOK_S
-            log.warning(
-                "%s: the gateway is not told when engines make tokens, and looks for them every %.0f ms, which agents "
-                "wait longer for: `slime-events nats-config --agents` prints what it may hear",
-                error,
-                LOOK_S * 1e3,
-            )
-        self._stack.push_async_callback(end_all, asyncio.create_task(self._follow(), name="agents' calls"))
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self.commit)
+            try:
+                await stack.enter_async_context(self.events.hear(self.worker.id, self._told))
+            except AccessDenied as error:
+                self._look_s = LOOK_S
+                log.warning(
+                    "%s: the gateway is not told when engines make tokens, and looks for them every %.0f ms, which "
+                    "agents wait longer for: `slime-events nats-config --agents` prints what it may hear",
+                    error,
+                    LOOK_S * 1e3,
+                )
+            stack.push_async_callback(end_all, asyncio.create_task(self._follow(), name="agents' calls"))
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from msgspec.structs import replace
 
 from schemas.arrays import Array, pack
@@ -105,7 +104,7 @@ def sealed(session: Session, known: Sequence[KnownTurn], verdict: Verdict, run: 
             session.request,
             run.asked,
             run.prompt,
-            list(_with_prompts(path)),
+            list(_placed(path)),
             run.gateway,
             run.tokenizer,
             Timings(generating=seconds),
@@ -134,12 +133,13 @@ def why_not_trained(session: Session, verdict: Verdict, trained: Sequence[int], 
     return ""
 
 
-def _with_prompts(path: Sequence[KnownTurn]) -> Iterator[tuple[Tokens, Ended]]:
-    prompt = np.zeros(0, np.int32)
+def _placed(path: Sequence[KnownTurn]) -> Iterator[tuple[int, Ended]]:
+    """The turns, and where the tokens of each begin."""
+    begin = 0
     for turn in path:
-        prompt = np.concatenate([prompt, turn.observed])
-        yield prompt, Ended(turn.event, turn.generated, turn.log_probs)
-        prompt = np.concatenate([prompt, turn.generated])
+        begin += len(turn.observed)
+        yield begin, Ended(turn.event, turn.generated, turn.log_probs)
+        begin += len(turn.generated)
 
 
 def _sample(

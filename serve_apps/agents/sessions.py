@@ -157,12 +157,14 @@ class Sessions:
             grades=setup.rules.grades or bool(own),
             now=time.time_ns(),
         )
-        events = await asyncio.to_thread(sealed, session, live.known(setup.fetch), verdict, run)
+        events = await asyncio.to_thread(sealed, session, live.turns(), verdict, run)
         await self._place.append(events, self._fence(session))
         await read_session(self._place.events, session.sample, session)
         for turn in list(live.under_way.values()):
             if turn.call is not None:
                 await self._place.calls.abort(turn.call, "its session was sealed")
+        self._live.pop(live.name, None)
+        self._turns.requests.forget(live.name)
         assert session.sealed is not None
         return _same(session.sealed, verdict)
 
@@ -179,7 +181,7 @@ class Sessions:
         if live is None and parts is not None:
             session = await self._read(parts[0])
             if session.opened is not None and session.name == name:
-                live = self._live.setdefault(name, LiveSession(name, session))
+                live = self._live.setdefault(name, LiveSession(name, session, self.setup.fetch))
         if live is None:
             raise TurnRefused(404, f"there is no session {name}")
         self._live.move_to_end(name)

@@ -17,21 +17,24 @@ from typing import Any
 
 import numpy as np
 
-from schemas.arrays import Array, pack, pack_log_probs, pack_tokens
+from schemas.arrays import pack_log_probs, pack_tokens
 from schemas.errors import Conflict, EngineError, PlugPointError
 from schemas.event import Purpose
 from schemas.ids import sample_id, turn_group_id
-from schemas.rollouts import RolloutRequested, Sampling
+from schemas.rollouts import RolloutRequested, Sampling, TurnEnd
 from schemas.subjects import everything_about
 from schemas.turns import AgentTurn, TurnBegun, TurnRecorded, TurnRole
 from serve_apps.agents.asked import Asked, BadField, Said
 from serve_apps.agents.bridge import Placed
 from serve_apps.agents.live_session import KnownTurn, LiveSession, Turn, TurnKey, TurnRefused, check_open
+from serve_apps.agents.reading import AllRequests
 from serve_apps.agents.run_log import RunLog
 from serve_apps.agents.setup import AgentSetup
 from serve_apps.agents.turn_reader import TurnReader
 from serve_apps.calls import Call
+from serve_apps.engine.engine import Tokens
 from serve_apps.generate.session import read_sampling
+from slime_events.core.agent_requests import PackedBody, packed_body
 from slime_events.core.state.sessions import Session, read_session
 from slime_events.loop.conductor.draw import sample_seed
 from storage.cancellation import end_all
@@ -46,6 +49,7 @@ class Turns:
 
     def __init__(self, place: RunLog, setup: AgentSetup) -> None:
         self._place, self._setup, self._rules = place, setup, setup.rules
+        self.requests = AllRequests()
         self._in_flight = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -76,9 +80,8 @@ class Turns:
 
     def count(self, live: LiveSession, asked: Asked) -> int:
         """Tokens of the prompt that a request would have. Raises BadField."""
-        fetch = self._setup.fetch
-        placed = self._setup.bridge.place(asked, live.known(fetch))
-        return len(live.prompt_of(placed.extends, placed.observed, fetch))
+        placed = self._setup.bridge.place(asked, live, live.chains)
+        return len(placed.observed) + (0 if placed.extends is None else live.end(placed.extends).length)
 
     async def _read(self, live: LiveSession) -> None:
         await read_session(self._place.events, live.folded.sample, live.folded)
@@ -87,9 +90,10 @@ class Turns:
         """A new turn: that it has begun and its generation, in one append. Raises Conflict."""
         session, request = live.folded, live.folded.request
         assert request is not None
-        placed = self._setup.bridge.place(asked, live.known(self._setup.fetch))
-        prompt = live.prompt_of(placed.extends, placed.observed, self._setup.fetch)
-        sampling, seed = self._sampling(request.sampling, asked, len(prompt))
+        placed = self._setup.bridge.place(asked, live, live.chains)
+        before = None if placed.extends is None else live.end(placed.extends).length
+        length = len(placed.observed) + (before or 0)
+        sampling, seed = self._sampling(request.sampling, asked, length)
         index, run = session.next_index, self._place.events.run
         group = turn_group_id(session.sample, index)
         sample = sample_id(group, 0)
@@ -106,7 +110,8 @@ class Turns:
             sample=sample,
             group=group,
             index=0,
-            prompt=pack_tokens(prompt),
+            prompt=pack_tokens(placed.observed),
+            after=None if before is None else TurnEnd(session.sample, placed.extends or 0, before),
             sampling=sampling,
             seed=sample_seed(self._rules.seed, sample) if seed is None else seed,
             min_version=request.min_version,
@@ -114,7 +119,7 @@ class Turns:
             purpose=Purpose.CALL,
             streams=asked.stream,
         )
-        self._admit(len(prompt) + sampling.max_new_tokens)
+        self._admit(length + sampling.max_new_tokens)
         fence = Fence(everything_about(run, session.sample), session.position)
         since = await self._append_begun(session, begun, call, fence)
         return await self._follow(live, index, asked, body, placed, await self._place.call(call, since=since))
@@ -151,29 +156,32 @@ class Turns:
         """A turn that was asked for before; None where there is nothing of it to go on with."""
         if (turn := live.under_way.get(index)) is not None:
             return turn
-        session, fetch = live.folded, self._setup.fetch
+        session = live.folded
         if index in session.turns:
-            known = next(one for one in live.known(fetch) if one.index == index)
-            prompt = live.prompt_of(known.extends, known.observed, fetch)
+            known = live.turn(index)
+            prompt = live.prompt(known.extends, known.observed).whole()
             return Turn(*self._told(session, index), asked, prompt, self._stops(session, asked), recorded=known)
         call = await self._place.read_call(sample_id(turn_group_id(session.sample, index), 0))
         if call is None:
             return None
-        prompt = fetch(call.request.prompt)
-        placed = self._setup.bridge.place(asked, live.known(fetch))
-        if not np.array_equal(live.prompt_of(placed.extends, placed.observed, fetch), prompt):
+        prompt = self._prompt_of(live, call)
+        placed = self._setup.bridge.place(asked, live, live.chains)
+        if not np.array_equal(live.prompt(placed.extends, placed.observed).whole(), prompt):
             tokens = replace(asked, tokens=tuple(prompt.tolist()), messages=())
-            by_tokens = self._setup.bridge.place(tokens, live.known(fetch))
+            by_tokens = self._setup.bridge.place(tokens, live)
             placed = replace(by_tokens, chain=placed.chain, messages=placed.chain.links)
         return await self._follow(live, index, asked, body, placed, call)
 
     async def _follow(
         self, live: LiveSession, index: int, asked: Asked, body: bytes, placed: Placed, call: Call
     ) -> Turn:
-        prompt = self._setup.fetch(call.request.prompt)
-        stops = self._stops(live.folded, asked)
+        prompt, stops = self._prompt_of(live, call), self._stops(live.folded, asked)
         turn = Turn(*self._told(live.folded, index), asked, prompt, stops, call)
-        turn.task = asyncio.create_task(self._record(live, index, turn, placed, body), name=turn.id)
+        requests = self.requests.of(live.name)
+        alike = placed.nearest if placed.extends is None else placed.extends
+        packed = packed_body(body, requests.bodies, alike)
+        requests.keep(index, body)
+        turn.task = asyncio.create_task(self._record(live, index, turn, placed, packed), name=turn.id)
         live.under_way[index] = turn
         self._tasks.add(turn.task)
         self._in_flight += (tokens := len(prompt) + call.request.sampling.max_new_tokens)
@@ -189,7 +197,11 @@ class Turns:
         turn.task.add_done_callback(ended)
         return turn
 
-    async def _record(self, live: LiveSession, index: int, turn: Turn, placed: Placed, body: bytes) -> KnownTurn:
+    def _prompt_of(self, live: LiveSession, call: Call) -> Tokens:
+        after = call.request.after
+        return live.prompt(None if after is None else after.turn, self._setup.fetch(call.request.prompt)).whole()
+
+    async def _record(self, live: LiveSession, index: int, turn: Turn, placed: Placed, packed: PackedBody) -> KnownTurn:
         """Wait for the engine, and append what it said. Goes on when the client has gone."""
         call, began = turn.call, time.perf_counter()
         assert call is not None
@@ -222,13 +234,13 @@ class Turns:
             spans=spans,
             stop=completed.stop,
             text=completed.text,
-            agent=await self._setup.keep(self._agent(live.folded, index, turn, placed, body, reader.message)),
+            agent=await self._setup.keep(self._agent(live.folded, index, turn, placed, packed, reader.message)),
             seconds=time.perf_counter() - began,
         )
         return await self._append_recorded(live, event)
 
     def _agent(
-        self, session: Session, index: int, turn: Turn, placed: Placed, body: bytes, message: dict[str, Any]
+        self, session: Session, index: int, turn: Turn, placed: Placed, packed: PackedBody, message: dict[str, Any]
     ) -> AgentTurn:
         chain = placed.chain
         return AgentTurn(
@@ -242,7 +254,8 @@ class Turns:
             nearest=placed.nearest,
             drift=placed.drift,
             rule=placed.rule,
-            request=_bytes(body),
+            request=packed[0],
+            shares=packed[1],
             client=turn.asked.client,
         )
 
@@ -254,7 +267,7 @@ class Turns:
             with contextlib.suppress(Conflict):
                 await self._place.append([event], Fence(subject, live.folded.position))
             await self._read(live)
-        return next(one for one in live.known(self._setup.fetch) if one.index == event.index)
+        return live.turn(event.index)
 
     def _told(self, session: Session, index: int) -> tuple[str, int]:
         """(id, created) of a turn."""
@@ -266,7 +279,7 @@ class Turns:
 
     def reader(self, turn: Turn) -> TurnReader:
         """A new reader of the turn's tokens."""
-        return self._setup.parsers.reader(turn.asked, turn.id, turn.prompt.tolist(), turn.stops)
+        return self._setup.parsers.reader(turn.asked, turn.id, turn.prompt, turn.stops)
 
     def said_of(self, turn: Turn, known: KnownTurn) -> Said:
         """The whole answer, read at once."""
@@ -291,7 +304,3 @@ class Turns:
             reasoning_tokens=reader.reasoning_tokens,
             pieces=reader.pieces,
         )
-
-
-def _bytes(body: bytes) -> Array:
-    return pack(np.frombuffer(body, np.int8), "int8")

@@ -85,8 +85,9 @@ def _add_dialects(app: FastAPI, agents: AgentAccess, settings: GatewaySettings) 
 
     async def count(request: Request) -> Response:
         async def answer(session: str) -> Response:
-            asked = MESSAGES.read_count(await whole_body(request.stream(), settings.max_body))
+            body = await whole_body(request.stream(), settings.max_body)
             sessions = await agents.desk.sessions()
+            asked, _ = sessions.turns.requests.of(session).read(MESSAGES, request.url.path, body, MESSAGES.read_count)
             return _json(MESSAGES.counted(await sessions.count(session, asked)))
 
         return await _answered(MESSAGES, request, agents, answer)
@@ -109,13 +110,13 @@ async def _turn(agents: AgentAccess, request: Request, dialect: Any, settings: G
 
     async def answer(session: str) -> Response:
         body = await whole_body(request.stream(), settings.max_body)
-        asked = replace(dialect.read(body), client=_client(request))
+        sessions = await agents.desk.sessions()
+        asked, digest = sessions.turns.requests.of(session).read(dialect, request.url.path, body)
+        asked = replace(asked, client=_client(request))
         named = request.headers.get("idempotency-key")
         retries = request.headers.get("x-stainless-retry-count", "0")
-        content = b"key:" + named.encode() if named else b"body:" + request.url.path.encode() + body
         is_retry = named is not None or (retries.isdecimal() and int(retries) > 0)
-        turn_key = TurnKey(hashlib.sha256(content).hexdigest(), is_retry)
-        sessions = await agents.desk.sessions()
+        turn_key = TurnKey(hashlib.sha256(b"key:" + named.encode()).hexdigest() if named else digest, is_retry)
         turn = await sessions.ask(session, asked, body, turn_key)
         if asked.stream:
             return StreamingResponse(_streamed(sessions.turns, turn, dialect), media_type="text/event-stream")

@@ -49,13 +49,14 @@ _STOPS = {Status.COMPLETED: StopReason.STOP, Status.TRUNCATED: StopReason.LENGTH
 
 class Made(msgspec.Struct, frozen=True):
     """What all samples of one rollout share. asked: its group's prompt. prompt: int32, as requested. turns: the
-    generations with their prompts. tokenizer: the run's. functions: that made it, and their digests.
+    generations with their prompts, or with the place where their tokens are known to begin. tokenizer: the run's.
+    functions: that made it, and their digests.
     """
 
     request: RolloutRequested
     asked: PromptSubmitted
     prompt: Any
-    turns: list[tuple[Tokens, Ended]]
+    turns: Sequence[tuple[Tokens | int, Ended]]
     engine: str
     tokenizer: Any
     timings: Timings
@@ -171,12 +172,12 @@ def _stop(sample: Sample, name: str, made: Made) -> StopReason:
     return _STOPS.get(sample.status) or last or StopReason.STOP
 
 
-def _generated(tokens: Tokens, turns: Sequence[tuple[Tokens, Ended]]) -> tuple[Versions, LogProbs]:
+def _generated(tokens: Tokens, turns: Sequence[tuple[Tokens | int, Ended]]) -> tuple[Versions, LogProbs]:
     """Weight version and log-prob of each token, from the turns whose prompts the tokens continue."""
     versions, log_probs = np.full(len(tokens), NO_VERSION, np.int64), np.zeros(len(tokens), np.float32)
     for prompt, turn in turns:
-        begin = len(prompt)
-        if begin > len(tokens) or not np.array_equal(tokens[:begin], prompt):
+        begin = prompt if isinstance(prompt, int) else len(prompt)
+        if begin > len(tokens) or not (isinstance(prompt, int) or np.array_equal(tokens[:begin], prompt)):
             continue
         room = min(len(turn.tokens), len(tokens) - begin)
         differ = np.nonzero(tokens[begin : begin + room] != turn.tokens[:room])[0]

@@ -27,6 +27,7 @@ from slime_events.analysis.query.open_tables import OpenTables
 from slime_events.app.follow_events import Wanted, check_types, event_batches
 from slime_events.app.launch.run_lock import holder_of
 from slime_events.app.launch.run_status import RunStatus, is_launched, read_status
+from slime_events.core.agent_requests import request_body
 from slime_events.core.config.paths import require_paths
 from slime_events.core.config.secrets import kept, kept_words
 from slime_events.core.config.settings import TrainSettings
@@ -157,6 +158,12 @@ class OpenRun(OpenTables):
                 yield from found
         finally:
             self.ask(batches.aclose())
+
+    def agent_request(self, sample: str, turn: int) -> bytes:
+        """The body that an agent asked a turn with, byte by byte. sample: of its session. Raises RunNotFound where
+        there is no such turn, BlobMissing.
+        """
+        return self.ask(request_body(self.opened.log, sample, turn, self.opened.fetch))
 
 
 class RunProcess:

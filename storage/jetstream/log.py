@@ -285,7 +285,9 @@ class JetStreamLog:
             if (recorded := told_event(self.run, answer.data)) is not None:
                 on_told(recorded)
 
-        async with self.connection.receiving(inbox, take, _nothing):
+        async with contextlib.AsyncExitStack() as stack:
+            receiving = self.connection.receiving
+            await self.connection.persist(lambda: stack.enter_async_context(receiving(inbox, take, _nothing)))
             await self.connection.persist(partial(self.connection.check_receiving, inbox))
             yield
 

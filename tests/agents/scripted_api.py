@@ -23,6 +23,7 @@ from serve_apps.agents.asked import Asked, BadField, Dialect, Said
 from serve_apps.agents.dialects import MESSAGES, PATHS
 from serve_apps.agents.parsing import ParserNames, Parsers
 from tests.agents.byte_tokenizer import END, byte_tokenizer
+from tests.agents.whole import read_whole
 
 Model = Callable[[Asked], str]
 CREATED = 1_700_000_000
@@ -105,7 +106,9 @@ class Scripted:
 
         @app.post("/v1/messages/count_tokens")
         async def count(request: Request) -> JSONResponse:
-            return JSONResponse(MESSAGES.counted(len(self.prompt(MESSAGES.read_count(await request.body())))))
+            return JSONResponse(
+                MESSAGES.counted(len(self.prompt(read_whole(MESSAGES, await request.body(), MESSAGES.read_count))))
+            )
 
         @app.get("/v1/models")
         async def models() -> JSONResponse:
@@ -114,7 +117,7 @@ class Scripted:
 
         async def answer(request: Request) -> Response:
             dialect = PATHS[request.url.path]
-            asked = self.check(dialect.read(await request.body()))
+            asked = self.check(read_whole(dialect, await request.body()))
             found = list(self.turn(asked, dialect))
             if asked.stream:
                 return StreamingResponse(iter([one for one in found if isinstance(one, bytes)]), media_type=EVENTS)

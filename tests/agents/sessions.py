@@ -29,6 +29,19 @@ class Turn:
     generated: Tokens
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """See `attach.Forest`."""
+
+    all: Sequence[Turn]
+
+    def turns(self) -> Sequence[Turn]:
+        return self.all
+
+    def answered(self, digest: str) -> Turn | None:
+        return next((turn for turn in reversed(self.all) if turn.answered == digest), None)
+
+
 @dataclass
 class Played:
     """bridge: of the model. turns: recorded so far."""
@@ -37,10 +50,11 @@ class Played:
     turns: list[Turn] = field(default_factory=list)
 
     def ask(self, messages: Sequence[Message], tools: Sequence[Message] = (), **more: Any) -> Placed:
-        return self.bridge.place(Asked(DialectName.CHAT, "m", tuple(messages), tools=tuple(tools), **more), self.turns)
+        asked = Asked(DialectName.CHAT, "m", tuple(messages), tools=tuple(tools), **more)
+        return self.bridge.place(asked, Recorded(self.turns))
 
     def ids(self, ids: Sequence[int]) -> Placed:
-        return self.bridge.place(Asked(DialectName.GENERATE, "m", tokens=tuple(ids)), self.turns)
+        return self.bridge.place(Asked(DialectName.GENERATE, "m", tokens=tuple(ids)), Recorded(self.turns))
 
     def record(self, placed: Placed, generated: Sequence[int], answer: Message) -> Turn:
         made = np.array(generated, np.int32)

@@ -112,7 +112,10 @@ class Stage:
             assert turn.agent is not None
             before = [] if turn.extends is None else wholes[turn.sample, turn.extends]
             prompt = [*before, *unpack(turn.observed).tolist()]
-            assert prompt == unpack(calls[turn.agent.call].prompt).tolist()
+            call = calls[turn.agent.call]
+            assert (call.after and call.after.turn) == turn.extends
+            assert call.prompt_length == len(prompt)
+            assert prompt == [*before, *unpack(call.prompt).tolist()]
             completed = made[turn.agent.call]
             assert turn.length == completed.length == len(unpack(turn.tokens))
             assert completed.digest == digest_of(turn)

@@ -16,6 +16,7 @@ from serve_apps.agents.canonical import Call, assistant
 from serve_apps.agents.dialects import DIALECTS
 from serve_apps.agents.dialects.fields import Use
 from tests.agents.test_reading import MINIMAL, TABLES, TOOLS, USER, Json, refused
+from tests.agents.whole import read_whole
 
 _plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 _json = st.recursive(
@@ -81,7 +82,7 @@ def only_asked(name: DialectName, body: bytes) -> None:
     """Whatever is read can be kept in a log, and answered."""
     dialect = DIALECTS[name]
     try:
-        asked = dialect.read(body)
+        asked = read_whole(dialect, body)
     except BadField:
         return
     msgspec.msgpack.encode([asked.messages, asked.tools, asked.sampling, asked.template, asked.body])
@@ -155,7 +156,7 @@ def rich(name: DialectName) -> Json:
 
 @pytest.mark.parametrize("name", DialectName)
 def test_rich_request_is_read(name: DialectName) -> None:
-    assert DIALECTS[name].read(json.dumps(rich(name)).encode())
+    assert read_whole(DIALECTS[name], json.dumps(rich(name)).encode())
 
 
 @pytest.mark.parametrize("name", DialectName)

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.turns import RootReason
-from serve_apps.agents.attach import Chain, by_messages, chain_of, why_root
+from serve_apps.agents.attach import Chain, Chains, by_messages, why_root
 from serve_apps.agents.bridge import Bridge, Placed
 from tests.agents.models import MODELS, tokenizer
-from tests.agents.sessions import TOOLS, Message, Played, Turn
+from tests.agents.sessions import TOOLS, Message, Played, Recorded, Turn
 
 SYSTEM: Message = {"role": "system", "content": "Be kind."}
 ASKED: Message = {"role": "user", "content": "hm"}
@@ -48,7 +48,7 @@ def said(text: str) -> Message:
     ],
 )
 def test_the_same_message_in_another_spelling(same: Message) -> None:
-    assert chain_of([ASKED, ANSWER | same]) == chain_of([ASKED, ANSWER])
+    assert Chains().of([ASKED, ANSWER | same]) == Chains().of([ASKED, ANSWER])
 
 
 @pytest.mark.parametrize(
@@ -63,17 +63,17 @@ def test_the_same_message_in_another_spelling(same: Message) -> None:
     ],
 )
 def test_another_message(other: Message) -> None:
-    chain, changed = chain_of([ASKED, ANSWER]), chain_of([ASKED, ANSWER | other])
+    chain, changed = Chains().of([ASKED, ANSWER]), Chains().of([ASKED, ANSWER | other])
     assert chain.links[0] == changed.links[0]
     assert chain.links[1] != changed.links[1]
 
 
 def test_a_digest_is_of_the_frame_too() -> None:
-    chain = chain_of([SYSTEM, ASKED], TOOLS, {"a": 1})
+    chain = Chains().of([SYSTEM, ASKED], TOOLS, {"a": 1})
     others = [
-        chain_of([SYSTEM, ASKED], TOOLS),
-        chain_of([SYSTEM, ASKED], (), {"a": 1}),
-        chain_of([ASKED], TOOLS, {"a": 1}),
+        Chains().of([SYSTEM, ASKED], TOOLS),
+        Chains().of([SYSTEM, ASKED], (), {"a": 1}),
+        Chains().of([ASKED], TOOLS, {"a": 1}),
     ]
     assert len({chain.frame, *(other.frame for other in others)}) == 4
     assert not set(chain.links) & {link for other in others for link in other.links}
@@ -115,8 +115,8 @@ def test_why_a_root_begins(messages: list[Message], tools: tuple[Message, ...], 
     assert placed.root is root
     assert (placed.extends is None) == (root is not None)
     assert (placed.drift is None) == (placed.nearest is None) == (root is None)
-    assert session.turns[0].messages == chain_of([SYSTEM, ASKED]).links
-    assert why_root([], chain_of(messages)) is RootReason.FIRST
+    assert session.turns[0].messages == Chains().of([SYSTEM, ASKED]).links
+    assert why_root([], Chains().of(messages)) is RootReason.FIRST
 
 
 ROLES = st.sampled_from([ASKED, SYSTEM, said("a"), said("b"), ANSWER, {"role": "tool", "content": "r"}])
@@ -127,14 +127,14 @@ def test_the_deepest_beginning_is_found(turns: list[tuple[list[Message], Message
     """Against a search that compares the messages themselves."""
     known, chats = list[Any](), list[list[Message]]()
     for index, (chat, answered) in enumerate(turns):
-        chain = chain_of(chat)
+        chain = Chains().of(chat)
         known.append(Turn(index, None, chain.frame, chain.links, chain.answered(answered), None, None))  # type: ignore[arg-type]
         chats.append([*chat, answered])
-    found = by_messages(known, chain_of(copy.deepcopy(asked)))
+    found = by_messages(Recorded(known), Chains().of(copy.deepcopy(asked)))
     depths = [len(chat) * (asked[: len(chat)] == chat) for chat in chats]
     # A turn whose answer is a system message is none: its frame was told before it.
     depths = [
-        depth * (chain_of(chat).frame == chain_of(asked).frame) for depth, chat in zip(depths, chats, strict=True)
+        depth * (Chains().of(chat).frame == Chains().of(asked).frame) for depth, chat in zip(depths, chats, strict=True)
     ]
     if found is None:
         assert not any(depths)

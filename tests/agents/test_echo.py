@@ -30,6 +30,7 @@ from serve_apps.agents.asked import (
 )
 from serve_apps.agents.canonical import Call, assistant, calls_of, canonical_json
 from serve_apps.agents.dialects import DIALECTS
+from tests.agents.whole import read_whole
 
 Json = dict[str, Any]
 CHAT, RESPONSES = DIALECTS[DialectName.CHAT], DIALECTS[DialectName.RESPONSES]
@@ -90,7 +91,7 @@ def messages_body(*more: Json) -> Json:
 
 def echoed(dialect: Dialect, body: Json) -> Json:
     """The answer's canonical message, where it was the second of a conversation."""
-    return dialect.read(json.dumps(body).encode()).messages[1]
+    return read_whole(dialect, json.dumps(body).encode()).messages[1]
 
 
 def events(encoder: Encoder, parts: list[Part], said: Said) -> list[Json]:
@@ -105,7 +106,7 @@ TOLD = {"role": "user", "content": "and?"}
 @settings(max_examples=40)
 @given(answers())
 def test_chat_whole(parts: list[Part]) -> None:
-    said, asked = said_of(parts), CHAT.read(json.dumps(chat_body()).encode())
+    said, asked = said_of(parts), read_whole(CHAT, json.dumps(chat_body()).encode())
     message = ChatCompletion.model_validate(CHAT.whole(asked, said)).choices[0].message
     for back in (message.model_dump(exclude_unset=True), message.model_dump(), message.model_dump(exclude_none=True)):
         assert echoed(CHAT, chat_body(back, TOLD)) == said.message
@@ -114,7 +115,7 @@ def test_chat_whole(parts: list[Part]) -> None:
 @settings(max_examples=40)
 @given(answers())
 def test_chat_stream(parts: list[Part]) -> None:
-    said, asked = said_of(parts), CHAT.read(json.dumps(chat_body()).encode())
+    said, asked = said_of(parts), read_whole(CHAT, json.dumps(chat_body()).encode())
     state: Any = ChatCompletionStreamState()
     thought = ""
     for event in events(CHAT.stream(asked, "t1", 7), parts, said):
@@ -128,7 +129,7 @@ def test_chat_stream(parts: list[Part]) -> None:
 @settings(max_examples=40)
 @given(parts=answers())
 def test_responses(more: Json, parts: list[Part]) -> None:
-    said, asked = said_of(parts), RESPONSES.read(json.dumps(responses_body() | more).encode())
+    said, asked = said_of(parts), read_whole(RESPONSES, json.dumps(responses_body() | more).encode())
     whole = RESPONSES.whole(asked, said)
     streamed = events(RESPONSES.stream(asked, "t1", 7), parts, said)
     assert [event["sequence_number"] for event in streamed] == list(range(len(streamed)))
@@ -147,7 +148,7 @@ def test_responses(more: Json, parts: list[Part]) -> None:
 @settings(max_examples=40)
 @given(parts=answers())
 def test_messages(more: Json, parts: list[Part]) -> None:
-    said, asked = said_of(parts), MESSAGES.read(json.dumps(messages_body() | more).encode())
+    said, asked = said_of(parts), read_whole(MESSAGES, json.dumps(messages_body() | more).encode())
     whole = Message.model_validate(MESSAGES.whole(asked, said))
     snapshot: Any = None
     buffers: dict[int, bytes] = {}
@@ -203,7 +204,7 @@ def test_canonical_json_does_not_see_how_it_is_written(value: Any) -> None:
 def test_half_of_a_call_comes_back_as_it_was() -> None:
     parts: list[Part] = [CallBegun(0, "call_0", "look"), CallArguments(0, '{"at": "he')]
     said = said_of(parts)
-    message = CHAT.whole(CHAT.read(json.dumps(chat_body()).encode()), said)["choices"][0]["message"]
+    message = CHAT.whole(read_whole(CHAT, json.dumps(chat_body()).encode()), said)["choices"][0]["message"]
     assert echoed(CHAT, chat_body(message, TOLD)) == said.message
-    asked = MESSAGES.read(json.dumps(messages_body()).encode())
+    asked = read_whole(MESSAGES, json.dumps(messages_body()).encode())
     assert MESSAGES.whole(asked, said)["content"][0]["input"] == {}

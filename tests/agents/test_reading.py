@@ -16,6 +16,7 @@ from serve_apps.agents.asked import Asked, BadField, DialectName
 from serve_apps.agents.dialects import DIALECTS, MESSAGES, chat, generate, messages, responses
 from serve_apps.agents.dialects.fields import Fields, Use
 from serve_apps.agents.turns import FROM_THE_RUN
+from tests.agents.whole import read_whole
 
 Json = dict[str, Any]
 USER = {"role": "user", "content": "hi"}
@@ -41,7 +42,7 @@ TALKING = [name for name in DialectName if name is not DialectName.GENERATE]
 
 
 def read(name: DialectName, **more: Any) -> Asked:
-    return DIALECTS[name].read(json.dumps(MINIMAL[name] | more).encode())
+    return read_whole(DIALECTS[name], json.dumps(MINIMAL[name] | more).encode())
 
 
 def refused(name: DialectName, **more: Any) -> BadField:
@@ -147,7 +148,7 @@ def test_refused_by_name(name: DialectName, more: Json, field: str) -> None:
 )
 def test_bodies_that_are_none(name: DialectName, body: bytes) -> None:
     with pytest.raises(BadField) as error:
-        DIALECTS[name].read(body)
+        read_whole(DIALECTS[name], body)
     assert error.value.field == ""
 
 
@@ -198,7 +199,7 @@ def test_results_of_tools_are_messages_of_their_own() -> None:
 
 def test_tokens_are_counted_without_a_limit() -> None:
     body = {key: value for key, value in MINIMAL[DialectName.MESSAGES].items() if key != "max_tokens"}
-    assert MESSAGES.read_count(json.dumps(body).encode()).messages == (USER,)
+    assert read_whole(MESSAGES, json.dumps(body).encode(), MESSAGES.read_count).messages == (USER,)
 
 
 def test_what_the_run_says_is_named() -> None:

@@ -7,12 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from schemas.arrays import pack_log_probs, pack_tokens, unpack
-from schemas.errors import AccessDenied
+from schemas.arrays import Array, pack_log_probs, pack_tokens, unpack
+from schemas.errors import AccessDenied, StoreUnavailable
 from schemas.event import Event, Purpose
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested, Sampling, StopReason, WeightSpan
 from schemas.subjects import told
@@ -122,6 +123,24 @@ async def test_behind_what_was_not_told_the_log_is_read() -> None:
         await made(engine, chunk(0, 1))
         await engine.log.tell(place.worker.id, [await made(engine, chunk(1, 2))])
         await engine.log.tell(place.worker.id, [await made(engine, completed(2))])
+        assert await ended(call) == TOKENS.tolist()
+
+
+async def test_what_cannot_be_read_now_is_read_later() -> None:
+    """A blob store that is away for a moment, while an engine tells."""
+    log, away = MemoryLog(RUN), [True]
+
+    def fetch(array: Array) -> Any:
+        if away:
+            away.pop()
+            raise StoreUnavailable("the disk is gone")
+        return unpack(array)
+
+    async with RunLog(log, fetch, _as_is, attempts=1, look_s=NEVER_S) as place:
+        (at,) = await place.worker.append([REQUEST])
+        call, engine = await place.call(REQUEST, since=at - 1), Participant(log, "engine")
+        await log.tell(place.worker.id, [await made(engine, chunk(0, 1))])
+        await log.tell(place.worker.id, [await made(engine, completed(1))])
         assert await ended(call) == TOKENS.tolist()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import slime_events
 from schemas.envelope import enclose
-from schemas.errors import DeadlineExceeded, InvalidValue
+from schemas.errors import DeadlineExceeded, InvalidValue, RunNotFound
 from schemas.runs import RunStarted
 from slime_events.core.run.run_folder import RunFolder
 from storage.archive.writer import ArchiveWriter
@@ -51,6 +51,8 @@ def test_an_archive_is_asked(archive: str, tmp_path: Path) -> None:
         assert first.envelope.type == "rollout.requested"
         with pytest.raises(InvalidValue):
             next(run.events("step.comitted"))
+        with pytest.raises(RunNotFound):
+            run.agent_request("train-0-000000-s0", 0)
 
 
 def test_events_may_be_left_early(archive: str) -> None:

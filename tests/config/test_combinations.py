@@ -43,6 +43,9 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
         ),
         ("--supervised --loss-type sft_loss --prompt-data p --data-source-path a:B", "supervised|data_source_path"),
         ("--agents --partial-rollout", "agents|partial_rollout"),
+        ("--agents --agent-turn-discount 1.5", "agent_turn_discount"),
+        ("--agents --agent-credit discounted --advantage-estimator ppo", "agent_credit discounted|ppo"),
+        ("--agents --agent-credit discounted --custom-advantage-function-path a.b", "agent_credit discounted|a.b"),
         ("--agents --agent-command true", "agent_command|gateway"),
         ("--gateway --agent-command true", "agent_command|agents"),
         ("--agents --rollout-function-path a.b", "agents|rollout_function_path"),
@@ -89,6 +92,10 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
         ("--run a.b", "run is 'a.b'|NATS"),
         ("--run=", "run is ''"),
         ("--use-dynamic-batch-size", "use_dynamic_batch_size|max_tokens_per_gpu"),
+        ("--tree-packing --micro-batch-size 2", "tree_packing|micro_batch_size 2|use_dynamic_batch_size"),
+        ("--tree-packing --loss-type custom_loss --custom-loss-function-path a:b", "tree_packing|custom_loss"),
+        ("--tree-packing --custom-model-provider-path a:b", "tree_packing|custom_model_provider_path"),
+        ("--tree-packing --tinker 127.0.0.1:1", "tree_packing|tinker"),
         (
             "--rollout-max-context-len 10 --rollout-max-prompt-len 10",
             "rollout_max_prompt_len 10|rollout_max_context_len 10",
@@ -158,6 +165,7 @@ def test_one_sentence_names_both_sides(line: str, both: str) -> None:
     "line",
     [
         "--rollout-top-p 1",
+        "--tree-packing --micro-batch-size 2 --use-dynamic-batch-size --max-tokens-per-gpu 9",
         "--rollout-top-k 1",
         "--over-sampling-batch-size 16",
         "--use-tis --tis-clip 2 --tis-clip-low 2",

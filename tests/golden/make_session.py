@@ -6,29 +6,34 @@ from collections.abc import Iterator
 
 from schemas.arrays import pack, pack_log_probs, pack_tokens
 from schemas.event import Event, Purpose
-from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested, Sampling, StopReason, WeightSpan
+from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested, Sampling, StopReason, TurnEnd, WeightSpan
 from schemas.sessions import Credit, SealReason, SessionOpened, SessionSealed
-from schemas.turns import AgentTurn, RootReason, TurnBegun, TurnRecorded, TurnRole
+from schemas.turns import AgentTurn, RootReason, SharedBody, TurnBegun, TurnRecorded, TurnRole
 
 
 def session(sampling: Sampling, digest: str) -> Iterator[Event]:
-    """A rollout that an agent makes: one turn, and its end."""
+    """A rollout that an agent makes: two turns, and its end."""
     sample, group, prompt = "train-0-4-s0", "train-0-4", pack_tokens([1, 5])
     yield RolloutRequested(sample=sample, group=group, index=0, prompt=prompt, sampling=sampling, seed=1, agents=True)
     yield SessionOpened(sample=sample, attempt=0, group=group, sender="team", key="k", gateway="gateway-1")
-    call = f"turn-0-{sample}"
-    yield TurnBegun(sample=sample, index=0, role=TurnRole.ASSISTANT, asked=digest, engine="gateway-1", nonce="n")
-    yield RolloutRequested(
-        sample=f"{call}-s0",
-        group=call,
-        index=0,
-        prompt=prompt,
-        sampling=sampling,
-        seed=2,
-        purpose=Purpose.CALL,
-        streams=True,
-    )
-    yield _turn(sample, digest)
+    for index in (0, 1):
+        call = f"turn-{index}-{sample}"
+        begun = TurnBegun(
+            sample=sample, index=index, role=TurnRole.ASSISTANT, asked=digest, engine="gateway-1", nonce="n"
+        )
+        yield begun
+        yield RolloutRequested(
+            sample=f"{call}-s0",
+            group=call,
+            index=0,
+            prompt=prompt,
+            sampling=sampling,
+            seed=2,
+            purpose=Purpose.CALL,
+            streams=True,
+            after=TurnEnd(sample, 0, 4) if index else None,
+        )
+        yield _turn(sample, index, digest)
     yield SessionSealed(
         sample=sample,
         attempt=0,
@@ -36,9 +41,9 @@ def session(sampling: Sampling, digest: str) -> Iterator[Event]:
         gateway="gateway-1",
         exit_code=1,
         reward=0.5,
-        rewards={0: 0.5},
-        leaves=(0,),
-        orphans=(1,),
+        rewards={1: 0.5},
+        leaves=(1,),
+        orphans=(2,),
         credit=Credit.LAST,
         metadata={"task": "a"},
         turns=2,
@@ -55,13 +60,14 @@ def session(sampling: Sampling, digest: str) -> Iterator[Event]:
     )
 
 
-def _turn(sample: str, digest: str) -> TurnRecorded:
+def _turn(sample: str, index: int, digest: str) -> TurnRecorded:
     return TurnRecorded(
         sample=sample,
-        index=0,
+        index=index,
         role=TurnRole.ASSISTANT,
         asked=digest,
         engine="engine-1",
+        extends=0 if index else None,
         observed=pack_tokens([1, 5]),
         length=2,
         tokens=pack_tokens([7, 8]),
@@ -72,15 +78,16 @@ def _turn(sample: str, digest: str) -> TurnRecorded:
         agent=AgentTurn(
             key=digest,
             dialect="chat",
-            call=f"turn-0-{sample}-s0",
+            call=f"turn-{index}-{sample}-s0",
             messages=("0123456789abcdef",),
             answered="fedcba9876543210",
             frame="00" * 8,
-            root=RootReason.FIRST,
-            nearest=0,
-            drift=1,
+            root=None if index else RootReason.FIRST,
+            nearest=None if index else 0,
+            drift=None if index else 1,
             rule="difference",
             request=pack([123, 125], "int8"),
+            shares=SharedBody(0, 1, 1) if index else None,
             client="agent/1.0",
         ),
         seconds=0.5,

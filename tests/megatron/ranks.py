@@ -20,6 +20,7 @@ from tests.megatron.tiny import make_batch, settings_for
 # A reward KL, a teacher, whitening and two optimizer steps send log-probs and advantages through every exchange.
 ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "grpo": ({}, {}),
+    "tree": ({}, {"tree_packing": True}),
     "exchange": (
         {
             "advantage_estimator": "reinforce_plus_plus",

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.megatron.architecture import Architecture
-from actors.megatron.attention import GRID_SHARE, _lay_out
+from actors.megatron.attention import GRID_SHARE, alike, lay_out
 from actors.megatron.data_split import default_tokens, packing_rule, rollout_denominators
 from actors.megatron.forward import log_probs_and_entropy
 from actors.megatron.step_metrics import AGREEMENT, DIFFERENCE, OffPolicyMetrics, StepMetrics
@@ -41,7 +41,8 @@ LENGTHS = st.lists(st.integers(1, 200), min_size=1, max_size=40)
 
 @given(LENGTHS)
 def test_grids_hold_every_token_once_and_little_padding(lengths: list[int]) -> None:
-    grids, to_grid, from_grid = _lay_out(np.array(lengths))
+    sizes = np.array(lengths)
+    grids, to_grid, from_grid = lay_out(alike(sizes), np.cumsum(sizes) - sizes, sizes)
     assert sum(rows for rows, _ in grids) == len(lengths)
     assert len(to_grid) == sum(rows * columns for rows, columns in grids) <= sum(lengths) / GRID_SHARE
     assert (to_grid[from_grid] == np.arange(sum(lengths))).all()

@@ -37,6 +37,7 @@ PROBLEMS = [
 FEWER = [
     (GpuMachine(), ("--actor-num-gpus-per-node", "4", "--rollout-num-gpus", "2"), "needs 4: 4 trainer ranks"),
     (GpuMachine(), ("--no-colocate", "--rollout-num-gpus", "2"), "needs 3: 1 trainer rank and 2 engines of 1 GPU"),
+    (GpuMachine(), ("--tree-packing",), "tree_packing is for trainer ranks on the CPU"),
     (GpuMachine(files=("nvidiactl",), seen=1), ("--rollout-num-gpus", "2"), "sees 1 GPU"),
 ]
 

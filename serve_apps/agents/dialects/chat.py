@@ -1,6 +1,6 @@
 """OpenAI's chat completions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from schemas.rollouts import StopReason
@@ -16,7 +16,7 @@ from serve_apps.agents.asked import (
     Reasoning,
     Said,
 )
-from serve_apps.agents.canonical import Call, assistant, calls_of, leading_system
+from serve_apps.agents.canonical import Call, Conversation, assistant, calls_of, leading_system
 from serve_apps.agents.dialects import fields, sse
 from serve_apps.agents.dialects.fields import (
     bad,
@@ -88,9 +88,12 @@ class Chat:
     """See `Dialect`."""
 
     name = DialectName.CHAT
+    items = "messages"
 
-    def read(self, body: bytes) -> Asked:
-        request = fields.read_object(body)
+    def conversation(self, messages: Iterable[dict[str, Any]] = ()) -> Conversation:
+        return _Messages(messages)
+
+    def read(self, request: fields.Object, told: Conversation) -> Asked:
         sampling = fields.read_fields(FIELDS, request)
         for name in ("max_tokens", "max_completion_tokens"):
             if isinstance(limit := request.get(name), int):
@@ -103,7 +106,7 @@ class Chat:
         return Asked(
             dialect=self.name,
             model=get(request, "model", str, ""),
-            messages=read_messages(get(request, "messages", list, "")),
+            messages=_conversation(get(request, "messages", list, ""), told),
             tools=tools,
             tool_choice=openai_choice(request.get("tool_choice"), tools),
             parallel=get(request, "parallel_tool_calls", bool, "", True),
@@ -179,11 +182,16 @@ class _Stream:
         return sse.data({**self._head, "choices": [choice]} | ({"usage": None} if self._usage else {}))
 
 
-def read_messages(given: Sequence[Any]) -> tuple[dict[str, Any], ...]:
-    """Canonical messages of chat's."""
-    if not given:
+class _Messages(Conversation):
+    def add(self, item: dict[str, Any], path: str) -> None:
+        self.messages.append(_message(item, path))
+
+
+def _conversation(given: Sequence[Any], told: Conversation) -> tuple[dict[str, Any], ...]:
+    told.take(items(given, "messages"))
+    if not told.messages:
         bad("messages", "there has to be a message")
-    return leading_system([_message(message, path) for message, path in items(given, "messages")])
+    return leading_system(told.messages)
 
 
 def _message(message: fields.Object, path: str) -> dict[str, Any]:

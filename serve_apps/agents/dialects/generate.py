@@ -1,9 +1,11 @@
 """SGLang's /generate: a text or token ids, as they are."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from schemas.rollouts import StopReason
 from serve_apps.agents.asked import Asked, Content, DialectName, Encoder, Part, Said
+from serve_apps.agents.canonical import Conversation
 from serve_apps.agents.dialects import fields, sse
 from serve_apps.agents.dialects.chat import LOWEST
 from serve_apps.agents.dialects.fields import bad, get, no_effect, only, refused, runs, sampled, works
@@ -63,9 +65,12 @@ class Generate:
     """See `Dialect`."""
 
     name = DialectName.GENERATE
+    items = ""
 
-    def read(self, body: bytes) -> Asked:
-        request = fields.read_object(body)
+    def conversation(self, messages: Iterable[dict[str, Any]] = ()) -> Conversation:
+        return Conversation(messages)
+
+    def read(self, request: fields.Object, told: Conversation) -> Asked:
         fields.read_fields(FIELDS, request)
         params = get(request, "sampling_params", dict, "", {})
         sampling = fields.read_fields(SAMPLING, params, "sampling_params")

@@ -1,7 +1,7 @@
 """Anthropic's Messages."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from schemas.rollouts import StopReason
@@ -17,7 +17,16 @@ from serve_apps.agents.asked import (
     Reasoning,
     Said,
 )
-from serve_apps.agents.canonical import Call, arguments_of, assistant, calls_of, carried, carry, leading_system
+from serve_apps.agents.canonical import (
+    Call,
+    Conversation,
+    arguments_of,
+    assistant,
+    calls_of,
+    carried,
+    carry,
+    leading_system,
+)
 from serve_apps.agents.dialects import fields, sse
 from serve_apps.agents.dialects.chat import text_of
 from serve_apps.agents.dialects.fields import bad, get, items, no_effect, only, refused, runs, sampled, under, works
@@ -74,15 +83,18 @@ class Messages:
     """See `Dialect`."""
 
     name = DialectName.MESSAGES
+    items = "messages"
 
-    def read(self, body: bytes) -> Asked:
-        asked = self.read_count(body)
-        get(asked.body, "max_tokens", int, "")
+    def conversation(self, messages: Iterable[dict[str, Any]] = ()) -> Conversation:
+        return _Messages(messages)
+
+    def read(self, request: fields.Object, told: Conversation) -> Asked:
+        asked = self.read_count(request, told)
+        get(request, "max_tokens", int, "")
         return asked
 
-    def read_count(self, body: bytes) -> Asked:
+    def read_count(self, request: fields.Object, told: Conversation) -> Asked:
         """A request whose tokens are to be counted: it may say no `max_tokens`. Raises BadField."""
-        request = fields.read_object(body)
         sampling = fields.read_fields(FIELDS, request)
         config = get(request, "output_config", dict, "", {})
         sampling |= _shape(get(config, "format", dict, "output_config", {}), "output_config.format")
@@ -95,7 +107,7 @@ class Messages:
         return Asked(
             dialect=self.name,
             model=get(request, "model", str, ""),
-            messages=_conversation(request),
+            messages=_conversation(request, told),
             tools=tools,
             tool_choice=_choice(choice, tools),
             parallel=not get(choice, "disable_parallel_tool_use", bool, "tool_choice", False),
@@ -246,29 +258,31 @@ def _signature(thinking: str, hidden: bool) -> str:
     return carry(thinking) if hidden else hashlib.sha256(thinking.encode()).hexdigest()
 
 
-def _conversation(request: fields.Object) -> tuple[dict[str, Any], ...]:
-    system = _system(request.get("system"))
-    given = get(request, "messages", list, "")
-    if not given:
-        bad("messages", "there has to be a message")
-    found = [{"role": "system", "content": system}] if system else []
-    for message, path in items(given, "messages"):
-        role = get(message, "role", str, path)
-        content = message.get("content")
-        where = under(path, "content")
+class _Messages(Conversation):
+    def add(self, item: dict[str, Any], path: str) -> None:
+        role = get(item, "role", str, path)
+        content, where = item.get("content"), under(path, "content")
         if role == "system":
-            found.append({"role": "system", "content": text_of(content, where)})
+            self.messages.append({"role": "system", "content": text_of(content, where)})
         elif role == "assistant":
-            found.append(_said(_blocks(content, where)))
+            self.messages.append(_said(_blocks(content, where)))
         elif role == "user":
-            found += _told(_blocks(content, where))
+            self.messages += _told(_blocks(content, where))
         else:
             bad(under(path, "role"), "this has to be user or assistant")
-    if found[-1]["role"] == "assistant":
+
+
+def _conversation(request: fields.Object, told: Conversation) -> tuple[dict[str, Any], ...]:
+    system = _system(request.get("system"))
+    given = get(request, "messages", list, "")
+    told.take(items(given, "messages"))
+    if not told.messages:
+        bad("messages", "there has to be a message")
+    if told.messages[-1]["role"] == "assistant":
         bad(
             f"messages.{len(given) - 1}.role", "the last message cannot be the assistant's: no answer is continued here"
         )
-    return leading_system(found)
+    return leading_system([{"role": "system", "content": system}, *told.messages] if system else told.messages)
 
 
 def _system(given: Any) -> str:

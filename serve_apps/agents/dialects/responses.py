@@ -1,10 +1,10 @@
 """OpenAI's Responses. Nothing is stored for it: a client sends the whole conversation, as with `store: false`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from serve_apps.agents.asked import Asked, BadField, DialectName, Encoder, Said
-from serve_apps.agents.canonical import Call, assistant, carried, leading_system
+from serve_apps.agents.canonical import Call, Conversation, assistant, carried, leading_system
 from serve_apps.agents.dialects import fields
 from serve_apps.agents.dialects.chat import OPENAI, openai_error, text_of
 from serve_apps.agents.dialects.fields import bad, get, items, no_effect, only, refused, sampled, under, works
@@ -36,9 +36,12 @@ class Responses:
     """See `Dialect`."""
 
     name = DialectName.RESPONSES
+    items = "input"
 
-    def read(self, body: bytes) -> Asked:
-        request = fields.read_object(body)
+    def conversation(self, messages: Iterable[dict[str, Any]] = ()) -> Conversation:
+        return _Items(messages)
+
+    def read(self, request: fields.Object, told: Conversation) -> Asked:
         sampling = fields.read_fields(FIELDS, request)
         form = get(request, "text", dict, "", {})
         sampling |= _shape(get(form, "format", dict, "text", {"type": "text"}))
@@ -50,7 +53,7 @@ class Responses:
         return Asked(
             dialect=self.name,
             model=get(request, "model", str, ""),
-            messages=_conversation(request),
+            messages=_conversation(request, told),
             tools=tools,
             tool_choice=openai_choice(request.get("tool_choice"), tools),
             parallel=get(request, "parallel_tool_calls", bool, "", True),
@@ -72,34 +75,44 @@ class Responses:
         return openai_error(status, message, field)
 
 
-def _conversation(request: fields.Object) -> tuple[dict[str, Any], ...]:
+def _conversation(request: fields.Object, told: Conversation) -> tuple[dict[str, Any], ...]:
     given = request.get("input")
     if isinstance(given, str):
-        found = [{"role": "user", "content": given}]
+        told.messages.append({"role": "user", "content": given})
     else:
-        found = _messages(get(request, "input", list, ""))
-    if not found:
+        told.take(items(get(request, "input", list, ""), "input"))
+    if not told.messages:
         bad("input", "there has to be an item")
     instructions = get(request, "instructions", str, "", "")
-    return leading_system([{"role": "system", "content": instructions}, *found] if instructions else found)
+    head = [{"role": "system", "content": instructions}] if instructions else []
+    return leading_system([*head, *told.messages])
 
 
-def _messages(given: Sequence[Any]) -> list[dict[str, Any]]:
-    """Canonical messages. One answer is several items here: those that follow each other are one message, until a
-    message follows a message.
+class _Items(Conversation):
+    """One answer is several items here: those that follow each other are one message, until a message follows a
+    message.
     """
-    found: list[dict[str, Any]] = []
-    answer = _Answer()
-    for item, path in items(given, "input"):
+
+    def __init__(self, messages: Iterable[dict[str, Any]] = ()) -> None:
+        super().__init__(messages)
+        self._answer = _Answer()
+
+    def add(self, item: dict[str, Any], path: str) -> None:
         kind = item.get("type") or "message"
         is_said = kind == "message" and get(item, "role", str, path) == "assistant"
-        if (is_said and answer.ends_in_text) or not (is_said or kind in ("reasoning", "function_call")):
-            found += answer.taken()
+        if (is_said and self._answer.ends_in_text) or not (is_said or kind in ("reasoning", "function_call")):
+            self.close()
         if is_said or kind in ("reasoning", "function_call"):
-            answer.add(kind, item, path)
+            self._answer.add(kind, item, path)
         else:
-            found.append(_other(kind, item, path))
-    return found + answer.taken()
+            self.messages.append(_other(kind, item, path))
+
+    @property
+    def is_open(self) -> bool:
+        return self._answer.is_there
+
+    def close(self) -> None:
+        self.messages += self._answer.taken()
 
 
 class _Answer:
@@ -108,10 +121,10 @@ class _Answer:
     def __init__(self) -> None:
         self._text, self._reasoning = "", ""
         self._calls: list[Call] = []
-        self.ends_in_text = self._is_there = False
+        self.ends_in_text = self.is_there = False
 
     def add(self, kind: str, item: fields.Object, path: str) -> None:
-        self._is_there, self.ends_in_text = True, kind == "message"
+        self.is_there, self.ends_in_text = True, kind == "message"
         if kind == "message":
             self._text += text_of(item.get("content"), under(path, "content"), between="")
         elif kind == "reasoning":
@@ -122,7 +135,7 @@ class _Answer:
 
     def taken(self) -> list[dict[str, Any]]:
         """The message, if there is one; another begins."""
-        made = [assistant(self._text, self._reasoning, self._calls)] if self._is_there else []
+        made = [assistant(self._text, self._reasoning, self._calls)] if self.is_there else []
         self.__init__()  # type: ignore[misc]
         return made
 

@@ -251,7 +251,7 @@ class Ledger:
             self.asked += 1
         sample = group.samples.get(event.sample)
         if sample is None:
-            sample = SampleEntry(event.sample, group, event.attempt, event.prompt.n, event.min_version)
+            sample = SampleEntry(event.sample, group, event.attempt, event.prompt_length, event.min_version)
             group.samples[event.sample] = self.samples[event.sample] = sample
         sample.attempt, sample.fate = event.attempt, Fate.WAITING
         sample.min_version, sample.max_version = event.min_version, event.max_version

@@ -9,9 +9,9 @@ import numpy.typing as npt
 from schemas.arrays import Array
 from schemas.errors import DamagedEvent, StorageError
 from schemas.ids import sibling_id
-from schemas.rollouts import RolloutCompleted, RolloutRequested
+from schemas.rollouts import RolloutCompleted, RolloutRequested, TurnEnd
 from schemas.sessions import Credit, SessionOpened, SessionSealed
-from schemas.turns import TurnBegun, TurnRecorded
+from schemas.turns import AgentTurn, TurnBegun, TurnRecorded
 from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Fate, Ledger
 from slime_events.analysis.audit.tokens import Fetch
@@ -19,11 +19,14 @@ from slime_events.analysis.audit.tokens import Fetch
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """extends: the turn before it on its path. begins, ends: of its own tokens, on that path."""
+    """extends: the turn before it on its path. begins, ends: of its own tokens, on that path. body: bytes of its
+    request.
+    """
 
     extends: int | None
     begins: int
     ends: int
+    body: int
 
 
 @dataclass(slots=True)
@@ -50,6 +53,7 @@ class Sessions(Check):
         self._fetch = fetch
         self._for_agents: set[str] = set()
         self._sessions: dict[str, _Session] = {}
+        self._prompts: dict[str, tuple[TurnEnd, str]] = {}
 
     @property
     def applies(self) -> bool:
@@ -59,6 +63,8 @@ class Sessions(Check):
     def _on_rollout_requested(self, event: RolloutRequested) -> None:
         if event.agents:
             self._for_agents.add(event.sample)
+        if event.after is not None:
+            self._prompts[event.sample] = (event.after, event.prompt.digest())
 
     def _on_session_opened(self, event: SessionOpened) -> None:
         self.seen["sessions"] += 1
@@ -89,8 +95,27 @@ class Sessions(Check):
         if event.extends is not None and before is None:
             self.find(f"it extends turn {event.extends}, which is not in the log", "its prompt is not known")
         begins = (before.ends if before else 0) + event.observed.n
-        session.turns[event.index] = _Turn(event.extends, begins, begins + event.length)
+        body = self._body(session, event.agent)
+        session.turns[event.index] = _Turn(event.extends, begins, begins + event.length, body)
+        after, own = self._prompts.pop(event.agent.call, (None, ""))
+        place = (event.sample, event.extends, event.observed.digest())
+        if after is not None and (after.sample, after.turn, own) != place:
+            wrong = (
+                f"its generation went on from turn {after.turn} of {after.sample}, or with other tokens than stand here"
+            )
+            self.find(wrong, "it is an answer to another prompt")
         self._compare(event, event.agent.call, begins)
+
+    def _body(self, session: _Session, agent: AgentTurn) -> int:
+        """Bytes of its request."""
+        shares = agent.shares
+        if shares is None:
+            return agent.request.n
+        before = session.turns.get(shares.turn)
+        if before is None or shares.head + shares.tail > before.body:
+            wrong = f"its request has {shares.head + shares.tail} bytes of that of turn {shares.turn}, which has fewer"
+            self.find(wrong, "nobody knows what was asked")
+        return shares.head + agent.request.n + shares.tail
 
     def _compare(self, event: TurnRecorded, call: str, prompt: int) -> None:
         """With the generation that it was."""

@@ -14,6 +14,7 @@ from slime_events.analysis.model.ancestry import Ancestor, Ancestry, open_ancest
 from slime_events.analysis.model.records import Run
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.trajectory import read_trajectory
+from slime_events.core.turn_paths import TurnPaths
 from storage.weights.store import WeightStore, local_folder, verify
 
 
@@ -68,7 +69,7 @@ async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
         return RecordedRollout(
             run=part.run,
             sample=sample,
-            prompt=part.opened.fetch(made.prompt),
+            prompt=await TurnPaths(part.opened.log, part.opened.fetch).prompt(made.prompt, request.after),
             tokens=made.tokens,
             log_probs=made.log_probs,
             spans=made.spans,

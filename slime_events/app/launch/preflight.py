@@ -25,6 +25,7 @@ from serve_apps.tinker.actor import check_tinker
 from slime_events.app.launch.gpu_facts import machines
 from slime_events.app.launch.gpu_preflight import Needs, check_listed, device_for
 from slime_events.core.config.data import DataSettings
+from slime_events.core.config.packing_combinations import check_device
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
@@ -67,7 +68,10 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
         check_agent_command(settings.agents)
     if settings.data.archive_prompts is not None:
         _try("--archive-prompts", _check_archive, settings)
-    return _on_devices(settings)
+    settings = _on_devices(settings)
+    if not settings.debug.debug_rollout_only:
+        check_device(settings.trainer, cpu=settings.engine.device != "cuda")
+    return settings
 
 
 def _on_devices(settings: TrainSettings) -> TrainSettings:

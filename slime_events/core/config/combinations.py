@@ -8,6 +8,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.evaluation import EvalSet, name_problem, sampling_problems
 from slime_events.core.config.fields import settings_fields
 from slime_events.core.config.outside_combinations import driven_by_client, made_by_agents, rewarded_outside
+from slime_events.core.config.packing_combinations import packed_as_trees
 from slime_events.core.config.per_source import quotas, shares
 from slime_events.core.config.settings import TrainSettings
 
@@ -21,7 +22,8 @@ def impossible(settings: TrainSettings) -> list[str]:
     It reads the settings alone, never the machine: see `missing_paths` for that.
     """
     drawn = (_ranges, _run, driven_by_client, _rollout, _rollout_function, made_by_agents, _data)
-    rules = (*drawn, rewarded_outside, _algorithm, _distillation, _trainer, _evaluation, _grading, _engines, _debug)
+    trained = (_algorithm, _distillation, _trainer, packed_as_trees)
+    rules = (*drawn, rewarded_outside, *trained, _evaluation, _grading, _engines, _debug)
     return [problem for rule in rules for problem in rule(settings)]
 
 

@@ -57,6 +57,10 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     balance_by_flops: Annotated[
         bool, doc("make micro batches, and balance ranks, by estimated work: attention grows with the square of length")
     ] = False
+    tree_packing: Annotated[
+        bool,
+        doc("compute a prefix that samples of a micro batch share once, where that is less work; for ranks on the CPU"),
+    ] = False
     only_train_params_name_list: Annotated[
         list[str], doc("regular expressions: only parameters whose name has one in it are trained (Megatron's names)")
     ] = field(default_factory=list)

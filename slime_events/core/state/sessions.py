@@ -125,7 +125,7 @@ class Session:
         if agent is None:
             return
         self.turns[event.index] = replace(event, agent=replace(agent, request=EMPTY_BYTES))
-        self._by_answer[agent.answered] = event.index
+        self._by_answer[agent.answered] = max(event.index, self._by_answer.get(agent.answered, 0))
         self._by_messages |= dict.fromkeys((*agent.messages, agent.answered), event.index)
         self._by_question[_question(event)] = event.index
         if event.extends is not None:

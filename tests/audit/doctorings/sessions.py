@@ -14,6 +14,7 @@ S = "train-0-000000-s1"
 """The first that ended well: two paths, which share their first turn."""
 OPENED, SEALED = the("session.opened", sample=S), the("session.sealed", sample=S)
 BEGUN, TURN = the("turn.begun", sample=S, index=0), the("turn.recorded", sample=S, index=0)
+SECOND, ASKED = the("turn.recorded", sample=S, index=1), the("rollout.requested", sample=f"turn-1-{S}-s0")
 DONE, FURTHER = the("rollout.completed", sample=S), the("rollout.completed", sample=f"{S}-1")
 SHARED = SAMPLING.max_new_tokens
 """Tokens of the first turn, at the beginning of each response."""
@@ -60,6 +61,8 @@ TABLE = (
     row("a turn that extends nothing", times(2, again(TURN, index=99, extends=98)), names=()),
     row("a turn with another prompt", times(2, again(TURN, index=99, observed={"n": 1, "data": b"\0" * 4}))),
     row("a turn of another generation", times(2, again(TURN, index=99, agent={"call": "x"}))),
+    row("a turn of a generation that went on from another turn", change(ASKED, after=[S, 7, 3]), (SECOND,) * 2),
+    row("a turn whose request has more of another's than there is", change(SECOND, agent={"shares": [0, 10**6, 1]})),
     row("a turn with other log-probs", change(TURN, log_probs=flipped), names=(f"turn-0-{S}-s0",)),
     row("a turn with other tokens", change(TURN, tokens=flipped)),
     row("a turn after the end", again(BEGUN, after=SEALED, index=99), names=("reward",)),

@@ -1,0 +1,95 @@
+"""What a turn costs beside the engine in a session of 1,000 turns: milliseconds, and bytes that are stored for it.
+
+The gateway's app and a rollout worker over a log on a NATS server, with blobs on the disk. The engine is scripted and
+answers at once, so all of a turn's time is ours: reading the request, placing it, the log there and back, the answer.
+Bytes are those of the turn's events and blobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from benchmarks.figure import Better, Figure
+from storage.jetstream.log import JetStreamLog
+from storage.nats.server import NatsServer
+from tests.agents.lone_session import LoneSession
+
+MARKS = (100, 128, 300, 600, 1000)
+FIRST, AROUND = 50, 20
+"""Turns that the first figure is the median of, and those before a mark that its figure is."""
+ANSWER = 48
+RESULT = "The tool says that the answer is 42. " * 16
+
+
+class Played(NamedTuple):
+    """One turn: milliseconds, and those of CPU; bytes that are stored for it; bytes of its request."""
+
+    ms: float
+    cpu_ms: float
+    stored: int
+    asked: int
+
+
+def measure(turns: int = MARKS[-1]) -> list[Figure]:
+    """At the start of a session and at turns of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        played = asyncio.run(_play(Path(folder), turns))
+    first, figures = played[:FIRST], list[Figure]()
+    for begin, end in ((0, FIRST), *((mark - AROUND, mark) for mark in MARKS if mark <= turns)):
+        at = f"turn {end}" if begin else f"turns 1 to {FIRST}"
+        some = played[begin:end]
+        ms, cpu, stored = (_median(some, name) for name in ("ms", "cpu_ms", "stored"))
+        note = (
+            f"{ms / _median(first, 'ms'):.2f} times the first; CPU {cpu:.1f} ms, {cpu / _median(first, 'cpu_ms'):.2f} "
+            f"times the first; request {some[-1].asked:,} bytes"
+        )
+        figures.append(_figure(f"agent's session, {at}: beside the engine", ms, "ms", note))
+        times = stored / _median(first, "stored")
+        figures.append(_figure(f"agent's session, {at}: stored", stored, "bytes", f"{times:.2f} times the first"))
+    return figures
+
+
+def _median(played: list[Played], name: str) -> float:
+    return median(getattr(one, name) for one in played)
+
+
+def _figure(name: str, value: float, unit: str, note: str) -> Figure:
+    return Figure(name=name, value=value, unit=unit, better=Better.LOWER, note=note)
+
+
+async def _play(folder: Path, turns: int) -> list[Played]:
+    async with await NatsServer.start(folder / "nats") as server, contextlib.AsyncExitStack() as stack:
+        log = await JetStreamLog.open(server.url, "session")
+        stack.push_async_callback(log.close)
+        lone = LoneSession(log, folder, ANSWER)
+        await lone.begin()
+        await stack.enter_async_context(lone.engine())
+        client = await stack.enter_async_context(lone.gateway(context=None, tokens_in_flight=10**9))
+        url = f"{(await lone.open(client))['base_url']}/chat/completions"
+        ends, played = [await log.end()], list[Played]()
+        kept, chat = _size(folder / "blobs"), list[Any]([{"role": "user", "content": "Find it."}])
+        for _ in range(turns):
+            body = json.dumps({"model": "m", "messages": chat, "max_tokens": ANSWER}).encode()
+            begun, cpu = time.perf_counter(), time.process_time()
+            answer = await client.post(url, content=body)
+            ms, cpu_ms = (time.perf_counter() - begun) * 1e3, (time.process_time() - cpu) * 1e3
+            assert answer.status_code == 200, answer.text
+            chat += [answer.json()["choices"][0]["message"], {"role": "user", "content": RESULT}]
+            ends.append(await log.end())
+            before, kept = kept, _size(folder / "blobs")
+            played.append(Played(ms, cpu_ms, kept - before, len(body)))
+        sizes = {one.position: len(one.data) async for one in log.read(1)}
+    logged = [sum(sizes[at] for at in range(a + 1, b + 1)) for a, b in pairwise(ends)]
+    return [one._replace(stored=one.stored + more) for one, more in zip(played, logged, strict=True)]
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
