@@ -64,6 +64,12 @@ class Facts:
             yield self.turns[sample, leaf]
             leaf = self.turns[sample, leaf].extends
 
+    def upto(self, sample: str, turn: int | None) -> np.ndarray:
+        """The tokens of a path up to the end of a turn; none of None."""
+        path = reversed(list(self.path(sample, turn)))
+        parts = [self.fetch(part) for one in path for part in (one.observed, one.tokens)]
+        return np.concatenate([np.empty(0, np.int32), *parts])
+
 
 def not_as_told(answers: Iterable[Told], facts: Facts, decode: Decode) -> list[str]:
     """Answers that an agent had whole, and whose text is not that of the tokens of a recorded turn of its session."""
@@ -92,10 +98,14 @@ def _is_made(turn: TurnRecorded, facts: Facts) -> bool:
     asked, made = facts.requested.get(call), facts.completed.get(call)
     if asked is None or made is None or content_digest(*map(facts.fetch, (turn.tokens, turn.log_probs))) != made.digest:
         return False
-    prompt = facts.fetch(turn.observed)
-    for before in facts.path(turn.sample, turn.extends):
-        prompt = np.concatenate([facts.fetch(before.observed), facts.fetch(before.tokens), prompt])
-    return np.array_equal(prompt, facts.fetch(asked.prompt))
+    given, after = facts.fetch(asked.prompt), asked.after
+    if after is not None:
+        before = facts.upto(after.sample, after.turn)
+        if len(before) != after.length:
+            return False
+        given = np.concatenate([before, given])
+    prompt = np.concatenate([facts.upto(turn.sample, turn.extends), facts.fetch(turn.observed)])
+    return made.prompt_length == len(prompt) and np.array_equal(prompt, given)
 
 
 def trained_amiss(facts: Facts) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import tempfile
 from collections.abc import Callable
@@ -15,9 +16,10 @@ from schemas.errors import ConfigError, SchemaError, StorageError
 from schemas.foreign import judge
 from schemas.inbox import InboxPrompt, InboxQuestion
 from schemas.outside_json import read_json
-from serve_apps.agents.asked import BadField
+from serve_apps.agents.asked import BadField, Dialect
 from serve_apps.agents.dialects import DIALECTS, MESSAGES
 from serve_apps.agents.keys import SessionKeys
+from serve_apps.agents.reading import Read, Requests
 from serve_apps.gateway.refusals import host_of
 from serve_apps.gateway.session_views import SealWish, SessionWish
 from serve_apps.gateway.sources import FILE, FOLDER, Sources
@@ -60,6 +62,18 @@ def _segment(data: bytes) -> object:
     return [list(segment.records()), segment.subjects]
 
 
+def _request(dialect: Dialect, read: Read | None = None) -> Callable[[bytes], object]:
+    """As the second request of a session."""
+
+    def read_second(data: bytes) -> object:
+        requests = Requests()
+        with contextlib.suppress(BadField):
+            requests.read(dialect, "/", CHAT, read)
+        return requests.read(dialect, "/", data, read)
+
+    return read_second
+
+
 def _text(read: Callable[[str], object]) -> Callable[[bytes], object]:
     return lambda data: read(data.decode("latin-1"))
 
@@ -79,7 +93,7 @@ DECODERS: dict[str, Decoder] = {
         lambda data: read_json(data, SealWish), (msgspec.DecodeError,), (b'{"reward": 1.0, "rewards": {"3": 0.5}}',)
     ),
     "opening": Decoder(lambda data: read_json(data, SessionWish), (msgspec.DecodeError,), (b'{"wait_s": 30}',)),
-    "count tokens": Decoder(MESSAGES.read_count, (BadField,), (CHAT,)),
+    "count tokens": Decoder(_request(MESSAGES, MESSAGES.read_count), (BadField,), (CHAT,)),
     "segment": Decoder(_segment, (StorageError,), (pack_raw(_RECORDS),)),
     "frame": Decoder(decompress, (StorageError,), (compress(pack_raw(_RECORDS)),)),
     "manifest": Decoder(
@@ -115,5 +129,5 @@ for _kind, _item in ITEMS.items():
         lambda data, kind=_kind: read_line(data, "1", kind=kind), (), (b'{"key": "k", "prompt": "a"}', b'{"reward": 1}')
     )
 for _name, _dialect in DIALECTS.items():
-    DECODERS[f"{_name} request"] = Decoder(_dialect.read, (BadField,), (CHAT, b'{"input_ids": [1], "text": "a"}'))
+    DECODERS[f"{_name} request"] = Decoder(_request(_dialect), (BadField,), (CHAT, b'{"input_ids": [1], "text": "a"}'))
 assert InboxPrompt in ITEMS.values()
