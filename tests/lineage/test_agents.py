@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import msgspec
 from rich.console import Console
 
@@ -128,13 +132,22 @@ async def test_a_query_finds_the_same_sessions(tmp_path: Path) -> None:
     assert sorted(said) == sorted(expected)
 
 
-async def test_an_open_session_is_told_with_its_open_turn(tmp_path: Path) -> None:
+@contextlib.asynccontextmanager
+async def an_open_turn(
+    tmp_path: Path,
+) -> AsyncIterator[tuple[Stage, httpx.AsyncClient, dict[str, Any], asyncio.Task[Any]]]:
+    """A stage, a client of its gateway, and a session of it with a turn under way, which the task waits for."""
     stage = Stage(tmp_path, steps=1)
     async with stage.simulation, stage.gateway() as client:
         stage.simulation.start_engine(Script(chunk=1, seconds_per_chunk=0.05))
         session = await stage.open(client)
         asking = asyncio.create_task(ask(client, session, ASKED))
         await stage.simulation.until(TurnBegun)
+        yield stage, client, session, asking
+
+
+async def test_an_open_session_is_told_with_its_open_turn(tmp_path: Path) -> None:
+    async with an_open_turn(tmp_path) as (stage, client, session, asking):
         run = OpenedRun(stage.simulation.log, TrainSettings(), unpack, None, "here")
         (told,) = (await _of(run, Kind.SAMPLE, session["sample"])).sessions
         assert (told.sealed, told.paths, [one.turn for one in told.open]) == (None, (), [0])
@@ -144,12 +157,7 @@ async def test_an_open_session_is_told_with_its_open_turn(tmp_path: Path) -> Non
 
 
 async def test_a_look_at_the_run_names_open_sessions(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, steps=1)
-    async with stage.simulation, stage.gateway() as client:
-        stage.simulation.start_engine(Script(chunk=1, seconds_per_chunk=0.05))
-        session = await stage.open(client)
-        asking = asyncio.create_task(ask(client, session, ASKED))
-        await stage.simulation.until(TurnBegun)
+    async with an_open_turn(tmp_path) as (stage, client, session, asking):
         told = (await view_of(stage.simulation.log, Question(), unpack)).facts["agents"]["sessions"]
         ((name, [turn]),) = [(one["session"], one["turns"]) for one in told]
         assert (name, turn["turn"], 0 <= turn["age_s"] <= told[0]["age_s"]) == (session["session"], 0, True)
