@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
-DEMO = Path(__file__).parents[1] / "slime_events" / "app" / "demo" / "base"
+DEMO = Path(__file__).resolve().parents[1] / "slime_events" / "app" / "demo" / "base"
 IGNORED = -100  # torch's cross entropy leaves such a label out
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 GUESSES, FORGETS = 0.7, 0.7
