@@ -10,7 +10,7 @@ from schemas.errors import InvalidValue
 from serve_apps.agent_command.runner import MARK, AgentProgram, Runner, words_of
 from serve_apps.agent_command.sessions import SessionClient
 from serve_apps.gateway.settings import GatewaySettings
-from serve_apps.gateway.sources import Sources
+from serve_apps.gateway.sources import Scope, Sources
 from slime_events.core.config.agents import AgentSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
@@ -41,7 +41,9 @@ class AgentCommandActor:
         async with join_run(address, FOLDER) as worker:
             await asyncio.to_thread(end_orphans, str(program.folder), variable=MARK)
             await worker.join({"ready": time.perf_counter() - begun}, {"programs": str(agents.agent_concurrency)})
-            async with SessionClient(gateway.own_url, address.run, sources.issue(SOURCE), gateway.tls_cert) as client:
+            async with SessionClient(
+                gateway.own_url, address.run, sources.issue(SOURCE, [Scope.SESSIONS]), gateway.tls_cert
+            ) as client:
                 running = asyncio.create_task(Runner(client, program, agents.agent_concurrency).run())
                 ending = asyncio.create_task(until_over(worker))
                 try:

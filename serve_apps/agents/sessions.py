@@ -7,6 +7,7 @@ same session, and one that was killed is replaced by any other.
 import asyncio
 import contextlib
 import logging
+import math
 import secrets
 import time
 from collections import OrderedDict
@@ -23,6 +24,7 @@ from serve_apps.agents.run_log import RunLog
 from serve_apps.agents.sealing import Sealing, Verdict, sealed
 from serve_apps.agents.setup import AgentSetup
 from serve_apps.agents.turns import Turns
+from serve_apps.rates import Rates
 from serve_apps.rollout import Prompts
 from slime_events.core.state.session_board import SessionBoard, read_board
 from slime_events.core.state.sessions import Session, read_session, seal_due
@@ -46,6 +48,7 @@ class Sessions:
         self._turns, self._prompts = Turns(place, setup), Prompts(place.events)
         self._board, self._board_lock = SessionBoard(), asyncio.Lock()
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
+        self._rates = Rates()
         self._looking: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -108,11 +111,19 @@ class Sessions:
 
     async def ask(self, name: str, asked: Asked, body: bytes, key: TurnKey) -> Turn:
         """The turn of an agent's request. Raises TurnRefused, BadField, StorageError."""
+        self._admit(name)
         return await self._turns.ask(await self._live_of(name), asked, body, key)
 
     async def count(self, name: str, asked: Asked) -> int:
         """Tokens of the prompt that an agent's request would have. Raises TurnRefused, BadField, StorageError."""
+        self._admit(name)
         return self._turns.count(await self._live_of(name), asked)
+
+    def _admit(self, name: str) -> None:
+        most = self.setup.rules.turns_per_minute
+        if wait_s := self._rates.wait_s(name, most):
+            message = f"the session may make {most:,} requests a minute (--agent-turns-per-minute): come again later"
+            raise TurnRefused(429, message, again_s=math.ceil(wait_s))
 
     @property
     def turns(self) -> Turns:

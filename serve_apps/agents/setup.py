@@ -29,8 +29,8 @@ its turns does not need them.
 @dataclass(frozen=True, slots=True)
 class AgentRules:
     """From the run's settings. context: tokens of prompt and answer; None where the engine alone limits them. seed: of
-    the run. attempts: of one generation. tokens_in_flight: of the turns under way at one gateway. grades: the run has a
-    grader for every rollout.
+    the run. attempts: of one generation. tokens_in_flight: of the turns under way at one gateway. turns_per_minute: of
+    a session there. grades: the run has a grader for every rollout.
     """
 
     credit: CreditRule
@@ -39,6 +39,7 @@ class AgentRules:
     seed: int
     attempts: int
     tokens_in_flight: int
+    turns_per_minute: int
     grades: bool
 
 
@@ -69,6 +70,7 @@ def agent_rules(settings: TrainSettings) -> AgentRules:
         seed=rollout.rollout_seed,
         attempts=rollout.max_attempts,
         tokens_in_flight=agents.agent_tokens_in_flight,
+        turns_per_minute=agents.agent_turns_per_minute,
         grades=bool(reward.rm_type or reward.custom_rm_path),
     )
 

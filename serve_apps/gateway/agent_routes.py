@@ -26,6 +26,7 @@ from serve_apps.gateway.openapi import documented
 from serve_apps.gateway.refusals import AGAIN_S, Refused, whole_body
 from serve_apps.gateway.session_views import MOST_WAIT_S, SealWish, SessionWish, opened_session, session_view
 from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.gateway.sources import Scope
 
 CLIENT_LENGTH = 120
 """Characters of a client's User-Agent that are recorded."""
@@ -35,13 +36,13 @@ WishT = TypeVar("WishT")
 
 
 def add_agent_routes(
-    app: FastAPI, agents: AgentAccess, source: Callable[[Request, str], str], settings: GatewaySettings
+    app: FastAPI, agents: AgentAccess, source: Callable[[Request, str, Scope], str], settings: GatewaySettings
 ) -> None:
-    """source: who a request is of, by its bearer token; raises Refused."""
+    """source: who a request is of, by its bearer token, which has to be for this; raises Refused."""
 
     @app.post("/v1/runs/{run_name}/sessions", **documented("open_session"))
     async def open_session(request: Request, run_name: str) -> Response:
-        sender = source(request, run_name)
+        sender = source(request, run_name, Scope.SESSIONS)
         wish = _decoded(await whole_body(request.stream(), settings.max_body), SessionWish)
         sessions, key = await agents.desk.sessions(), request.headers.get("idempotency-key")
         with _refusing():

@@ -23,13 +23,14 @@ from fastapi.responses import StreamingResponse
 
 from schemas.errors import SlimeEventsError
 from schemas.inbox import Fate, InboxFate, InboxReply
+from serve_apps.gateway.admission import Admission
 from serve_apps.gateway.agent_routes import add_agent_routes
 from serve_apps.gateway.agents import AgentAccess
 from serve_apps.gateway.asyncapi import asyncapi
 from serve_apps.gateway.openapi import describe, documented
 from serve_apps.gateway.refusals import Refused, refusals
 from serve_apps.gateway.settings import GatewaySettings
-from serve_apps.gateway.sources import Sources
+from serve_apps.gateway.sources import Scope, Sources
 from serve_apps.gateway.submission import MEDIA_TYPES, submit
 from slime_events.analysis.model.fates import fate_of
 from slime_events.loop.prompts.outside import ITEMS, InboxClient
@@ -63,22 +64,22 @@ def gateway_app(
     """The routes of one run's gateway. agents: to the sessions of a run whose rollouts agents make."""
     app = FastAPI(title="slime-events gateway", version="1", docs_url=None, redoc_url=None)
 
-    def source(request: Request, run_name: str) -> str:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        name = sources.of(token) if scheme.lower() == "bearer" else None
-        if name is None:
-            wanted = "give the token of a source as `Authorization: Bearer <token>`"
-            raise Refused(401, wanted, {"WWW-Authenticate": "Bearer"})
-        request.state.who = name
+    admission = Admission(sources)
+
+    def source(request: Request, run_name: str, scope: Scope | None = None) -> str:
+        name = admission.by_bearer(request, scope)
         if run_name != run.name:
             raise Refused(404, f"this is the gateway of run {run.name}, and it knows no run {run_name}")
         return name
 
-    source_of = Annotated[str, Depends(source)]
+    async def any_source(request: Request, run_name: str) -> str:
+        return source(request, run_name)
+
+    source_of = Annotated[str, Depends(any_source)]
 
     def taking(kind: str) -> Callable[..., Awaitable[Response]]:
-        async def take(request: Request, sender: source_of) -> Response:
-            return await _take_in(request, run, settings, sender, kind)
+        async def take(request: Request, run_name: str) -> Response:
+            return await _take_in(request, run, settings, source(request, run_name, Scope(kind)), kind)
 
         return take
 

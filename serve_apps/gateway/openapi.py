@@ -20,11 +20,14 @@ _PROMPT, _SUBMISSION, _FATE, _GROUP, _REWARD, _WISH, _OPENED, _SEAL, _SESSION = 
 _ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 _REASONS = {
     401: "no token of a source",
-    403: "a web page that may not",
+    403: "the token is not for this; or a web page that may not",
     404: "no such run, or no such group of this source's",
     421: "Host is not a name of this gateway",
 }
-_BUSY = {429: "the run has prompts enough for now: see Retry-After", 503: "the run is not on: see Retry-After"}
+_BUSY = {
+    429: "the run has prompts enough for now, or the source came too often: see Retry-After",
+    503: "the run is not on: see Retry-After",
+}
 _SESSIONS = {
     400: "not JSON",
     409: "the session has ended, or the run is over",

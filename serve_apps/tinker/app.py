@@ -12,9 +12,10 @@ import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
 from schemas.errors import ConfigError
+from serve_apps.gateway.admission import Admission
 from serve_apps.gateway.refusals import Refused, refusals, whole_body
 from serve_apps.gateway.settings import GatewaySettings
-from serve_apps.gateway.sources import Sources
+from serve_apps.gateway.sources import Scope, Sources
 from serve_apps.tinker import asked, names
 from serve_apps.tinker.calls import PROTOBUF, Calls, json_response
 from serve_apps.tinker.sampling import SampleRequest
@@ -45,12 +46,13 @@ def tinker_app(calls: Calls, sources: Sources, settings: GatewaySettings) -> Fas
     """The routes of one run."""
     app = FastAPI(title="slime-events tinker", version="1", docs_url=None, redoc_url=None, openapi_url=None)
 
+    admission = Admission(sources)
+
     def source(request: Request) -> None:
         key = request.headers.get("x-api-key", "")
-        name = sources.of(key.removeprefix(KEY_PREFIX)) if key.startswith(KEY_PREFIX) else None
-        if name is None:
-            raise Refused(401, "give the key that the run printed, as TINKER_API_KEY")
-        request.state.source = name
+        wanted = Refused(401, "give the key that the run printed, as TINKER_API_KEY")
+        token = key.removeprefix(KEY_PREFIX) if key.startswith(KEY_PREFIX) else ""
+        request.state.source = admission.of(request, token, Scope.TINKER, wanted)
 
     @app.get(f"{ROOT}/healthz")
     async def healthz() -> Response:

@@ -41,6 +41,7 @@ RULES = AgentRules(
     seed=1,
     attempts=3,
     tokens_in_flight=1_000_000,
+    turns_per_minute=6000,
     grades=True,
 )
 

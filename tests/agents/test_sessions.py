@@ -351,3 +351,12 @@ async def test_agents_and_harnesses_have_keys_of_their_own(stage: Stage) -> None
         assert [one.status_code for one in wrong] == [401] * 5
         assert (await seal(client, session)).status_code == 422
         assert (await seal(client, session, rewards={"7": 1.0})).status_code == 422
+
+
+async def test_an_agent_that_asks_without_end_is_asked_to_come_again(stage: Stage) -> None:
+    async with stage.gateway(turns_per_minute=2) as client:
+        first, second = await stage.open(client), await stage.open(client)
+        answers = [await post(client, first, ASKED) for _ in range(3)]
+        assert [one.status_code for one in answers] == [200, 200, 429]
+        assert 1 <= int(answers[-1].headers["retry-after"]) <= 30
+        assert (await post(client, second, ASKED)).status_code == 200, "each session has its own"

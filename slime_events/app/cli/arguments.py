@@ -319,6 +319,15 @@ def _gateway(parser: CommandParser) -> None:
     parser.description = "HTTP for producers: prompts in, and what became of them. Each source has a token of its own."
     option(parser, "--listen HOST:PORT", "where [127.0.0.1:8500]", default="127.0.0.1:8500")
     option(parser, "--issue NAME", "only print a new token of a source; an earlier one of it ends")
+    option(
+        parser,
+        "--may WHAT",
+        "with --issue: all that the token is for [everything, or what the earlier one was]: prompts, trajectories, "
+        "rewards, sessions or tinker (repeatable)",
+        default=[],
+        action="append",
+    )
+    option(parser, "--per-minute N", "with --issue: requests a minute of the source [any, or as before]", int)
     option(parser, "--revoke NAME", "only end a source's token")
     switch(parser, "--sources", "only list the sources that have a token")
     option(parser, "--nats-creds FILE", "credentials of a gateway, where the run's log is on a server of your own")

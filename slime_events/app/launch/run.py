@@ -26,7 +26,7 @@ from schemas.prompts import PromptSubmitted
 from schemas.runs import Branched
 from schemas.subjects import of_type
 from serve_apps.gateway.settings import parse_listen
-from serve_apps.gateway.sources import Sources
+from serve_apps.gateway.sources import Scope, Sources
 from slime_events.analysis.model.progress import Progress
 from slime_events.app.launch.abandonable import ended_within
 from slime_events.app.launch.cluster import Cluster
@@ -244,9 +244,10 @@ def client_words(folder: RunFolder, where: str) -> str:
     """What a client of Tinker's SDK is to be told. The first one's key is made here, and shown this once."""
     sources, (host, port) = Sources(folder.path), parse_listen(where, "--tinker")
     address = f"TINKER_BASE_URL=http://{f'[{host}]' if ':' in host else host}:{port}"
-    if sources.names:
+    if any(sources.rights(name).allows(Scope.TINKER) for name in sources.names):
         return f"a client of Tinker's SDK finds this run with {address} and the key that it has"
-    return f"a client of Tinker's SDK finds this run with {address} TINKER_API_KEY=tml-{sources.issue('tinker')}"
+    token = sources.issue("tinker", [Scope.TINKER])
+    return f"a client of Tinker's SDK finds this run with {address} TINKER_API_KEY=tml-{token}"
 
 
 async def is_empty_run(log: JetStreamLog) -> bool:

@@ -37,3 +37,6 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
     agent_tokens_in_flight: Annotated[
         int, doc("prompt and response tokens of the turns under way; more are asked to come again", above=0)
     ] = 4_000_000
+    agent_turns_per_minute: Annotated[
+        int, doc("requests of one session in a minute; more are asked to come again", above=0)
+    ] = 6000

@@ -6,7 +6,7 @@ import logging
 from schemas.errors import InvalidValue
 from serve_apps.gateway.listening import bound
 from serve_apps.gateway.settings import GatewaySettings
-from serve_apps.gateway.sources import Sources
+from serve_apps.gateway.sources import Sources, scope_of
 from slime_events.core.config.gateway import RunGatewaySettings
 from slime_events.core.run.run_folder import find_run
 
@@ -19,13 +19,16 @@ async def run(arguments: argparse.Namespace) -> int:
     folder = find_run(arguments.run, arguments.runs_dir)
     sources = Sources(folder.path)
     if arguments.issue:
-        print(sources.issue(arguments.issue))
+        print(sources.issue(arguments.issue, map(scope_of, arguments.may), arguments.per_minute))
         return 0
+    if arguments.may or arguments.per_minute is not None:
+        raise InvalidValue("--may and --per-minute are of a token: give them with --issue NAME")
     if arguments.revoke:
         sources.revoke(arguments.revoke)
         return 0
     if arguments.sources:
-        print(*sources.names, sep="\n", end="\n" if sources.names else "")
+        for name in sources.names:
+            print(f"{name}  {sources.rights(name).limits}".rstrip())
         return 0
     given = {name: getattr(arguments, name.removeprefix("gateway_")) for name in FLAGS}
     as_role = RunGatewaySettings(gateway=arguments.listen, **given)
