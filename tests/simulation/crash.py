@@ -19,7 +19,7 @@ from typing import Any
 from actors.archivist import SealPolicy
 from actors.conductor import Readers
 from actors.doors import PromptDoor
-from actors.inbox import Inbox
+from actors.inbox import Doors, Inbox
 from actors.log_keeper import LogKeeper
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from schemas.runs import Branched, RunFinished, RunResumed, RunStarted
@@ -29,19 +29,30 @@ from serve_apps.rollout import ChunkRule
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
+from slime_events.core.run.run_end import until_over
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.keeper import StateKeeper
+from slime_events.core.state.latest_state import LatestState
 from slime_events.core.state.snapshot import Snapshots, low_water, training_start
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.plugins.texts import Texts
 from storage.archive.reader import ArchiveReader
+from storage.jetstream.address import NatsAddress
 from storage.log import Append, Delivery, Fence
 from tests.scripted_engine import Script, ScriptedEngine
 from tests.simulation.leaving import LeavingLog
 from tests.simulation.parts import InstantPool, Line, LineConsumer, LineDelivery, ScriptedRanks
-from tests.simulation.roles import make_conductor, make_feed, make_trainer, run_archivist, run_engine, run_grader
+from tests.simulation.roles import (
+    make_conductor,
+    make_feed,
+    make_outside,
+    make_trainer,
+    run_archivist,
+    run_engine,
+    run_grader,
+)
 
 DEADLINE_S = 30.0
 CHUNKS = ChunkRule(4, 100.0)
@@ -196,6 +207,7 @@ class Crashed:
             "grader": self._grade,
             "trainer": self._train,
             "archivist": self._archive,
+            "inbox": self._take_in,
             **engines,
         }
         self.feed = scene.feed(folder) if scene.feed else make_feed(folder, scene.prompts, scene.evaluations)
@@ -273,9 +285,6 @@ class Crashed:
 
     async def _conduct(self, line: MortalLine) -> None:
         worker = self._worker(line)
-        inbox = Inbox(worker, {"prompts": PromptDoor(self.feed)}, "")
-        for prompt in self.scene.inbox:  # their sender asks again until it has an answer
-            assert (await inbox.accept(json.dumps(prompt).encode())).accepted
         await worker.join({})
         every = self.scene.snapshots
         keeper = StateKeeper(self.snapshots, every=every) if every else None
@@ -283,6 +292,17 @@ class Crashed:
         await make_conductor(
             worker, self.scene.plan, self.feed, self.scene.judge, self.scene.texts, keeper=keeper, readers=readers
         ).run()
+
+    async def _take_in(self, line: MortalLine) -> None:
+        worker = self._worker(line)
+
+        async def doors() -> Doors:
+            return {"prompts": PromptDoor(make_outside(self.feed.tokenizer))}
+
+        inbox = Inbox(worker, doors, LatestState(line, StateKeeper(self.snapshots)), NatsAddress(url=""))
+        for prompt in self.scene.inbox:  # their sender asks again until it has an answer
+            assert (await inbox.accept(json.dumps(prompt).encode())).accepted
+        await until_over(worker)
 
     async def _grade(self, line: MortalLine) -> None:
         known = await self.snapshots.newest(line)
