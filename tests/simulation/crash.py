@@ -22,8 +22,9 @@ from actors.doors import PromptDoor
 from actors.inbox import Doors, Inbox
 from actors.log_keeper import LogKeeper
 from actors.recorded_rollout_reader import RecordedRolloutReader
+from schemas.ids import inbox_group_id
 from schemas.runs import Branched, RunFinished, RunResumed, RunStarted
-from schemas.subjects import about
+from schemas.subjects import about, of_type
 from serve_apps.generate.function import GenerateSetup
 from serve_apps.rollout import ChunkRule
 from slime_events.core.config.reward import RewardSettings
@@ -39,6 +40,7 @@ from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.plugins.texts import Texts
 from storage.archive.reader import ArchiveReader
+from storage.follow import Follower
 from storage.jetstream.address import NatsAddress
 from storage.log import Append, Delivery, Fence
 from tests.scripted_engine import Script, ScriptedEngine
@@ -285,6 +287,7 @@ class Crashed:
 
     async def _conduct(self, line: MortalLine) -> None:
         worker = self._worker(line)
+        await self._prompts_are_in(line)
         await worker.join({})
         every = self.scene.snapshots
         keeper = StateKeeper(self.snapshots, every=every) if every else None
@@ -292,6 +295,13 @@ class Crashed:
         await make_conductor(
             worker, self.scene.plan, self.feed, self.scene.judge, self.scene.texts, keeper=keeper, readers=readers
         ).run()
+
+    async def _prompts_are_in(self, line: MortalLine) -> None:
+        """Whoever dies, what comes from outside is there before the first decision: the same is decided then."""
+        missing = {inbox_group_id(prompt["key"], "") for prompt in self.scene.inbox}
+        async with Follower(line, 1, of_type(self.log.run, "prompt.submitted")) as follower:
+            while missing:
+                missing -= {recorded.envelope.event.entity() for recorded in await follower.next(1.0)}
 
     async def _take_in(self, line: MortalLine) -> None:
         worker = self._worker(line)
