@@ -17,7 +17,7 @@ from slime_events.core.run.run_address import RunAddress
 ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conductor", "grader", "archivist"
 LOADER, DUMPER, FUNCTION = "loader", "dumper", "rollout-function"
 INBOX, GATEWAY, AGENTS, TINKER = "inbox", "gateway", "agents", "tinker"
-NICE = {TRAINER: TRAINS, ARCHIVIST: IN_NO_HURRY, DUMPER: IN_NO_HURRY, INBOX: IN_NO_HURRY}
+NICE = {TRAINER: TRAINS, ARCHIVIST: IN_NO_HURRY, DUMPER: IN_NO_HURRY, INBOX: TRAINS}
 RANK_SHARE, ENGINE_SHARE = 0.6, 0.4
 """Of a GPU that both share, as Ray places them: two ranks never fit on one GPU, which NCCL refuses."""
 LATER = (TRAINER, GRADER, ARCHIVIST, DUMPER, INBOX)
