@@ -33,13 +33,13 @@ class InboxActor:
         from slime_events.core.run.run_end import until_over
         from slime_events.core.state.keeper import StateKeeper
         from slime_events.core.state.latest_state import LatestState
-        from slime_events.core.state.snapshot import Snapshots
+        from slime_events.core.state.snapshot import Snapshot, Snapshots
         from storage.blobs import BlobStore
         from storage.payloads import offload_async
 
         async with join_run(address, "inbox") as worker:
-            snapshots = Snapshots(Path(address.folder) / "snapshots")
-            state = LatestState(worker.log, StateKeeper(snapshots, address.archive_url))
+            keeper = StateKeeper[Snapshot](Snapshots(Path(address.folder) / "snapshots"), address.archive_url)
+            state = LatestState(worker.log, keeper)
             opens = partial(asyncio.to_thread, _open, settings, worker.log)
             offload = partial(offload_async, blobs=BlobStore(address.blob_url))
             inbox = Inbox(worker, opens, state, address.nats, offload, Room.of(settings).left)
@@ -49,7 +49,7 @@ class InboxActor:
 
 
 def _open(settings: TrainSettings, log: EventLog) -> Doors:
-    """The doors, and from then on the lowest priority. Loading a tokenizer comes to an end, and somebody waits for it."""
+    """The doors, and from then on the lowest priority. To load a tokenizer is work with an end, which is waited for."""
     from actors.doors import doors_of
 
     doors = doors_of(settings, log)

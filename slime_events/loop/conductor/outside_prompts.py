@@ -29,12 +29,7 @@ class OutsidePrompts:
     ) -> None:
         self.tokenizer, self._max_prompt_len, self._check_grader = tokenizer, max_prompt_len, check_grader
         self._data = data
-        keys = {"input_key": data.input_key, "tool_key": data.tool_key}
-        template = data.apply_chat_template_kwargs
-        self._read_as = {
-            is_chat: DataSettings(**keys, apply_chat_template=is_chat, apply_chat_template_kwargs=template)
-            for is_chat in (False, True)
-        }
+        self._read_as = {is_chat: self._settings(is_chat=is_chat) for is_chat in (False, True)}
 
     @classmethod
     def of(cls, settings: TrainSettings, tokenizer: Tokenizer) -> OutsidePrompts:
@@ -80,6 +75,14 @@ class OutsidePrompts:
         except WrongField as error:
             return error
         return None
+
+    def _settings(self, *, is_chat: bool) -> DataSettings:
+        return DataSettings(
+            input_key=self._data.input_key,
+            tool_key=self._data.tool_key,
+            apply_chat_template=is_chat,
+            apply_chat_template_kwargs=self._data.apply_chat_template_kwargs,
+        )
 
     def _given(self, prompt: InboxPrompt) -> tuple[dict[str, Any], DataSettings]:
         """As the fields of a line, and how they are read."""
