@@ -10,7 +10,6 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from actors.offered_prompts import OfferedPrompts
@@ -21,6 +20,8 @@ from schemas.archives import ArchiveSealed
 from schemas.errors import Conflict, SlimeEventsError
 from schemas.event import Event
 from schemas.groups import GroupRejected
+from schemas.ids import INBOX
+from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutProgressed
 from schemas.runs import FinishReason, RunEvent, RunFailed, RunFinished
 from schemas.subjects import about, every_event, of_type
@@ -32,16 +33,14 @@ from slime_events.core.state.run import FOLD, RunPhase, RunState, state_digest
 from slime_events.core.state.snapshot import Snapshot
 from slime_events.core.state.state_fold import StateFold
 from slime_events.loop.conductor.cycle import Policy, recovery_events, run_cycle
-from slime_events.loop.conductor.decide import Stall, is_broken, is_complete, waits_for
+from slime_events.loop.conductor.decide import Stall, decides_with_more_waiting, is_broken, is_complete, waits_for
 from slime_events.loop.conductor.draw import reused_rollouts_due
 from slime_events.loop.conductor.prompts import PromptFeed
 from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, append_all, once
+from storage.payloads import Offload
 
 log = logging.getLogger(__name__)
-
-Offload = Callable[[Event], Awaitable[Event]]
-"""Moves an event's large arrays to the blob store."""
 
 NOTHING_TO_DECIDE = (RolloutProgressed, ArchiveSealed, WorkerJoined)
 """Most events of a run. They change no decision before the end of their rollout does."""
@@ -122,14 +121,15 @@ class Conductor:
         return self.state.phase
 
     async def _conduct(self, follower: Follower) -> None:
-        wait_s = 0.0
+        wait_s, due = 0.0, False
         while not (self._over and follower.caught_up):
-            due = self._fold(await follower.next(wait_s))
+            due = self._fold(await follower.next(wait_s)) or due
             wait_s = TICK_S
             self._keeper.observe(self._folded)
             due = due or self._stop_asked or time.monotonic() - self._last_cycle >= TICK_S
             if not due or not follower.caught_up or self.state.position < self._appended:
                 continue
+            due = False
             try:
                 await self._cycle()
             except Conflict as conflict:
@@ -142,7 +142,7 @@ class Conductor:
 
     def _fold(self, events: list[Recorded]) -> bool:
         """Whether a decision may be due."""
-        due = False
+        due = more = False
         for recorded in events:
             self._folded.apply(recorded)
             self._feed.observe(recorded)
@@ -151,8 +151,12 @@ class Conductor:
             if self._policy.commands is not None:
                 self._policy.commands.apply(recorded.envelope.event)
             self._take_run_event(recorded)
-            due = due or not isinstance(recorded.envelope.event, NOTHING_TO_DECIDE)
-        return due
+            event = recorded.envelope.event
+            if isinstance(event, PromptSubmitted) and event.dataset == INBOX:
+                more = True
+            else:
+                due = due or not isinstance(event, NOTHING_TO_DECIDE)
+        return due or (more and decides_with_more_waiting(self.state, self._policy.plan))
 
     def _take_run_event(self, recorded: Recorded) -> None:
         self._over = self._worker.is_over(self._over, recorded.envelope.event)

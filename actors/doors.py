@@ -1,29 +1,27 @@
 """The doors of a run's inbox: prompts, finished groups, and rewards that samples wait for."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from actors.inbox import Door
-from schemas.event import Event
+from actors.inbox import Doors, Taken
 from schemas.ids import INBOX, group_of
 from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, InboxPrompt
 from schemas.outside import OutsideGroup, OutsideReward
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
-from slime_events.core.config.per_source import NATS
+from slime_events.core.config.per_source import NATS, quotas
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.state.group import SamplePhase
 from slime_events.core.state.run import RunState
+from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.conductor.outside_rollouts import Limits, OutsideRollouts
-from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.inbox_message import WrongField
 from slime_events.plugins.rewards.dispatch import OUTSIDE, grader_name
 from slime_events.plugins.sample import Sample
+from slime_events.plugins.tokenizer import load_tokenizer
 from storage.log import EventLog
-
-GetState = Callable[[], RunState]
 
 
 class Room(NamedTuple):
@@ -31,11 +29,16 @@ class Room(NamedTuple):
 
     most: int
     quotas: Mapping[str, int]
-    state: GetState
 
-    def left(self, sender: str) -> int:
+    @classmethod
+    def of(cls, settings: TrainSettings) -> "Room":
+        """Of a run; one that a client drives takes none."""
+        most = 0 if settings.run.tinker else settings.rollout.max_waiting_prompts
+        return cls(most, quotas(settings.data.source_quota))
+
+    def left(self, state: RunState, sender: str) -> int:
         """How many more of a sender."""
-        state, share = self.state(), sender or NATS
+        share = sender or NATS
         left = self.most - len(state.waiting) - len(state.offers)
         if (quota := self.quotas.get(share)) is None:
             return left
@@ -47,13 +50,13 @@ class PromptDoor:
 
     item, adds = InboxPrompt, True
 
-    def __init__(self, feed: PromptFeed) -> None:
-        self._feed = feed
+    def __init__(self, prompts: OutsidePrompts) -> None:
+        self._prompts = prompts
 
-    async def events(self, item: InboxPrompt, sender: str) -> tuple[str, list[Event]]:
+    async def events(self, items: Sequence[InboxPrompt], sender: str, state: RunState) -> list[Taken | WrongField]:
         """See `Door`."""
-        made = self._feed.from_inbox(item, sender)
-        return made.group, [made]
+        made = self._prompts.submitted_all(items, sender)
+        return [one if isinstance(one, WrongField) else (one.group, [one]) for one in made]
 
 
 class TrajectoryDoor:
@@ -61,15 +64,20 @@ class TrajectoryDoor:
 
     item, adds = OutsideGroup, True
 
-    def __init__(self, rollouts: OutsideRollouts, state: GetState) -> None:
-        self._rollouts, self._state = rollouts, state
+    def __init__(self, rollouts: OutsideRollouts) -> None:
+        self._rollouts = rollouts
 
-    async def events(self, item: OutsideGroup, sender: str) -> tuple[str, list[Event]]:
+    async def events(self, items: Sequence[OutsideGroup], sender: str, state: RunState) -> list[Taken | WrongField]:
         """See `Door`."""
-        state = self._state()
+        return [self._taken(item, sender, state) for item in items]
+
+    def _taken(self, item: OutsideGroup, sender: str, state: RunState) -> Taken | WrongField:
         if state.published < 0:
-            raise WrongField("", "the run has no weights yet: try again")
-        events = self._rollouts.events(item, sender, state.run, state.published)
+            return WrongField("", "the run has no weights yet: try again")
+        try:
+            events = self._rollouts.events(item, sender, state.run, state.published)
+        except WrongField as error:
+            return error
         return group_of(events[-1].entity()), events
 
 
@@ -78,14 +86,17 @@ class RewardDoor:
 
     item, adds = OutsideReward, False
 
-    def __init__(self, log: EventLog, settings: RewardSettings, state: GetState) -> None:
-        self._log, self._settings, self._state = log, settings, state
+    def __init__(self, log: EventLog, settings: RewardSettings) -> None:
+        self._log, self._settings = log, settings
 
-    async def events(self, item: OutsideReward, sender: str) -> tuple[str, list[Event]]:
+    async def events(self, items: Sequence[OutsideReward], sender: str, state: RunState) -> list[Taken | WrongField]:
         """See `Door`."""
+        return [await self._taken(item, sender, state) for item in items]
+
+    async def _taken(self, item: OutsideReward, sender: str, state: RunState) -> Taken | WrongField:
         if not math.isfinite(item.reward):
-            raise WrongField("reward", "it is no finite number")
-        group = self._state().groups.get(group_of(item.sample))
+            return WrongField("reward", "it is no finite number")
+        group = state.groups.get(group_of(item.sample))
         sample = None if group is None else group.samples.get(item.sample)
         given = RewardAssigned(
             sample=item.sample,
@@ -96,15 +107,15 @@ class RewardDoor:
             detail=item.detail,
         )
         if group is None or sample is None or not await self._may(group.group, sender):
-            raise WrongField("sample", f"no sample of yours that waits for its reward is called {item.sample!r}")
+            return WrongField("sample", f"no sample of yours that waits for its reward is called {item.sample!r}")
         if sample.phase is SamplePhase.GRADED and sample.reward == item.reward:
             return item.sample, []
         if sample.phase in (SamplePhase.GRADED, SamplePhase.UNGRADED, SamplePhase.FAILED):
-            raise WrongField("sample", f"{item.sample} waits for no reward: it is {sample.phase}")
+            return WrongField("sample", f"{item.sample} waits for no reward: it is {sample.phase}")
         if grader_name(self._settings, Sample(metadata=group.metadata)) != OUTSIDE:
-            raise WrongField("sample", f"{item.sample} is graded by the run (--rm-type {OUTSIDE} leaves it to you)")
+            return WrongField("sample", f"{item.sample} is graded by the run (--rm-type {OUTSIDE} leaves it to you)")
         if sample.phase is not SamplePhase.COMPLETED:
-            raise WrongField("", f"{item.sample} is not finished yet: try again")
+            return WrongField("", f"{item.sample} is not finished yet: try again")
         return item.sample, [given]
 
     async def _may(self, group: str, sender: str) -> bool:
@@ -115,11 +126,12 @@ class RewardDoor:
         return isinstance(prompt, PromptSubmitted) and prompt.dataset == INBOX and prompt.source.sender == sender
 
 
-def doors_of(settings: TrainSettings, feed: PromptFeed, log: EventLog, state: GetState) -> Mapping[str, Door]:
-    """All doors of a run."""
-    rollouts = OutsideRollouts(feed, Limits.of(settings, feed.tokenizer), settings.data.apply_chat_template_kwargs)
+def doors_of(settings: TrainSettings, log: EventLog) -> Doors:
+    """All doors of a run. Loads its tokenizer, which takes a second."""
+    prompts = OutsidePrompts.of(settings, load_tokenizer(settings.engine.hf_checkpoint))
+    limits = Limits.of(settings, prompts.tokenizer)
     return {
-        PROMPTS: PromptDoor(feed),
-        TRAJECTORIES: TrajectoryDoor(rollouts, state),
-        REWARDS: RewardDoor(log, settings.reward, state),
+        PROMPTS: PromptDoor(prompts),
+        TRAJECTORIES: TrajectoryDoor(OutsideRollouts(prompts, limits, settings.data.apply_chat_template_kwargs)),
+        REWARDS: RewardDoor(log, settings.reward),
     }

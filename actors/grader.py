@@ -8,7 +8,6 @@ A slow sample delays only its own group: the samples of each group are graded an
 import asyncio
 import logging
 
-from actors.conductor import Offload
 from schemas.errors import Conflict
 from schemas.event import Event
 from schemas.rewards import RewardAssigned
@@ -24,6 +23,7 @@ from storage.cancellation import end_all
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import Append, Fence, Recorded
+from storage.payloads import Offload
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,7 @@ the fate of their groups. On `slime.<run>.inbox.gateway` only a gateway may send
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, Self
 
@@ -18,24 +17,25 @@ import msgspec
 import nats
 import nats.errors
 
-from actors.conductor import Offload
-from schemas.errors import EventTooLarge, SlimeEventsError, UnwritableEvent
+from schemas.errors import EventTooLarge, LogUnavailable, SlimeEventsError, UnwritableEvent
 from schemas.event import Event
-from schemas.inbox import KIND, PROMPTS, SENDER, FieldError, InboxFates, InboxQuestion, InboxReply
+from schemas.inbox import KIND, KINDS, PROMPTS, SENDER, FieldError, InboxFates, InboxQuestion, InboxReply
 from schemas.outside_json import read_json
 from schemas.rewards import RewardAssigned
 from schemas.subjects import about, inbox
 from slime_events.analysis.model.fates import fates_of
 from slime_events.core.run.participant import Participant
+from slime_events.core.state.run import RunPhase, RunState
 from slime_events.loop.prompts.inbox_message import WHOLE, WrongField, field_error, read_message
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.closing import Closing
 from storage.log import MAX_BATCH, Append, Fence, check_size, once
+from storage.payloads import Offload
 
 log = logging.getLogger(__name__)
 
-AT_ONCE_S = 0.002
-"""After so long with one message the conductor's decisions, which are made in the same process, come first."""
+Taken = tuple[str, list[Event]]
+"""What the reply calls an item, and the events that it comes to, appended all or none."""
 
 
 class Door(Protocol):
@@ -47,27 +47,33 @@ class Door(Protocol):
     @property
     def adds(self) -> bool: ...
 
-    async def events(self, item: Any, sender: str) -> tuple[str, list[Event]]:
-        """What the reply calls it, and the events that it comes to, appended all or none. Raises WrongField,
-        LogUnavailable.
-        """
+    async def events(self, items: Sequence[Any], sender: str, state: RunState) -> Sequence[Taken | WrongField]:
+        """Of each item. state: of the run now. Raises LogUnavailable."""
+
+
+Doors = Mapping[str, Door]
+"""By the kind of what they take."""
 
 
 class Inbox:
-    """A subscription on the run's inbox, as a context manager. doors: by what they take. offload: where long arrays go.
-    room: how many more prompts the run takes of a sender now; None: any number.
+    """A subscription on the run's inbox, as a context manager. opens: gives the doors, when the first message comes.
+    state: of the run, when it is called. offload: where long arrays go. room: how many more prompts the run takes of a
+    sender in such a state; None: any number.
     """
 
     def __init__(
         self,
         worker: Participant,
-        doors: Mapping[str, Door],
+        opens: Callable[[], Awaitable[Doors]],
+        state: Callable[[], Awaitable[RunState]],
         server: NatsAddress,
         offload: Offload | None = None,
-        room: Callable[[str], int] | None = None,
+        room: Callable[[RunState, str], int] | None = None,
     ) -> None:
-        self._worker, self._doors, self._server, self._offload = worker, doors, server, offload
+        self._worker, self._state, self._server, self._offload = worker, state, server, offload
         self._room = room
+        self._opens, self._opening = opens, asyncio.Lock()
+        self._doors: Doors | None = None
         self._client: Any = None
         self._closing = Closing()
 
@@ -79,7 +85,7 @@ class Inbox:
             error_cb=self._closing.on_error,
             name="slime-events-inbox",
         )
-        for kind in self._doors:
+        for kind in KINDS:
             await self._client.subscribe(inbox(self._worker.log.run, kind), cb=partial(self._receive, kind=kind))
         await self._client.subscribe(inbox(self._worker.log.run, "gateway"), cb=self._receive_for)
         await self._client.subscribe(inbox(self._worker.log.run, "groups"), cb=self._tell)
@@ -120,29 +126,30 @@ class Inbox:
         self, data: bytes, traceparent: str | None = None, sender: str = "", kind: str = PROMPTS
     ) -> InboxReply:
         """Append what a message has, or reply with its errors. traceparent: the sender's span, linked to ours. kind: of
-        the items in it.
+        the items in it. Raises LogUnavailable, where the run is over too.
         """
-        if (door := self._doors.get(kind)) is None:
+        if (door := (await self._opened()).get(kind)) is None:
             return InboxReply(accepted=False, errors=(FieldError(0, WHOLE, f"this run takes no {kind}"),))
-        if door.adds and self._room is not None and self._room(sender) <= 0:
+        state = await self._state()
+        if state.phase in (RunPhase.FINISHED, RunPhase.FAILED):
+            raise LogUnavailable("the run is over")
+        if door.adds and self._room is not None and self._room(state, sender) <= 0:
             why = "as many prompts wait as the run takes (--max-waiting-prompts, --source-quota); try again"
             full = FieldError(0, "", why)
             return InboxReply(accepted=False, errors=(full,), full=True)
         items, errors = read_message(data, door.item)
         names: list[str] = []
         appends: dict[str, list[Append]] = {}  # by name: a key twice in one message is one prompt
-        breath = time.monotonic() + AT_ONCE_S
-        for index, item in items:
-            if time.monotonic() > breath:
-                await asyncio.sleep(0)
-                breath = time.monotonic() + AT_ONCE_S
+        made = await door.events([item for _, item in items], sender, state)
+        for (index, _), one in zip(items, made, strict=True):
+            if isinstance(one, WrongField):
+                errors.append(FieldError(index, one.field, one.message))
+                continue
+            name, events = one
+            names.append(name)
             try:
-                name, events = await door.events(item, sender)
-                names.append(name)
                 if name not in appends:
                     appends[name] = [await self._checked(event, traceparent) for event in events]
-            except WrongField as error:
-                errors.append(FieldError(index, error.field, error.message))
             except (EventTooLarge, UnwritableEvent) as error:
                 errors.append(FieldError(index, "prompt", str(error)))
         if errors:
@@ -153,6 +160,12 @@ class Inbox:
         except EventTooLarge as error:  # all together
             return InboxReply(accepted=False, errors=(FieldError(0, WHOLE, str(error)),))
         return InboxReply(accepted=True, groups=tuple(names))
+
+    async def _opened(self) -> Doors:
+        async with self._opening:
+            if self._doors is None:
+                self._doors = await self._opens()
+            return self._doors
 
     async def _checked(self, event: Event, traceparent: str | None) -> Append:
         """Raises EventTooLarge, UnwritableEvent."""

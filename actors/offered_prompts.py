@@ -6,7 +6,7 @@ from schemas.event import Event
 from schemas.ids import INBOX
 from schemas.prompts import PromptOffered, PromptRejected, Source
 from slime_events.core.state.run import RunState
-from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.prompts.inbox_message import WrongField
 from slime_events.loop.prompts.offered import as_given
 from storage.log import EventLog
@@ -18,8 +18,8 @@ AT_ONCE = 500
 class OfferedPrompts:
     """Which offers are due follows from the state; what they say is read from the log."""
 
-    def __init__(self, log: EventLog, feed: PromptFeed) -> None:
-        self._log, self._feed = log, feed
+    def __init__(self, log: EventLog, prompts: OutsidePrompts) -> None:
+        self._log, self._prompts = log, prompts
         self._answered: set[str] = set()
 
     async def answers(self, state: RunState) -> list[Event]:
@@ -34,7 +34,7 @@ class OfferedPrompts:
 
     def _answer(self, offer: PromptOffered) -> Event:
         try:
-            return self._feed.from_inbox(as_given(offer), offer.sender)
+            return self._prompts.submitted(as_given(offer), offer.sender)
         except WrongField as error:
             source = Source(path=INBOX, key=offer.key, sender=offer.sender, offset=-1)
             return PromptRejected(source=source, reason=error.message, dataset=INBOX, group=offer.group)

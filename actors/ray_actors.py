@@ -11,17 +11,13 @@ from typing import Any
 
 from actors.archivist import Backoff, LetGo, SealPolicy, archive_run, retried
 from actors.conductor import Conductor, Readers
-from actors.doors import Room, doors_of
-from actors.fate_teller import FateTeller
 from actors.grader import Grader
-from actors.inbox import Inbox
 from actors.log_keeper import LogKeeper
 from actors.offered_prompts import OfferedPrompts
 from actors.offered_rollouts import OfferedRollouts
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.step_samples import StepSamples
 from actors.trainer.ranks import rendezvous_address
-from slime_events.core.config.per_source import quotas
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.run.join import join_run
@@ -34,10 +30,10 @@ from slime_events.core.state.snapshot import Snapshot, Snapshots, low_water, tra
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.core.trajectory import Fetch
 from slime_events.loop.conductor.cycle import Policy
+from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.archived_prompts import archived_prompts
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.rewards.dispatch import metadata_check
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.step_functions import StepFunctions
 from storage.archive.reader import ArchiveReader
@@ -49,8 +45,6 @@ from storage.payloads import fetch, offload_async
 
 
 class ConductorActor:
-    """The conductor. It also takes in prompts from outside, since it has the tokenizer."""
-
     def __init__(self) -> None:
         self._conductor: Conductor | None = None
         self._stop_asked = False
@@ -68,8 +62,7 @@ class ConductorActor:
             )
             shown = ArgsView.of_run(settings)
             checkpoint = settings.engine.hf_checkpoint
-            check = metadata_check(settings)
-            feed = PromptFeed.open(data, settings.evaluation, settings.rollout, checkpoint, archive, shown, check)
+            feed = PromptFeed.open(data, settings.evaluation, settings.rollout, checkpoint, archive, shown)
             blobs = BlobStore(address.blob_url)
             offload = partial(offload_async, blobs=blobs)
             finishing = _finishing(settings, worker, partial(fetch, blobs=blobs))
@@ -83,20 +76,14 @@ class ConductorActor:
                 readers=Readers(
                     RecordedRolloutReader(worker.id, recorded),
                     finishing,
-                    OfferedPrompts(worker.log, feed),
+                    OfferedPrompts(worker.log, OutsidePrompts.of(settings, feed.tokenizer)),
                     OfferedRollouts(worker.log, worker.id, partial(fetch, blobs=blobs)),
                 ),
             )
             if self._stop_asked:
                 self._conductor.stop()
-            conductor = self._conductor
-            doors = doors_of(settings, feed, worker.log, lambda: conductor.state)
-            most = 0 if settings.run.tinker else settings.rollout.max_waiting_prompts
-            room = Room(most, quotas(data.source_quota), lambda: conductor.state)
-            taking = Inbox(worker, doors, address.nats, offload, room.left)
-            async with FateTeller(worker, address.nats), taking:
-                await worker.join({"ready": time.perf_counter() - begun})
-                return (await self._conductor.run()).value
+            await worker.join({"ready": time.perf_counter() - begun})
+            return (await self._conductor.run()).value
 
     async def stop(self) -> None:
         """Ask for a clean end, also where conducting has not begun."""

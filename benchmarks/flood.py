@@ -104,10 +104,10 @@ def figures(events: Sequence[Recorded], cpu: Sequence[tuple[int, dict[str, float
         note = f"{statistics.median(times[s] for s in steps):.3f} s against {statistics.median(quiet):.3f} s; "
         note += f"{count / seconds:,.0f} prompts/s came in during {len(steps)} steps, {len(came):,} in all"
         ratio = statistics.median(times[step] for step in steps) / statistics.median(quiet)
+        spans = [(ends[s] - int(times[s] * 1e9), ends[s], way_of(s) == way) for s in times if way_of(s) in (way, None)]
+        note += f"; {_by_role(cpu, spans)}"
         name = f"step while a producer floods over {way.upper()}"
         found.append(Figure(name=name, value=ratio, unit="x", target=1.05, better=Better.LOWER, note=note))
-    spent = _by_role(cpu, [(ends[s] - int(times[s] * 1e9), ends[s], way_of(s) is not None) for s in times])
-    found[-1] = msgspec.structs.replace(found[-1], note=f"{found[-1].note}; {spent}")
     return found
 
 

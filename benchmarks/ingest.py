@@ -1,6 +1,6 @@
 """How fast prompts from outside come in, each on disk before its answer: over NATS, and over HTTP through a gateway.
 
-One process takes them in, as the conductor's does, with the demo model's tokenizer; another sends them. The server and
+One process takes them in, as a run's inbox does, with the demo model's tokenizer; another sends them. The server and
 the gateway have processes of their own: `python -m benchmarks.ingest nats|http WHERE RUN TOKEN COUNT` is the sender.
 """
 
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,17 @@ import httpx
 import nats
 
 from actors.doors import PromptDoor
-from actors.inbox import Inbox
+from actors.inbox import Doors, Inbox
 from benchmarks.figure import Figure
+from schemas.inbox import PROMPTS
 from schemas.runs import RunStarted
 from serve_apps.gateway.sources import Sources
 from slime_events.app.demo.settings import prepare_demo
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
-from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.core.state.latest_state import LatestState
+from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.plugins.tokenizer import load_tokenizer
 from storage.jetstream.log import JetStreamLog
 from storage.nats.accounts import Access, file_of
@@ -63,14 +66,14 @@ async def _measure(folder: Path, count: int) -> list[Figure]:
 
 @contextlib.asynccontextmanager
 async def _taking(run: RunFolder, tokenizer: Any) -> AsyncIterator[None]:
-    """A server, and an inbox as a run's conductor has one."""
+    """A server, and an inbox as a run has one."""
     server = await own_server(run.path, RUN)
     try:
         log = await JetStreamLog.open(server.address(Access.ROLES), RUN)
-        worker = Participant(log, "conductor")
+        worker = Participant(log, "inbox")
         await worker.append([RunStarted(settings={}, code_version="")])
-        feed = PromptFeed(None, {}, DataSettings(), tokenizer, None)
-        async with Inbox(worker, {"prompts": PromptDoor(feed)}, server.address(Access.ROLES)):
+        doors: Doors = {PROMPTS: PromptDoor(OutsidePrompts(DataSettings(), tokenizer, None))}
+        async with Inbox(worker, partial(asyncio.sleep, 0, doors), LatestState(log), server.address(Access.ROLES)):
             yield
         await log.close()
     finally:

@@ -17,6 +17,7 @@ ROLES = {
     "ray::ConductorActor": "conductor",
     "ray::GraderActor": "grader",
     "ray::ArchivistActor": "archivist",
+    "ray::InboxActor": "inbox",
     "ray::GatewayActor": "gateway",
     "ray::TrainerActor": "trainer",
     "ray::RankActor": "trainer",

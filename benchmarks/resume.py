@@ -143,7 +143,7 @@ async def _first_decision(log: JetStreamLog, steps: int, snapshots: Snapshots | 
             lambda group: run_filter(None, None, group_samples(group)),
             lambda rewards, sizes: normalize_rewards(rewards, sizes, AlgorithmSettings()),
         ),
-        PromptFeed(None, {}, DataSettings(), _NoTokenizer(), None),
+        PromptFeed(None, {}, DataSettings(), _NoTokenizer()),
         _as_it_is,
         deadline_s=DEADLINE_S,
         keeper=StateKeeper(snapshots),

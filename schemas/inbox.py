@@ -11,7 +11,8 @@ SENDER = "Slime-Sender"
 """Header of a gateway's message: in whose name it brings the prompts."""
 KIND = "Slime-Kind"
 """Header of a gateway's message: what it holds, by the last word of the subject on which producers send it."""
-PROMPTS, TRAJECTORIES, REWARDS = "prompts", "trajectories", "rewards"
+KINDS = PROMPTS, TRAJECTORIES, REWARDS = "prompts", "trajectories", "rewards"
+"""What producers send, each on a subject of its own."""
 
 
 class InboxPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -2,15 +2,18 @@
 
 import asyncio
 import functools
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 import numpy.typing as npt
 
 from schemas.arrays import INLINE_LIMIT, Array, BlobRef, unpack
+from schemas.event import Event
 from storage.blobs import BlobStore
 
+Offload = Callable[[Event], Awaitable[Event]]
+"""Moves an event's large arrays to the blob store."""
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 

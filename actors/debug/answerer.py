@@ -6,7 +6,6 @@ rollout.requested -> rollout.completed + reward.assigned, one append
 import logging
 from collections.abc import Sequence
 
-from actors.conductor import Offload
 from schemas.envelope import Envelope
 from schemas.errors import Conflict
 from schemas.event import Event
@@ -16,6 +15,7 @@ from schemas.subjects import about
 from slime_events.core.run.participant import Participant
 from storage.follow import Follower
 from storage.log import Append, Fence
+from storage.payloads import Offload
 
 log = logging.getLogger(__name__)
 

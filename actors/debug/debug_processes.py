@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
-from actors.conductor import Offload
 from actors.debug.answerer import Answer, Answerer
 from actors.trainer.ranks import Ranks
 from actors.trainer.trainer import Trainer, TrainerPlan
@@ -32,7 +31,7 @@ from slime_events.core.trajectory import Fetch
 from storage.blobs import BlobStore
 from storage.follow import Follower
 from storage.log import append_all, once
-from storage.payloads import fetch, offload_async
+from storage.payloads import Offload, fetch, offload_async
 from storage.weights.files import open_checkpoint
 from storage.weights.store import TensorBytes
 

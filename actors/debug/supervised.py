@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 
-from actors.conductor import Offload
 from actors.debug.answerer import Answer, Answerer
 from schemas.arrays import pack, pack_log_probs, pack_tokens
 from schemas.event import Event
@@ -25,7 +24,7 @@ from slime_events.plugins.loader import digest_of, name_of
 from slime_events.plugins.loss_masks import MultiTurnLossMaskGenerator
 from slime_events.plugins.tokenizer import load_tokenizer
 from storage.blobs import BlobStore
-from storage.payloads import offload_async
+from storage.payloads import Offload, offload_async
 
 
 class Supervised(Answerer):

@@ -4,7 +4,7 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,30 @@ def load_tokenizer(folder: str) -> Any:
     except (OSError, ValueError) as error:
         files = sorted(path.name for path in Path(folder).glob("*")) if Path(folder).is_dir() else "no such folder"
         raise InvalidValue(f"--hf-checkpoint {folder} has no tokenizer ({files}): {error}") from error
+
+
+def encode_all(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """What `tokenizer.encode(text, add_special_tokens=False)` gives for each text, in a third of the time for many.
+
+    That call prepares the tokenizers library's tokenizer below it, and passes one text on. So the first text goes the
+    whole way, and the others straight there, in one call, unless a class of the model's own encodes otherwise.
+    """
+    alone = len(texts) if not _is_plain(tokenizer) else 1
+    found = [tokenizer.encode(text, add_special_tokens=False) for text in texts[:alone]]
+    if rest := list(texts[alone:]):
+        found += [one.ids for one in tokenizer.backend_tokenizer.encode_batch(rest, add_special_tokens=False)]
+    return found
+
+
+def _is_plain(tokenizer: Any) -> bool:
+    """Whether nothing between its class and the one that passes texts on has anything to do with encoding."""
+    classes = type(tokenizer).__mro__
+    passes_on = next((n for n, one in enumerate(classes) if "backend_tokenizer" in vars(one)), None)
+    if passes_on is None:
+        return False
+    return not any("encode" in name for one in classes[:passes_on] for name in vars(one)) and not any(
+        "encode" in name for name in vars(tokenizer)
+    )
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from actors.doors import Room
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.envelope import enclose
@@ -20,7 +20,7 @@ from schemas.prompts import PromptSubmitted
 from schemas.steps import StepCommitted
 from slime_events.core.config.data import DataSettings
 from slime_events.core.state.run import RunPhase
-from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.prompts.inbox_message import WrongField
 from slime_events.loop.prompts.prompt import BadReason
 from storage.log import MAX_BATCH, MAX_EVENT_BYTES, Append
@@ -53,10 +53,8 @@ async def test_outside_prompts_are_trained_on_in_whose_step_is_known(tmp_path: P
 async def test_no_more_prompts_are_taken_than_may_wait(tmp_path: Path) -> None:
     """Until some of them are asked for."""
     async with Simulation(tmp_path, make_plan(steps=2), prompts=[]) as sim:
-        sim.inbox._room = lambda _: 5 - len(sim.conductor.state.waiting)
+        sim.inbox._room = Room(5, {}).left
         first = await send(sim, [{"key": f"k{n}", "prompt": f"outside {n}"} for n in range(7)])
-        while len(sim.conductor.state.waiting) < 5:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
         refused = await send(sim, {"key": "late", "prompt": "outside"})
         assert first.accepted
         assert (refused.accepted, refused.full) == (False, True)
@@ -117,8 +115,8 @@ class ToolLetters(Letters):
 
 def submitted(**prompt: Any) -> PromptSubmitted:
     """What becomes of a prompt in a run with a chat template. Raises WrongField."""
-    feed = PromptFeed(None, {}, DataSettings(apply_chat_template=True), ToolLetters(), 200)
-    return feed.from_inbox(InboxPrompt(key="k", **prompt))
+    outside = OutsidePrompts(DataSettings(apply_chat_template=True), ToolLetters(), 200)
+    return outside.submitted(InboxPrompt(key="k", **prompt))
 
 
 def test_a_text_is_a_message_unless_it_is_said_to_be_rendered() -> None:

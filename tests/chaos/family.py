@@ -24,6 +24,7 @@ _END_S = 15.0
 TITLES = {
     Kind.ENGINE: "ray::ServeReplica",
     Kind.CONDUCTOR: "ray::ConductorActor",
+    Kind.INBOX: "ray::InboxActor",
     Kind.GRADER: "ray::GraderActor",
     Kind.TRAINER: "ray::TrainerActor",
     Kind.RANK: "ray::RankActor",

@@ -23,6 +23,7 @@ DEADLINE_S = 240.0
 ROLES = {
     Kind.ENGINE: "engine",
     Kind.CONDUCTOR: "conductor",
+    Kind.INBOX: "inbox",
     Kind.GRADER: "grader",
     Kind.TRAINER: "trainer",
     Kind.ARCHIVIST: "archivist",

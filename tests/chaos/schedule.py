@@ -28,6 +28,7 @@ class Kind(enum.StrEnum):
     ENGINE = "engine"
     SCHEDULER = "scheduler"
     CONDUCTOR = "conductor"
+    INBOX = "inbox"
     GRADER = "grader"
     GRADER_CHILD = "grader_child"
     TRAINER = "trainer"

@@ -90,7 +90,7 @@ def test_a_user_s_source_is_drawn_from_in_its_order(mine: UserDataSource) -> Non
 
 
 def test_a_feed_tells_the_source_how_far_the_log_was_read(tmp_path: Path, mine: UserDataSource) -> None:
-    feed = PromptFeed(None, {}, DataSettings(), Letters(), 5, mine)
+    feed = PromptFeed(None, {}, DataSettings(), Letters(), mine)
     last = Driver(make_plan()).log[-1]
     feed.observe(last)
     assert {one.source.seen for one in feed.take({}, 1)} == {last.position}

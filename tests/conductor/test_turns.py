@@ -113,8 +113,8 @@ async def test_a_run_with_shares_is_decided_again_as_it_was(tmp_path: Path) -> N
 
 def test_a_source_has_room_up_to_its_quota() -> None:
     state = state_of([("quiz", 0)] * 3 + [("nats", 0)])
-    room = Room(10, {"quiz": 3, "nats": 5}, lambda: state)
-    assert [room.left(sender) for sender in ("quiz", "", "other")] == [0, 4, 6]
+    room = Room(10, {"quiz": 3, "nats": 5})
+    assert [room.left(state, sender) for sender in ("quiz", "", "other")] == [0, 4, 6]
 
 
 @pytest.mark.parametrize("text", ["quiz", "quiz=", "quiz=0.5,quiz=0.1", "quiz=0.9,file=0.2", "a b=0.1=2"])

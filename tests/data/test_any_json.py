@@ -28,6 +28,7 @@ from tests.generate.test_own_prompts import graded
 from tests.rescore.recorded import settings
 from tests.simulation.crash import Crashed
 from tests.simulation.parts import Letters
+from tests.simulation.roles import make_outside
 from tests.simulation.simulation import make_plan
 
 VALUES: list[Any] = [{"answer": [1, "x"]}, 7, [1, {"a": None}], None, "7", True, 0.5, 0]
@@ -39,7 +40,7 @@ def feed(folder: Path) -> PromptFeed:
     rows = [{"input": f"row {n}", "label": value, "metadata": value, "tools": TOOLS} for n, value in enumerate(VALUES)]
     (folder / "rows.jsonl").write_bytes(msgspec.json.Encoder().encode_lines(rows))
     data = DataSettings(prompt_data=f"{folder}/rows.jsonl", label_key="label")
-    return PromptFeed(PromptSource(data, 0, Letters(), 200), {}, data, Letters(), 200)
+    return PromptFeed(PromptSource(data, 0, Letters(), 200), {}, data, Letters())
 
 
 async def made(folder: Path, function: str = "two_turns") -> Crashed:
@@ -62,7 +63,7 @@ async def test_messages_stay_messages_without_a_chat_template(tmp_path: Path) ->
     (tmp_path / "rows.jsonl").write_bytes(msgspec.json.Encoder().encode_lines([{"input": chat}] * 3))
     for template in (False, True):
         data = DataSettings(prompt_data=f"{tmp_path}/rows.jsonl", apply_chat_template=template)
-        ours = PromptFeed(PromptSource(data, 0, Letters(), 200), {}, data, Letters(), 200)
+        ours = PromptFeed(PromptSource(data, 0, Letters(), 200), {}, data, Letters())
         run = a_run(tmp_path / f"run{template}", "two_turns", feed=lambda folder, ours=ours: ours)
         await run.run()
         check_log(run)
@@ -120,9 +121,9 @@ async def test_a_function_may_leave_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_from_outside(tmp_path: Path, value: Any) -> None:
+def test_from_outside(value: Any) -> None:
     message = msgspec.json.encode({"key": "k", "prompt": "p", "label": value, "metadata": value})
-    asked = feed(tmp_path).from_inbox(msgspec.json.decode(message, type=InboxPrompt))
+    asked = make_outside().submitted(msgspec.json.decode(message, type=InboxPrompt))
     assert (asked.label, asked.metadata) == (value, value)
 
 

@@ -44,7 +44,7 @@ async def test_chats_become_rollouts_and_nobody_generates(tmp_path: Path) -> Non
     file.write_text("".join(json.dumps({"messages": line}) + "\n" for line in lines))
     data = DataSettings(prompt_data=str(file), input_key="messages", supervised=True)
     made = tokenizer(CHATML)
-    feed = PromptFeed(PromptSource(data, 0, made, 200), {}, data, made, 200)
+    feed = PromptFeed(PromptSource(data, 0, made, 200), {}, data, made)
     async with Simulation(tmp_path, PLAN, feed=feed) as sim:
         masks = loss_masks_of(made, "qwen")
         source = asyncio.create_task(Supervised(Participant(sim.log, "loader"), masks, inline).run())

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
 
 from actors.doors import PromptDoor, RewardDoor, TrajectoryDoor
-from actors.inbox import Inbox
+from actors.inbox import Doors, Inbox
 from schemas.inbox import InboxReply
 from serve_apps.gateway.app import gateway_app
 from serve_apps.gateway.asyncapi import asyncapi
@@ -27,7 +27,7 @@ from slime_events.loop.conductor.outside_rollouts import Limits, OutsideRollouts
 from storage.jetstream.address import NatsAddress
 from storage.log import Readable
 from storage.memory_log import MemoryLog
-from tests.simulation.roles import make_feed
+from tests.simulation.roles import make_outside
 
 RUN = "sim"
 
@@ -36,15 +36,20 @@ class StandingRun:
     """A run with weights in which nothing moves."""
 
     def __init__(self, folder: Path) -> None:
-        self.name, self._log, feed = RUN, MemoryLog(RUN), make_feed(folder, [], {})
-        state = RunState(run=RUN, published=0)
-        made = OutsideRollouts(feed, Limits(2, 16, None, bound=8, vocabulary=256), {})
-        doors: Any = {
-            "prompts": PromptDoor(feed),
-            "trajectories": TrajectoryDoor(made, lambda: state),
-            "rewards": RewardDoor(self._log, RewardSettings(rm_type="outside"), lambda: state),
-        }
-        self._inbox = Inbox(Participant(self._log, "conductor"), doors, NatsAddress(url=""))
+        self.name, self._log, outside = RUN, MemoryLog(RUN), make_outside()
+        made = OutsideRollouts(outside, Limits(2, 16, None, bound=8, vocabulary=256), {})
+
+        async def doors() -> Doors:
+            return {
+                "prompts": PromptDoor(outside),
+                "trajectories": TrajectoryDoor(made),
+                "rewards": RewardDoor(self._log, RewardSettings(rm_type="outside")),
+            }
+
+        async def state() -> RunState:
+            return RunState(run=RUN, published=0)
+
+        self._inbox = Inbox(Participant(self._log, "inbox"), doors, state, NatsAddress(url=""))
 
     async def send(self, data: bytes, sender: str, kind: str) -> InboxReply:
         return await self._inbox.accept(data, None, sender, kind)

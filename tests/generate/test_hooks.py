@@ -81,7 +81,7 @@ async def test_slimes_own_generate_and_spans(tmp_path: Path) -> None:
 
 def two_kinds(folder: Path) -> PromptFeed:
     data = DataSettings(data_source_path=f"{USERS}/named_source.py:TwoKinds")
-    return PromptFeed(None, {}, data, Letters(), 200, UserDataSource(data, ArgsView({}), Letters(), 200))
+    return PromptFeed(None, {}, data, Letters(), UserDataSource(data, ArgsView({}), Letters(), 200))
 
 
 async def test_a_prompt_may_name_its_generate_function(tmp_path: Path) -> None:

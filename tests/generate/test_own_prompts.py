@@ -50,7 +50,7 @@ def chat_feed(folder: Path) -> PromptFeed:
     rows = [{"input": [{"role": "user", "content": f"what is {n}?"}], "label": str(n)} for n in range(9)]
     (folder / "chats.jsonl").write_bytes(msgspec.json.Encoder().encode_lines(rows))
     data = DataSettings(prompt_data=f"{folder}/chats.jsonl", label_key="label", apply_chat_template=True)
-    return PromptFeed(PromptSource(data, 0, Letters(), 200), {}, data, Letters(), 200)
+    return PromptFeed(PromptSource(data, 0, Letters(), 200), {}, data, Letters())
 
 
 async def made(folder: Path, function: str, **scene: object) -> Crashed:

@@ -218,6 +218,7 @@ def cheap_parts(parts: Parts) -> Any:
         patch.setattr("slime_events.app.launch.run.Cluster", partial(LocalCluster, parts.gpus))
         patch.setattr("slime_events.app.launch.roles.TrainerActor", parts.trainer())
         patch.setattr("slime_events.app.launch.roles.HEAD_START_S", 0.0)  # here all share one process
+        patch.setattr("actors.inbox_actor.yield_to_others", lambda nice: None)
         patch.setattr(
             "slime_events.app.launch.supervisor.READ_S", 0.01
         )  # cheap steps are over before a person looks twice

@@ -91,7 +91,7 @@ def test_prompts_from_outside_keep_it(tmp_path: Path, monkeypatch: pytest.Monkey
         raise TrainerError("rank 0 has no device")
 
     async def produce(view: Watching) -> None:
-        await view.until(lambda progress: any(one.role == "conductor" for one in progress.figures.workers))
+        await view.until(lambda progress: any(one.role == "inbox" for one in progress.figures.workers))
         await publish(tmp_path / "runs" / "early")
         sent.set()
 

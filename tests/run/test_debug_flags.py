@@ -36,10 +36,10 @@ async def test_rollouts_alone_then_training_alone(tmp_path: Path) -> None:
         batch.raw_rewards for batch in of(logs["training"], BatchSealed)
     ]
     assert {event.role for event in of(logs["rollouts"], WorkerJoined)} == {
-        *("conductor", "grader", "trainer", "engine", "archivist", "dumper")
+        *("conductor", "inbox", "grader", "trainer", "engine", "archivist", "dumper")
     }
     assert {event.role for event in of(logs["training"], WorkerJoined)} == {
-        *("conductor", "trainer", "loader", "archivist")
+        *("conductor", "inbox", "trainer", "loader", "archivist")
     }
     assert len({event.weights_digest for event in of(logs["rollouts"], StepCommitted)}) == 1
     assert len({event.weights_digest for event in of(logs["training"], StepCommitted)}) == 3

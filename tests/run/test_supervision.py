@@ -29,7 +29,7 @@ def undisturbed(folder: Path) -> str:
         return str(asyncio.run(run_with(settings))["weights_digest"])
 
 
-@pytest.mark.parametrize("role", ["conductor", "grader", "archivist", "trainer"])
+@pytest.mark.parametrize("role", ["conductor", "inbox", "grader", "archivist", "trainer"])
 def test_a_lost_role_is_started_again(tmp_path: Path, clusters: list[LocalCluster], role: str) -> None:
     async def strike(view: Watching) -> None:
         await view.until(lambda p: p.state.version >= 1 and p.in_flight > 0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 THREADS = """
 import os, threading
 from slime_events.core.run.process_environment import TRAINS, yield_to_others
@@ -26,3 +28,28 @@ print(sorted({*found, os.getpriority(os.PRIO_PROCESS, 0)}) == [max(before, TRAIN
 def test_all_threads_of_a_process_yield_and_none_comes_back() -> None:
     done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "True", done.stderr
+
+
+IDLE = """
+import os, threading
+from slime_events.core.run.process_environment import IF_NOBODY_ELSE, yield_to_others
+go, found = threading.Event(), []
+def look():
+    go.wait()
+    found.append(os.sched_getscheduler(threading.get_native_id()))
+before = threading.Thread(target=look)
+before.start()
+yield_to_others(IF_NOBODY_ELSE)
+go.set()
+after = threading.Thread(target=look)
+after.start()
+before.join()
+after.join()
+print({*found, os.sched_getscheduler(0)} == {os.SCHED_IDLE}, os.getpriority(os.PRIO_PROCESS, 0))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the class is Linux's")
+def test_a_process_that_takes_what_nobody_else_wants_does_so_in_all_threads_that_it_has_and_starts() -> None:
+    done = subprocess.run([sys.executable, "-c", IDLE], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["True", "19"], done.stderr

@@ -19,29 +19,42 @@ from typing import Any
 from actors.archivist import SealPolicy
 from actors.conductor import Readers
 from actors.doors import PromptDoor
-from actors.inbox import Inbox
+from actors.inbox import Doors, Inbox
 from actors.log_keeper import LogKeeper
 from actors.recorded_rollout_reader import RecordedRolloutReader
+from schemas.ids import inbox_group_id
 from schemas.runs import Branched, RunFinished, RunResumed, RunStarted
-from schemas.subjects import about
+from schemas.subjects import about, of_type
 from serve_apps.generate.function import GenerateSetup
 from serve_apps.rollout import ChunkRule
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
+from slime_events.core.run.run_end import until_over
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.keeper import StateKeeper
+from slime_events.core.state.latest_state import LatestState
 from slime_events.core.state.snapshot import Snapshots, low_water, training_start
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.plugins.texts import Texts
 from storage.archive.reader import ArchiveReader
+from storage.follow import Follower
+from storage.jetstream.address import NatsAddress
 from storage.log import Append, Delivery, Fence
 from tests.scripted_engine import Script, ScriptedEngine
 from tests.simulation.leaving import LeavingLog
 from tests.simulation.parts import InstantPool, Line, LineConsumer, LineDelivery, ScriptedRanks
-from tests.simulation.roles import make_conductor, make_feed, make_trainer, run_archivist, run_engine, run_grader
+from tests.simulation.roles import (
+    make_conductor,
+    make_feed,
+    make_outside,
+    make_trainer,
+    run_archivist,
+    run_engine,
+    run_grader,
+)
 
 DEADLINE_S = 30.0
 CHUNKS = ChunkRule(4, 100.0)
@@ -196,6 +209,7 @@ class Crashed:
             "grader": self._grade,
             "trainer": self._train,
             "archivist": self._archive,
+            "inbox": self._take_in,
             **engines,
         }
         self.feed = scene.feed(folder) if scene.feed else make_feed(folder, scene.prompts, scene.evaluations)
@@ -273,9 +287,7 @@ class Crashed:
 
     async def _conduct(self, line: MortalLine) -> None:
         worker = self._worker(line)
-        inbox = Inbox(worker, {"prompts": PromptDoor(self.feed)}, "")
-        for prompt in self.scene.inbox:  # their sender asks again until it has an answer
-            assert (await inbox.accept(json.dumps(prompt).encode())).accepted
+        await self._prompts_are_in(line)
         await worker.join({})
         every = self.scene.snapshots
         keeper = StateKeeper(self.snapshots, every=every) if every else None
@@ -283,6 +295,24 @@ class Crashed:
         await make_conductor(
             worker, self.scene.plan, self.feed, self.scene.judge, self.scene.texts, keeper=keeper, readers=readers
         ).run()
+
+    async def _prompts_are_in(self, line: MortalLine) -> None:
+        """Whoever dies, what comes from outside is there before the first decision: the same is decided then."""
+        missing = {inbox_group_id(prompt["key"], "") for prompt in self.scene.inbox}
+        async with Follower(line, 1, of_type(self.log.run, "prompt.submitted")) as follower:
+            while missing:
+                missing -= {recorded.envelope.event.entity() for recorded in await follower.next(1.0)}
+
+    async def _take_in(self, line: MortalLine) -> None:
+        worker = self._worker(line)
+
+        async def doors() -> Doors:
+            return {"prompts": PromptDoor(make_outside(self.feed.tokenizer))}
+
+        inbox = Inbox(worker, doors, LatestState(line, StateKeeper(self.snapshots)), NatsAddress(url=""))
+        for prompt in self.scene.inbox:  # their sender asks again until it has an answer
+            assert (await inbox.accept(json.dumps(prompt).encode())).accepted
+        await until_over(worker)
 
     async def _grade(self, line: MortalLine) -> None:
         known = await self.snapshots.newest(line)

@@ -27,6 +27,7 @@ from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.participant import Participant
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.cycle import Policy
+from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.source import EvalSource, PromptSource
@@ -41,6 +42,7 @@ from storage.weights.store import WeightStore
 from tests.simulation.parts import Letters
 
 MAX_PROMPT = 200
+DATA = DataSettings(input_key="input", label_key="label")
 
 
 async def inline(event: Any) -> Any:
@@ -60,8 +62,12 @@ def make_feed(folder: Path, prompts: Sequence[Any], evaluations: Mapping[str, Se
         for name, rows in evaluations.items()
     }
     train = _source(folder / "train.jsonl", prompts) if prompts else None
-    data, check = DataSettings(input_key="input", label_key="label"), partial(check_metadata, RewardSettings())
-    return PromptFeed(train, sources, data, Letters(), MAX_PROMPT, check_grader=check)
+    return PromptFeed(train, sources, DATA, Letters())
+
+
+def make_outside(tokenizer: Any = None) -> OutsidePrompts:
+    """What takes in prompts from outside."""
+    return OutsidePrompts(DATA, tokenizer or Letters(), MAX_PROMPT, partial(check_metadata, RewardSettings()))
 
 
 def _source(path: Path, rows: Sequence[Any]) -> PromptSource:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from actors.conductor import Readers
 from actors.doors import PromptDoor, RewardDoor, TrajectoryDoor
-from actors.inbox import Door, Inbox
+from actors.inbox import Doors, Inbox
 from actors.offered_prompts import OfferedPrompts
 from actors.offered_rollouts import OfferedRollouts
 from actors.recorded_rollout_reader import RecordedRolloutReader
@@ -28,6 +28,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.apply import apply
+from slime_events.core.state.latest_state import LatestState
 from slime_events.core.state.run import RunPhase, RunState
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.cycle import Policy
@@ -41,7 +42,7 @@ from storage.memory_log import MemoryLog
 from tests.plans import with_evals
 from tests.scripted_engine import Script, ScriptedEngine
 from tests.simulation.parts import InstantPool, Line, ScriptedRanks
-from tests.simulation.roles import make_conductor, make_feed, make_trainer, run_engine, run_grader
+from tests.simulation.roles import make_conductor, make_feed, make_outside, make_trainer, run_engine, run_grader
 
 EventT = TypeVar("EventT", bound=Event)
 SAMPLING = Sampling(max_new_tokens=24)
@@ -91,24 +92,23 @@ class Simulation:
         rows = [f"prompt {n}" for n in range(40)] if prompts is None else prompts
         self.feed = feed or make_feed(folder, rows, evaluations or {})
         worker = self._worker("conductor")
-        offered = OfferedPrompts(self.log, self.feed)
+        self.outside = make_outside(self.feed.tokenizer)
+        offered = OfferedPrompts(self.log, self.outside)
         made = OfferedRollouts(self.log, worker.id, unpack)
         readers = Readers(RecordedRolloutReader(worker.id, recorded), offered=offered, made=made)
         more: dict[str, Any] = {"deadline_s": deadline_s, "readers": readers, "policy": policy}
         self.conductor = make_conductor(worker, self.plan, self.feed, judge, **more)
-        self.inbox = Inbox(worker, self._doors(), NatsAddress(url=""))
+        self.state_now = LatestState(self.log)
+        self.inbox = Inbox(self._worker("inbox"), self._doors, self.state_now, NatsAddress(url=""))
         self.trainer = self._new_trainer()
         self._whole_groups = whole_groups
         self._roles: list[asyncio.Task[Any]] = []
 
-    def _doors(self) -> dict[str, Door]:
-        def state() -> RunState:
-            return self.conductor.state
-
+    async def _doors(self) -> Doors:
         limits = Limits(self.plan.samples, self.plan.sampling.max_new_tokens, None, bound=8, vocabulary=256)
-        rewards = RewardDoor(self.log, RewardSettings(rm_type="outside", reward_sources=["raters"]), state)
-        made = TrajectoryDoor(OutsideRollouts(self.feed, limits, {}), state)
-        return {"prompts": PromptDoor(self.feed), "trajectories": made, "rewards": rewards}
+        rewards = RewardDoor(self.log, RewardSettings(rm_type="outside", reward_sources=["raters"]))
+        made = TrajectoryDoor(OutsideRollouts(self.outside, limits, {}))
+        return {"prompts": PromptDoor(self.outside), "trajectories": made, "rewards": rewards}
 
     def begin_incarnation(self, incarnation: Incarnation) -> None:
         """What starts from here on belongs to it."""

@@ -17,6 +17,8 @@ from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.evals import EvalCompleted
 from schemas.groups import GroupRejected
+from schemas.ids import INBOX
+from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutSuspended, Sampling
 from schemas.steps import StepCommitted
@@ -184,7 +186,7 @@ async def test_the_scenes_hold_what_they_are_for(tmp_path: Path) -> None:
     assert [version for _, version, _, _ in found["evaluations"]] == [0, 2, 3]
     assert found["checkpoints"] == 1
     assert {recorded.envelope.producer.partition("-")[0] for recorded in log.records} == {
-        "launcher", "conductor", "grader", "trainer", "archivist", "engine",
+        "launcher", "conductor", "inbox", "grader", "trainer", "archivist", "engine",
     }  # fmt: skip
     two = await run_scene(TWO_ENGINES, tmp_path / "two", Fate())
     assert len({event.engine for event in events_of(two, RolloutFailed)}) <= 1
@@ -197,6 +199,18 @@ async def test_every_process_dies_at_each_append(tmp_path: Path) -> None:
 @pytest.mark.parametrize("role", ["conductor", "grader", "trainer", "archivist", "engine0"])
 async def test_one_process_dies_at_each_of_its_appends(tmp_path: Path, role: str) -> None:
     assert await at_every_append(PLAIN, tmp_path, figures, scope=Scope.ROLE, role=role) > 2
+
+
+async def test_a_producer_asks_again_until_an_inbox_that_lives_has_answered(tmp_path: Path) -> None:
+    """Whether its prompt was in the log when the first one died, or not: it is there once."""
+    scene = replace(PLAIN, inbox=[{"key": f"k{n}", "prompt": f"from outside {n}"} for n in range(3)])
+
+    def judge(log: MemoryLog) -> dict[str, Any]:
+        keys = [event.source.key for event in events_of(log, PromptSubmitted) if event.dataset == INBOX]
+        assert keys == ["k0", "k1", "k2"]
+        return figures(log)
+
+    assert await at_every_append(scene, tmp_path, judge, scope=Scope.ROLE, role="inbox") == 3
 
 
 @pytest.mark.parametrize("role", ["conductor", "grader", "trainer", "engine0", "engine1"])

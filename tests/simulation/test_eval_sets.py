@@ -103,7 +103,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def feed_of(settings: TrainSettings) -> PromptFeed:
     source = PromptSource(settings.data, 0, Letters(), 200)
     return PromptFeed(
-        source, eval_sources(settings.evaluation, settings.data, Letters(), 200), settings.data, Letters(), 200
+        source, eval_sources(settings.evaluation, settings.data, Letters(), 200), settings.data, Letters()
     )
 
 

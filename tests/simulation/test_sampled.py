@@ -59,7 +59,7 @@ def sampled_feed(
         source = PromptSource(DataSettings(prompt_data=str(file), label_key="label"), SEED, Letters(), longest)
     sampled = make_prompt_sampler(data, SEED, source, archive, Letters(), longest)
     assert sampled is not None
-    return PromptFeed(source, {}, data, Letters(), longest, sampled)
+    return PromptFeed(source, {}, data, Letters(), sampled)
 
 
 async def simulate(folder: Path, feed: PromptFeed, **plan: Any) -> Simulation:
@@ -106,7 +106,7 @@ async def test_a_curriculum(tmp_path: Path) -> None:
 async def test_a_branch_draws_by_what_its_parent_knew(tmp_path: Path, order: DataSettings) -> None:
     feed = sampled_feed(tmp_path, CURRICULUM, rows=24)
     source = PromptSource(DataSettings(prompt_data=str(tmp_path / "train.jsonl")), SEED, Letters(), 200)
-    in_order = PromptFeed(source, {}, order, Letters(), 200)
+    in_order = PromptFeed(source, {}, order, Letters())
     parent = await simulate(tmp_path, feed if order is CURRICULUM else in_order, steps=8)
     point = await with_draws(await read_point(parent.log, 5, "parent"), parent.log, CURRICULUM)
     done = {group for batch in parent.events(BatchSealed) if batch.step < 5 for group in batch.groups}
@@ -269,7 +269,7 @@ async def test_slimes_data_source_gives_the_prompts(tmp_path: Path) -> None:
 
     def feed() -> PromptFeed:
         source = UserDataSource(data, ArgsView({"n_samples_per_prompt": 3}), Letters(), 200)
-        return PromptFeed(None, {}, data, Letters(), 200, source)
+        return PromptFeed(None, {}, data, Letters(), source)
 
     sim = await simulate(tmp_path, feed(), steps=6)
     drawn = check_draws(sim.log, feed())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from slime_events.analysis.model.progress import Progress, ProgressSnapshot
 from slime_events.core.state import keeper as keeper_module
 from slime_events.core.state.keeper import StateKeeper
+from slime_events.core.state.latest_state import LatestState
+from slime_events.core.state.run import state_digest
 from slime_events.core.state.snapshot import Snapshot, Snapshots
 from slime_events.core.state.state_fold import StateFold
 from storage.archive.writer import ArchiveWriter
@@ -138,3 +141,27 @@ async def test_without_anything_a_fold_begins_at_the_beginning(tmp_path: Path) -
     fold = Progress("drive")
     await StateKeeper(Snapshots(tmp_path, ProgressSnapshot), str(tmp_path / "none")).restore(fold, Watched(driven()))
     assert (fold.state.events, fold.figures.rewards) == (0, [])
+
+
+async def test_the_latest_state_has_what_came_since_it_was_asked_last() -> None:
+    records = driven()
+    log = Watched(records[:40])
+    latest = LatestState(log)
+    state = await latest()
+    assert (state.position, log.starts) == (40, [1])
+    assert (await latest()).position == 40
+    log.records = records
+    states = await asyncio.gather(latest(), latest())
+    assert log.starts == [1, 41, 41, len(records) + 1]
+    assert state_digest(states[0]) == state_digest(one_by_one(StateFold(log.run), records).state)
+
+
+async def test_the_latest_state_begins_with_a_snapshot(tmp_path: Path) -> None:
+    records = driven()
+    fold = one_by_one(StateFold(records[0].envelope.run), records[:60])
+    snapshots = Snapshots(tmp_path)
+    snapshots.write(fold.state.position, fold.snapshot())
+    log = Watched(records)
+    state = await LatestState(log, StateKeeper(snapshots))()
+    assert log.starts == [60, 61], "the snapshot's last event, then what came after it"
+    assert state_digest(state) == state_digest(one_by_one(StateFold(log.run), records).state)

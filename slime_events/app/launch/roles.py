@@ -4,6 +4,7 @@ import asyncio
 import os
 from typing import Any
 
+from actors.inbox_actor import InboxActor
 from actors.ray_actors import ArchivistActor, ConductorActor, GraderActor, RankActor, TrainerActor
 from schemas.errors import RankLost, SlimeEventsError
 from schemas.redaction import shown
@@ -15,11 +16,11 @@ from slime_events.core.run.run_address import RunAddress
 
 ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conductor", "grader", "archivist"
 LOADER, DUMPER, FUNCTION = "loader", "dumper", "rollout-function"
-GATEWAY, AGENTS, TINKER = "gateway", "agents", "tinker"
-NICE = {TRAINER: TRAINS, ARCHIVIST: IN_NO_HURRY, DUMPER: IN_NO_HURRY}
+INBOX, GATEWAY, AGENTS, TINKER = "inbox", "gateway", "agents", "tinker"
+NICE = {TRAINER: TRAINS, ARCHIVIST: IN_NO_HURRY, DUMPER: IN_NO_HURRY, INBOX: TRAINS}
 RANK_SHARE, ENGINE_SHARE = 0.6, 0.4
 """Of a GPU that both share, as Ray places them: two ranks never fit on one GPU, which NCCL refuses."""
-LATER = (TRAINER, GRADER, ARCHIVIST, DUMPER)
+LATER = (TRAINER, GRADER, ARCHIVIST, DUMPER, INBOX)
 HEAD_START_S = 2.0 if len(os.sched_getaffinity(0)) < 8 else 0.0
 """Where cores are few, the conductor's process and the engines' have them to themselves for a moment: the first prompts
 wait for the conductor, the first tokens for an engine, and nothing for these before there are rollouts.
@@ -167,7 +168,7 @@ def _classes_of(settings: TrainSettings) -> dict[str, type]:
         classes[TINKER] = TinkerActor
     elif not debug.debug_train_only:
         classes[GRADER] = GraderActor
-    classes[ARCHIVIST] = ArchivistActor
+    classes |= {ARCHIVIST: ArchivistActor, INBOX: InboxActor}
     if debug.save_debug_rollout_data:
         from actors.debug.debug_processes import DumperActor
 

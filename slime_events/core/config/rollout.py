@@ -112,6 +112,13 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
     ] = 600.0
 
     @property
+    def longest_prompt(self) -> int | None:
+        """Tokens; None: as long as anybody likes."""
+        if self.rollout_max_prompt_len is None and self.rollout_max_context_len is not None:
+            return self.rollout_max_context_len - 1
+        return self.rollout_max_prompt_len
+
+    @property
     def functions_may_grade(self) -> bool:
         """Whether the user's functions see a sample before its grader: they may set its reward, or name a grader."""
         return bool(self.custom_generate_function_path or self.rollout_sample_hook_path or self.rollout_function_path)

@@ -71,10 +71,10 @@ def rank_secrets(trainer: TrainerSettings) -> dict[str, str]:
     return {name: expand(value) for name, value in trainer.train_env_vars.items() if references_in(value)}
 
 
-GENERATES, TRAINS, IN_NO_HURRY = 10, 15, 19
+GENERATES, TRAINS, IN_NO_HURRY, IF_NOBODY_ELSE = 10, 15, 19, 20
 """Niceness. Deciding, grading or passing on an event takes a millisecond that a whole step waits for; with few cores it
 must not queue behind long computation. Where training overlaps generation, generation takes longer. Processes that
-nobody waits for come last.
+nobody waits for come last. The last one is no niceness any more: see `yield_to_others`.
 """
 
 
@@ -85,11 +85,18 @@ def listen_on_loopback() -> None:
 
 
 def yield_to_others(nice: int) -> None:
-    """Give this process at least this niceness; on Linux each of its threads, which have their own there."""
+    """Give this process at least this niceness; on Linux each of its threads, which have their own there.
+
+    IF_NOBODY_ELSE: only what nobody else wants of a processor, where the system has a class for that (SCHED_IDLE). With
+    a niceness alone it keeps a processor for some milliseconds when somebody wakes who is waited for, and it has a part
+    of one that trainers fill.
+    """
     threads = [int(path.name) for path in Path("/proc/self/task").glob("*")] or [0]
     for thread in threads:
         with contextlib.suppress(ProcessLookupError):
             os.setpriority(os.PRIO_PROCESS, thread, max(nice, os.getpriority(os.PRIO_PROCESS, thread)))
+            if nice >= IF_NOBODY_ELSE and sys.platform == "linux":
+                os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
 
 @contextlib.contextmanager

@@ -99,6 +99,16 @@ async def _catch_up_from_archive(url: str, fold: StateFold, events: Readable) ->
     await _fold_blocks(fold, archived)
 
 
+async def fold_to_end(fold: StateFold, events: Readable) -> None:
+    """Fold in what the log has after it, in blocks where it can be read so."""
+    if isinstance(events, HasEventBlocks):
+        await _fold_blocks(fold, events)
+        return
+    async with contextlib.aclosing(events.read(fold.state.position + 1)) as read:  # type: ignore[type-var]
+        async for recorded in read:
+            fold.apply(recorded)
+
+
 async def _fold_blocks(fold: StateFold, events: HasEventBlocks) -> None:
     chain = bytes.fromhex(fold.state.chain)
     async with contextlib.aclosing(events.event_blocks(fold.state.position + 1, chain, None)) as blocks:

@@ -132,6 +132,16 @@ def with_requests(drawn: Sequence[PromptSubmitted | PromptRejected], state: RunS
     return events
 
 
+def decides_with_more_waiting(state: RunState, plan: Plan) -> bool:
+    """Whether there may be anything to decide because more prompts wait than before: a flood of them is to cost no
+    decision each.
+
+    They are requested where there is room for a group. Of what the run itself draws ahead they can only take the place;
+    with shares that is not so plain, and it is looked at.
+    """
+    return groups_to_request(state, plan) > 0 or bool(plan.shares and state.sealed)
+
+
 def is_complete(state: RunState, plan: Plan) -> bool:
     """All steps committed, all evaluations done, all checkpoints saved."""
     every = plan.checkpoint_every

@@ -18,7 +18,7 @@ from schemas.prompts import PromptSubmitted
 from schemas.recorded import CommonVersion, Recalled
 from schemas.rollouts import RolloutOffered, StopReason
 from slime_events.core.config.settings import TrainSettings
-from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.prompts.inbox_message import WrongField
 
 
@@ -55,10 +55,10 @@ class Answer(NamedTuple):
 
 
 class OutsideRollouts:
-    """feed: makes the prompts. template: arguments of the chat template."""
+    """prompts: makes them. template: arguments of the chat template."""
 
-    def __init__(self, feed: PromptFeed, limits: Limits, template: dict[str, Any]) -> None:
-        self._feed, self._tokenizer, self._limits, self._template = feed, feed.tokenizer, limits, template
+    def __init__(self, prompts: OutsidePrompts, limits: Limits, template: dict[str, Any]) -> None:
+        self._prompts, self._tokenizer, self._limits, self._template = prompts, prompts.tokenizer, limits, template
 
     def events(self, item: OutsideGroup, sender: str, run: str, published: int) -> list[Event]:
         """The group's. published: the newest weights. Raises WrongField."""
@@ -68,7 +68,7 @@ class OutsideRollouts:
             )
             raise WrongField("samples", wrong)
         graded = all(sample.reward is not None for sample in item.samples)
-        prompt = self._feed.from_inbox(item, sender, is_graded=graded)
+        prompt = self._prompts.submitted(item, sender, is_graded=graded)
         offers = []
         for index, sample in enumerate(item.samples):
             try:
@@ -120,7 +120,7 @@ class OutsideRollouts:
         if sample.version is not None and sample.version > published:
             raise WrongField("version", f"it is {sample.version}, and the newest weights are version {published}")
         if sample.reward is None and isinstance(prompt.metadata, dict):
-            self._feed.check_metadata(prompt.metadata | sample.metadata)
+            self._prompts.check_metadata(prompt.metadata | sample.metadata)
         elif sample.reward is not None and not math.isfinite(sample.reward):
             raise WrongField("reward", "it is no finite number")
 

@@ -1,33 +1,25 @@
-"""`PromptFeed`: prompts as events, from files, archives, a user's source, evaluation sets and the inbox."""
+"""`PromptFeed`: prompts as events, from files, archives, a user's source and evaluation sets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from schemas.errors import SlimeEventsError, UngradableSample
 from schemas.event import Purpose
-from schemas.ids import INBOX, TRAIN, evaluation_group_id, group_id, inbox_group_id
-from schemas.inbox import InboxPrompt
-from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from schemas.ids import TRAIN, evaluation_group_id, group_id
+from schemas.prompts import PromptRejected, Source
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.evaluation import EvalSet, EvalSettings
-from slime_events.core.config.per_source import NATS
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.loop.conductor.prompt_sampler import PromptSampler, make_prompt_sampler
 from slime_events.loop.conductor.user_data_source import UserDataSource
 from slime_events.loop.prompts.archived_prompts import ArchivedPrompts
 from slime_events.loop.prompts.buffer_filter import BufferFilter
 from slime_events.loop.prompts.draw_stats import DrawStats
-from slime_events.loop.prompts.inbox_message import WrongField
 from slime_events.loop.prompts.prompt import (
-    BadReason,
     BadRow,
-    Problem,
     Prompted,
     PromptRow,
     Tokenizer,
-    make_prompt,
     rejected,
     submitted,
 )
@@ -39,10 +31,7 @@ from storage.log import Readable, Recorded
 
 
 class PromptFeed:
-    """The conductor's prompts. Its position is the state's cursor. drawer: draws in place of the file.
-
-    check_grader: of producers' metadata, see `metadata_check`; None: they may name any grader.
-    """
+    """The conductor's prompts. Its position is the state's cursor. drawer: draws in place of the file."""
 
     def __init__(
         self,
@@ -50,13 +39,10 @@ class PromptFeed:
         evaluations: Mapping[str, EvalSource],
         data: DataSettings,
         tokenizer: Tokenizer,
-        max_prompt_len: int | None,
         drawer: PromptSampler | UserDataSource | None = None,
-        check_grader: Callable[[Any], None] | None = None,
     ) -> None:
         self._source, self._evaluations, self._data = source, evaluations, data
-        self.tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
-        self._drawer, self._check_grader = drawer, check_grader
+        self.tokenizer, self._drawer = tokenizer, drawer
         self._evaluation_rows: dict[str, list[PromptRow | BadRow]] = {}
 
     @classmethod
@@ -68,15 +54,11 @@ class PromptFeed:
         hf_checkpoint: str,
         archive: ArchivedPrompts | None = None,
         shown: ArgsView | None = None,
-        check_grader: Callable[[Any], None] | None = None,
     ) -> PromptFeed:
         """The feed of these settings; without a source only the inbox feeds the run. archive: from `archived_prompts`.
-        shown: the arguments that a user's data source and buffer filter see. check_grader: see the class.
+        shown: the arguments that a user's data source and buffer filter see.
         """
-        tokenizer = load_tokenizer(hf_checkpoint)
-        longest = rollout.rollout_max_prompt_len
-        if longest is None and rollout.rollout_max_context_len is not None:
-            longest = rollout.rollout_max_context_len - 1
+        tokenizer, longest = load_tokenizer(hf_checkpoint), rollout.longest_prompt
         has_file = data.prompt_data and not data.data_source_path
         source = PromptSource(data, rollout.rollout_seed, tokenizer, longest) if has_file else None
         evaluations = eval_sources(evaluation, data, tokenizer, longest)
@@ -87,7 +69,7 @@ class PromptFeed:
             drawer = UserDataSource(data, args, tokenizer, longest, agents=rollout.agents)
         else:
             drawer = make_prompt_sampler(data, rollout.rollout_seed, source, archive, tokenizer, longest, pick)
-        return cls(source, evaluations, data, tokenizer, longest, drawer, check_grader)
+        return cls(source, evaluations, data, tokenizer, drawer)
 
     def observe(self, recorded: Recorded) -> None:
         """Fold every event in, in order, after those that `restore` read: draws may depend on the log."""
@@ -120,53 +102,6 @@ class PromptFeed:
         if name not in self._evaluation_rows:
             self._evaluation_rows[name] = source.read(0, range(len(source)))
         return [_question(row, source.url, name, asked, version) for row in self._evaluation_rows[name]]
-
-    def check_metadata(self, metadata: Any) -> None:
-        """Whether a sample from outside with these can be graded. Raises WrongField."""
-        if self._check_grader is None:
-            return
-        try:
-            self._check_grader(metadata)
-        except UngradableSample as error:
-            raise _wrong("metadata", BadReason.UNGRADABLE, error) from error
-        except SlimeEventsError as error:
-            raise _wrong("metadata.rm_type", BadReason.UNGRADABLE, error) from error
-
-    def from_inbox(self, prompt: InboxPrompt, sender: str = "", *, is_graded: bool = False) -> PromptSubmitted:
-        """An outside producer's prompt; its group id depends on its key and the sender alone. is_graded: its samples
-        come with their rewards. Raises WrongField.
-        """
-        fields = {self._data.input_key: prompt.prompt, self._data.tool_key: prompt.tools}
-        chat = not isinstance(prompt.prompt, str)
-        if chat and prompt.rendered:
-            raise _wrong("prompt", BadReason.WRONG_TYPE, "a rendered prompt has to be a text, not chat messages")
-        if not is_graded:
-            self.check_metadata(prompt.metadata)
-        template = chat or (self._data.apply_chat_template and not prompt.rendered)
-        settings = DataSettings(
-            input_key=self._data.input_key,
-            tool_key=self._data.tool_key,
-            apply_chat_template=template,
-            apply_chat_template_kwargs=self._data.apply_chat_template_kwargs,
-        )
-        made = make_prompt(fields, settings, self.tokenizer, self._max_prompt_len)
-        if isinstance(made, Problem):
-            raise _wrong("prompt", made.reason, made.message)
-        return submitted(
-            made,
-            group=inbox_group_id(prompt.key, sender),
-            source=Source(path=INBOX, key=prompt.key, sender=sender),
-            dataset=INBOX,
-            label=prompt.label,
-            metadata=prompt.metadata,
-            tools=prompt.tools,
-            share=sender or NATS,
-            priority=prompt.priority,
-        )
-
-
-def _wrong(field: str, reason: BadReason, why: object) -> WrongField:
-    return WrongField(field, f"{reason.value}: {why}")
 
 
 def _event(row: PromptRow | BadRow, url: str, dataset: str) -> Prompted:

@@ -15,6 +15,7 @@ from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
 from slime_events.plugins.loss_masks import loss_masks_of
 from slime_events.plugins.sample import carried
+from slime_events.plugins.tokenizer import encode_all
 
 
 class BadReason(enum.StrEnum):
@@ -111,16 +112,39 @@ def make_prompt(
     A text prompt under --apply-chat-template becomes a user's message, as in slime. The text is tokenised without
     special tokens being added. max_prompt_len: tokens; a longer prompt is a Problem. Needs a tokenizer for both.
     """
+    (made,) = make_prompts([(fields, settings)], tokenizer, max_prompt_len)
+    return made
+
+
+def make_prompts(
+    given: Sequence[tuple[Mapping[str, Any], DataSettings]],
+    tokenizer: Tokenizer | None = None,
+    max_prompt_len: int | None = None,
+) -> list[Prompt | Problem]:
+    """`make_prompt` of each, tokenised all together."""
+    made = [_rendered(fields, settings, tokenizer, max_prompt_len) for fields, settings in given]
+    if tokenizer is None:
+        return made
+    bare = [(index, one) for index, one in enumerate(made) if isinstance(one, Prompt) and one.tokens is None]
+    for (index, one), tokens in zip(bare, encode_all(tokenizer, [one.text for _, one in bare]), strict=True):
+        made[index] = _with_tokens(one, tokens, max_prompt_len)
+    return made
+
+
+def _rendered(
+    fields: Mapping[str, Any], settings: DataSettings, tokenizer: Tokenizer | None, max_prompt_len: int | None
+) -> Prompt | Problem:
+    """A prompt without its tokens, but for an example's."""
     try:
         label = _label(fields, settings.label_key)
         metadata = _metadata(fields, settings.metadata_key)
         tools = _tools(fields, settings.tool_key)
         messages: list[dict[str, Any]] | None
+        tokens: npt.NDArray[np.int32] | None = None
         if settings.supervised:
             text, messages, tokens = _example(fields, settings, tokenizer, max_prompt_len, tools)
         else:
             text, messages = _text(fields, settings, tokenizer, tools)
-            tokens = None if tokenizer is None else _tokens(text, tokenizer, max_prompt_len)
     except _BadFieldError as error:
         return Problem(*error.args)
     chat = messages is not None and not settings.apply_chat_template
@@ -180,14 +204,13 @@ def _example(
     return tokenizer.decode(tokens[:length]), messages, np.asarray(tokens[:length], dtype=np.int32)
 
 
-def _tokens(text: str, tokenizer: Tokenizer, max_prompt_len: int | None) -> npt.NDArray[np.int32]:
-    tokens = np.asarray(tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
-    if not len(tokens):
-        raise _BadFieldError(BadReason.EMPTY_PROMPT, "the prompt has no tokens")
+def _with_tokens(prompt: Prompt, tokens: list[int], max_prompt_len: int | None) -> Prompt | Problem:
+    if not tokens:
+        return Problem(BadReason.EMPTY_PROMPT, "the prompt has no tokens")
     if max_prompt_len is not None and len(tokens) > max_prompt_len:
         message = f"the prompt has {len(tokens)} tokens, at most {max_prompt_len} are allowed"
-        raise _BadFieldError(BadReason.TOO_LONG, message)
-    return tokens
+        return Problem(BadReason.TOO_LONG, message)
+    return msgspec.structs.replace(prompt, tokens=np.asarray(tokens, dtype=np.int32))
 
 
 def _label(fields: Mapping[str, Any], key: str | None) -> Any:

@@ -1,0 +1,58 @@
+"""`InboxActor`: what takes in prompts from outside, as a role of its run."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.process_environment import IF_NOBODY_ELSE, yield_to_others
+from slime_events.core.run.run_address import RunAddress
+from storage.log import EventLog
+
+if TYPE_CHECKING:
+    from actors.inbox import Doors
+
+
+class InboxActor:
+    """A process of its own. From its first message on it has what nobody else wants of a processor: a flood of prompts
+    slows its senders, and not the run that they are for.
+    """
+
+    async def run(self, address: RunAddress, settings: TrainSettings) -> None:
+        """Take in what comes, and tell what becomes of it, to the end of the run."""
+        begun = time.perf_counter()
+        from actors.doors import Room  # Here they are imported at the process's own priority.
+        from actors.fate_teller import FateTeller
+        from actors.inbox import Inbox
+        from slime_events.core.run.join import join_run
+        from slime_events.core.run.run_end import until_over
+        from slime_events.core.state.keeper import StateKeeper
+        from slime_events.core.state.latest_state import LatestState
+        from slime_events.core.state.snapshot import Snapshot, Snapshots
+        from storage.blobs import BlobStore
+        from storage.payloads import offload_async
+
+        async with join_run(address, "inbox") as worker:
+            keeper = StateKeeper[Snapshot](Snapshots(Path(address.folder) / "snapshots"), address.archive_url)
+            state = LatestState(worker.log, keeper)
+            opens = partial(asyncio.to_thread, _open, settings, worker.log)
+            offload = partial(offload_async, blobs=BlobStore(address.blob_url))
+            inbox = Inbox(worker, opens, state, address.nats, offload, Room.of(settings).left)
+            async with FateTeller(worker, address.nats), inbox:
+                await worker.join({"ready": time.perf_counter() - begun})
+                await until_over(worker)
+
+
+def _open(settings: TrainSettings, log: EventLog) -> Doors:
+    """The doors, and from then on the lowest priority. To load a tokenizer is work with an end, which is waited for."""
+    from actors.doors import doors_of
+
+    doors = doors_of(settings, log)
+    gc.freeze()  # what such a package has made is no garbage: looking through it costs a sixth of the time
+    yield_to_others(IF_NOBODY_ELSE)
+    return doors

@@ -1,0 +1,110 @@
+"""`OutsidePrompts`: what producers send as the prompts that a run's model sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from schemas.errors import SlimeEventsError, UngradableSample
+from schemas.ids import INBOX, inbox_group_id
+from schemas.inbox import InboxPrompt
+from schemas.prompts import PromptSubmitted, Source
+from slime_events.core.config.data import DataSettings
+from slime_events.core.config.per_source import NATS
+from slime_events.core.config.settings import TrainSettings
+from slime_events.loop.prompts.inbox_message import WrongField
+from slime_events.loop.prompts.prompt import BadReason, Problem, Prompt, Tokenizer, make_prompts, submitted
+from slime_events.plugins.rewards.dispatch import metadata_check
+
+
+class OutsidePrompts:
+    """check_grader: of their metadata, see `metadata_check`; None: they may name any grader."""
+
+    def __init__(
+        self,
+        data: DataSettings,
+        tokenizer: Tokenizer,
+        max_prompt_len: int | None,
+        check_grader: Callable[[Any], None] | None = None,
+    ) -> None:
+        self.tokenizer, self._max_prompt_len, self._check_grader = tokenizer, max_prompt_len, check_grader
+        self._data = data
+        self._read_as = {is_chat: self._settings(is_chat=is_chat) for is_chat in (False, True)}
+
+    @classmethod
+    def of(cls, settings: TrainSettings, tokenizer: Tokenizer) -> OutsidePrompts:
+        """Of a run's settings."""
+        return cls(settings.data, tokenizer, settings.rollout.longest_prompt, metadata_check(settings))
+
+    def check_metadata(self, metadata: Any) -> None:
+        """Whether a sample from outside with these can be graded. Raises WrongField."""
+        if self._check_grader is None:
+            return
+        try:
+            self._check_grader(metadata)
+        except UngradableSample as error:
+            raise _wrong("metadata", BadReason.UNGRADABLE, error) from error
+        except SlimeEventsError as error:
+            raise _wrong("metadata.rm_type", BadReason.UNGRADABLE, error) from error
+
+    def submitted(self, prompt: InboxPrompt, sender: str = "", *, is_graded: bool = False) -> PromptSubmitted:
+        """A producer's prompt; its group id depends on its key and the sender alone. is_graded: its samples come with
+        their rewards. Raises WrongField.
+        """
+        (made,) = self.submitted_all([prompt], sender, is_graded=is_graded)
+        if isinstance(made, WrongField):
+            raise made
+        return made
+
+    def submitted_all(
+        self, prompts: Sequence[InboxPrompt], sender: str, *, is_graded: bool = False
+    ) -> list[PromptSubmitted | WrongField]:
+        """`submitted` of each, or what is wrong with it; tokenised all together."""
+        wrong = {n: error for n, one in enumerate(prompts) if (error := self._wrong_in(one, is_graded=is_graded))}
+        given = [self._given(one) for n, one in enumerate(prompts) if n not in wrong]
+        made = iter(make_prompts(given, self.tokenizer, self._max_prompt_len))
+        return [wrong.get(n) or _event(one, next(made), sender) for n, one in enumerate(prompts)]
+
+    def _wrong_in(self, prompt: InboxPrompt, *, is_graded: bool) -> WrongField | None:
+        """What can be known before it is read."""
+        if prompt.rendered and not isinstance(prompt.prompt, str):
+            return _wrong("prompt", BadReason.WRONG_TYPE, "a rendered prompt has to be a text, not chat messages")
+        try:
+            if not is_graded:
+                self.check_metadata(prompt.metadata)
+        except WrongField as error:
+            return error
+        return None
+
+    def _settings(self, *, is_chat: bool) -> DataSettings:
+        return DataSettings(
+            input_key=self._data.input_key,
+            tool_key=self._data.tool_key,
+            apply_chat_template=is_chat,
+            apply_chat_template_kwargs=self._data.apply_chat_template_kwargs,
+        )
+
+    def _given(self, prompt: InboxPrompt) -> tuple[dict[str, Any], DataSettings]:
+        """As the fields of a line, and how they are read."""
+        is_chat = not isinstance(prompt.prompt, str) or (self._data.apply_chat_template and not prompt.rendered)
+        return {self._data.input_key: prompt.prompt, self._data.tool_key: prompt.tools}, self._read_as[is_chat]
+
+
+def _wrong(field: str, reason: BadReason, why: object) -> WrongField:
+    return WrongField(field, f"{reason.value}: {why}")
+
+
+def _event(prompt: InboxPrompt, made: Prompt | Problem, sender: str) -> PromptSubmitted | WrongField:
+    if isinstance(made, Problem):
+        return _wrong("prompt", made.reason, made.message)
+    return submitted(
+        made,
+        group=inbox_group_id(prompt.key, sender),
+        source=Source(path=INBOX, key=prompt.key, sender=sender),
+        dataset=INBOX,
+        label=prompt.label,
+        metadata=prompt.metadata,
+        tools=prompt.tools,
+        share=sender or NATS,
+        priority=prompt.priority,
+    )
