@@ -276,6 +276,7 @@ class JetStreamLog:
         with contextlib.suppress(Away, LogUnavailable):
             for recorded in stored:
                 await self.connection.publish(f"{told(self.run, whom)}.event", told_bytes(recorded))
+            self.connection.client.send_now()
 
     @contextlib.asynccontextmanager
     async def hear(self, name: str, on_told: Callable[[Recorded], None]) -> AsyncIterator[None]:
