@@ -115,7 +115,9 @@ async def floor_ms(folder: Path, first_ms: float) -> float:
         stage_in_memory(folder)
         words = ["-m", "benchmarks.agent_floor"]
         await stack.enter_async_context(running([*words, "work", server.url, str(first_ms / 1e3)], listens=True))
-        await stack.enter_async_context(running([*words, "serve", server.url, gateway.rpartition(":")[2]], listens=True))
+        await stack.enter_async_context(
+            running([*words, "serve", server.url, gateway.rpartition(":")[2]], listens=True)
+        )
         return await added_ms(gateway)
 
 

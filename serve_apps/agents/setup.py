@@ -30,7 +30,7 @@ its turns does not need them.
 class AgentRules:
     """From the run's settings. context: tokens of prompt and answer; None where the engine alone limits them. seed: of
     the run. attempts: of one generation. tokens_in_flight: of the turns under way at one gateway. grades: the run has a
-    grader for every rollout.
+    grader for every rollout. engines: of the run.
     """
 
     credit: CreditRule
@@ -40,6 +40,7 @@ class AgentRules:
     attempts: int
     tokens_in_flight: int
     grades: bool
+    engines: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ def agent_rules(settings: TrainSettings) -> AgentRules:
         attempts=rollout.max_attempts,
         tokens_in_flight=agents.agent_tokens_in_flight,
         grades=bool(reward.rm_type or reward.custom_rm_path),
+        engines=settings.engine.replicas,
     )
 
 

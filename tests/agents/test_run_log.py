@@ -74,7 +74,9 @@ def completed(start: int) -> RolloutCompleted:
 class Deaf(MemoryLog):
     """Its credentials may not hear."""
 
-    def hear(self, name: str, on_told: Callable[[Recorded], None]) -> AbstractAsyncContextManager[None]:
+    def hear(
+        self, name: str, on_told: Callable[[Recorded], None], *, early: bool = False
+    ) -> AbstractAsyncContextManager[None]:
         raise AccessDenied("not with these credentials")
 
 
