@@ -96,8 +96,5 @@ class AnswerClient(Protocol):
     async def end(self, subscription: Subscription) -> None:
         """Unsubscribe."""
 
-    def send_now(self) -> None:
-        """Hand what was published to the socket, where that would happen some cycles of the event loop later."""
-
     def drop(self) -> None:
         """Discard what a server that does not read has not taken, so that closing does not wait for it."""

@@ -35,9 +35,6 @@ class PlainClient(Client, AnswerClient):  # type: ignore[misc]
     async def end(self, subscription: Subscription) -> None:
         await subscription.unsubscribe()
 
-    def send_now(self) -> None:
-        """Nothing: nats-py's own task does it."""
-
     def drop(self) -> None:
         """Nothing: nats-py has no public way. `Connection.close` stops waiting after its deadline."""
 

@@ -238,7 +238,6 @@ class Connection:
         self._questions[token.encode()] = answers
         try:
             await self.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=headers)
-            self.client.send_now()
             await _until_ended(answers)
         finally:
             del self._questions[token.encode()]

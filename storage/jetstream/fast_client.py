@@ -49,11 +49,6 @@ class FastClient(Client, AnswerClient):  # type: ignore[misc]
         if isinstance(self._transport, TcpTransport):
             self._transport._io_writer.transport.abort()
 
-    def send_now(self) -> None:
-        if self._pending and self.is_connected and isinstance(self._transport, TcpTransport):
-            self._transport.writelines(self._pending)
-            self._pending, self._pending_data_size = [], 0
-
     async def _process_op_err(self, e: Exception) -> None:
         if not (self.is_closed or self.is_reconnecting):
             self.drop()

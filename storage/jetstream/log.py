@@ -280,8 +280,10 @@ class JetStreamLog:
         with contextlib.suppress(Away, LogUnavailable):
             for recorded in events:
                 await self.connection.publish(subject, told_bytes(recorded))
-            self.connection.client.send_now()
-        await asyncio.sleep(0)  # uvloop sends at the end of a cycle, and the caller may go on in this one for long
+        for _ in range(
+            2
+        ):  # nats-py's own task sends it, with uvloop at the end of a cycle: the caller may go on for long
+            await asyncio.sleep(0)
 
     @contextlib.asynccontextmanager
     async def hear(self, name: str, on_told: Callable[[Recorded], None], *, early: bool = False) -> AsyncIterator[None]:
