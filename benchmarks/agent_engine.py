@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import uvloop
 
 from serve_apps.engine.engine import Delta, Engine, GenerateRequest
 from serve_apps.engine_weights import EngineWeights
@@ -115,4 +116,4 @@ async def work(kind: str, run: Path, stamps: Path, first_s: float) -> None:
 
 if __name__ == "__main__":
     which, where, stamped, seconds = sys.argv[1:]
-    asyncio.run(work(which, Path(where), Path(stamped), float(seconds)))
+    uvloop.run(work(which, Path(where), Path(stamped), float(seconds)))

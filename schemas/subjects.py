@@ -113,6 +113,11 @@ def told(run: str, whom: str) -> str:
     return f"slime.{check_token(run, 'run name')}.told.{check_token(whom, 'name')}"
 
 
+def early(run: str, whom: str) -> str:
+    """The same, of events that are about to be stored."""
+    return f"slime.{check_token(run, 'run name')}.early.{check_token(whom, 'name')}"
+
+
 def matches(pattern: str, subject: str) -> bool:
     """NATS wildcard rules: `*` is one token, a last `>` is one or more."""
     want, have = pattern.split("."), subject.split(".")

@@ -232,6 +232,11 @@ class EngineWeights:
             returns=returns,
         )
 
+    def may_begin(self, request: RolloutRequested) -> bool:
+        """Whether the engine can begin it now, and any newer weights may go on with it: it delays no others then."""
+        claim = Claim(request.min_version, request.max_version)
+        return claim.newest is None and claim.accepts(self._version)
+
     @contextlib.asynccontextmanager
     async def claimed_by(self, request: RolloutRequested) -> AsyncIterator[Claim]:
         """While a rollout is made; entered once the engine runs weights that it accepts. See `_wait_until_accepted`."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from schemas.arrays import Array, pack, pack_log_probs, pack_tokens, unpack
 from schemas.errors import EngineError, StorageError
-from schemas.event import Event
+from schemas.event import Event, Purpose
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import (
     RolloutCompleted,
@@ -28,7 +28,7 @@ from schemas.rollouts import (
     WeightSpan,
 )
 from schemas.subjects import about
-from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
+from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens, narrows
 from slime_events.core.kept_tokens import pack_kept
 from slime_events.core.trajectory import Trajectory, content_digest, mask_older_versions, merge_spans
 from storage.log import EventLog
@@ -165,6 +165,16 @@ class Rollout:
         return tokens, log_probs, tuple(span for delta in self.new for span in delta.spans)
 
 
+Generate = Callable[[GenerateRequest], AsyncIterator[Delta]]
+"""See `Engine.generate`."""
+
+
+def generate_request(asked: RolloutRequested, rid: str, prompt: Tokens, known: Tokens) -> GenerateRequest:
+    """Of a rollout. rid: its name at the engine. known: the tokens that it has."""
+    keeps = asked.purpose is Purpose.TRAIN and narrows(asked.sampling)
+    return GenerateRequest(rid, prompt, asked.sampling, asked.seed, known, asked.payload, keeps)
+
+
 @dataclass(frozen=True, slots=True)
 class RolloutContext:
     """What the worker lends to one rollout.
@@ -174,7 +184,7 @@ class RolloutContext:
     step boundary now.
     """
 
-    generate: Callable[[GenerateRequest], AsyncIterator[Delta]]
+    generate: Generate
     rule: ChunkRule
     rid: str
     append: Callable[[Sequence[Event]], Awaitable[int]]

@@ -41,10 +41,11 @@ from schemas.rollouts import (
     StopReason,
 )
 from schemas.subjects import about, everything_about, of_type
-from serve_apps.engine.engine import Engine, GenerateRequest, narrows
-from serve_apps.engine_weights import Claim, EngineWeights
+from serve_apps.early_requests import EarlyRequests, EarlyRollout
+from serve_apps.engine.engine import Engine
+from serve_apps.engine_weights import EngineWeights
 from serve_apps.generate.custom import CustomGenerate
-from serve_apps.rollout import STREAMED, ChunkRule, Prompts, Rollout, RolloutContext, stream
+from serve_apps.rollout import STREAMED, ChunkRule, Generate, Prompts, Rollout, RolloutContext, generate_request, stream
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
@@ -133,6 +134,7 @@ class RolloutWorker:
         self._custom, self._rewards = custom, rewards
         self._room, self._take_limit, self._lease_s = room, take_limit, lease_s
         self._incarnation = context.participant.incarnation or Incarnation()
+        self._early = EarlyRequests(self._log, self._paths, self._weights, self._has_room_early)
         self._active: dict[asyncio.Task[None], Delivery] = {}
         self._newest: dict[str, asyncio.Task[None]] = {}
         self._boundary = 0
@@ -143,7 +145,8 @@ class RolloutWorker:
         parts = [self._weights.follow, self._weights.switch, self._follow_boundary, self._follow_end, self._take]
         tasks = [asyncio.create_task(part(), name=part.__name__) for part in (*parts, self._renew, self._check_health)]
         try:
-            done, _ = await asyncio.wait([*tasks, self._failed], return_when=asyncio.FIRST_COMPLETED)
+            async with self._early.heard_as(self._participant.id):
+                done, _ = await asyncio.wait([*tasks, self._failed], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
@@ -200,7 +203,8 @@ class RolloutWorker:
         at the latest with this worker, which checks its engine's health.
         """
         sample = _request_of(delivery.recorded).sample
-        task = asyncio.create_task(self._work(delivery, after=self._newest.get(sample)))
+        after, early = self._newest.get(sample), self._early.take(delivery.recorded)
+        task = asyncio.create_task(self._work(delivery, early, after=after))
         self._active[task], self._newest[sample] = delivery, task
         task.add_done_callback(self._finished)
 
@@ -235,7 +239,10 @@ class RolloutWorker:
                         return True
         return False
 
-    async def _work(self, delivery: Delivery, *, after: asyncio.Task[None] | None) -> None:
+    def _has_room_early(self, sample: str, others: int) -> bool:
+        return len(self._active) + others < self._room and sample not in self._newest
+
+    async def _work(self, delivery: Delivery, early: EarlyRollout | None, *, after: asyncio.Task[None] | None) -> None:
         """One request, to its end in the log. What this raises ends the worker."""
         request = _request_of(delivery.recorded)
         if request.recalls or request.function or request.agents:  # a recorded rollout, a function or an agent answers
@@ -247,8 +254,7 @@ class RolloutWorker:
                 await asyncio.wait({after})
             rollout = await self._open(request, delivery, again=after is not None)
             if rollout is not None:
-                async with self._weights.claimed_by(request) as claim:
-                    await self._make(rollout, delivery, claim)
+                await self._make_with(early, rollout, delivery)
         except Conflict as conflict:
             # No ack: whoever was first does it, and if that one is gone too the request has to come again.
             log.info("%s was taken over by another engine: %s", request.sample, conflict)
@@ -260,6 +266,9 @@ class RolloutWorker:
                 raise  # a dead engine fails everything: its requests are for others
             if not await self._give_up(request, rollout, error, delivery):
                 return
+        finally:
+            if early is not None:
+                await early.end()
         await delivery.done()
 
     async def _open(self, request: RolloutRequested, delivery: Delivery, *, again: bool) -> Rollout | None:
@@ -280,10 +289,18 @@ class RolloutWorker:
         rollout.queued = max(0.0, (time.time_ns() - delivery.recorded.envelope.at) / 1e9)
         return rollout
 
-    async def _make(self, rollout: Rollout, delivery: Delivery, claim: Claim) -> None:
+    async def _make_with(self, early: EarlyRollout | None, rollout: Rollout, delivery: Delivery) -> None:
+        """What was begun early is of no use to a rollout that has tokens in the log."""
+        if early is not None and not rollout.known.length:
+            rollout.begun, rollout.queued = early.begun, max(0.0, (early.at - delivery.recorded.envelope.at) / 1e9)
+            await self._make(rollout, delivery, lambda _: early.deltas())
+            return
+        async with self._weights.claimed_by(rollout.request) as claim:
+            await self._make(rollout, delivery, partial(self._weights.generate, claim))
+
+    async def _make(self, rollout: Rollout, delivery: Delivery, generate: Generate) -> None:
         """To the rollout's end in the log, or until it is suspended. Raises EngineError, Conflict."""
         append, is_suspended = partial(self._append, rollout, delivery), partial(self._is_suspended, delivery.recorded)
-        generate = partial(self._weights.generate, claim)
         rule = STREAMED if rollout.request.streams else self._context.rule
         context = RolloutContext(generate, rule, rid_of(delivery), append, is_suspended)
         is_call = rollout.request.purpose is Purpose.CALL  # one generation, whatever the run's generate function is
@@ -294,9 +311,7 @@ class RolloutWorker:
         if not context.is_suspended():
             asked = rollout.request
             prompt = await self._paths.prompt(asked.prompt, asked.after)
-            keeps = asked.purpose is Purpose.TRAIN and narrows(asked.sampling)
-            known = rollout.known.tokens
-            request = GenerateRequest(context.rid, prompt, asked.sampling, asked.seed, known, asked.payload, keeps)
+            request = generate_request(asked, context.rid, prompt, rollout.known.tokens)
             last = await stream(context, request, rollout, lambda chunk: context.append([chunk]))
         if last is None:
             await context.append([rollout.suspended()])

@@ -191,14 +191,19 @@ class EventLog(Readable, Protocol):
     async def done_up_to(self, name: str) -> int:
         """The position up to which everything in the queue `name` is done; 0 where there is no such queue."""
 
-    async def tell(self, whom: str, stored: Sequence[Recorded]) -> None:
+    async def tell(self, whom: str, events: Sequence[Recorded], *, early: bool = False) -> None:
         """Hand events that are stored to whoever hears under this name now, so that it need not look for them. Lost
         where nobody does, or while the log is away: only what is read is sure to come.
+
+        early: events that are about to be stored, to whoever hears them early: they are at no position (0), and may
+        never come. Raises AccessDenied, at the latest the second time, where these credentials may not.
         """
 
-    def hear(self, name: str, on_told: Callable[[Recorded], None]) -> AbstractAsyncContextManager[None]:
+    def hear(
+        self, name: str, on_told: Callable[[Recorded], None], *, early: bool = False
+    ) -> AbstractAsyncContextManager[None]:
         """While inside, `on_told` is called with each event that is told to this name; of one teller, in order. Raises
-        AccessDenied where these credentials may not.
+        AccessDenied where these credentials may not. early: with what is told early, and with nothing else.
         """
 
     async def close(self) -> None:

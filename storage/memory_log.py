@@ -124,7 +124,7 @@ class MemoryLog:
         self._last_about: dict[str, int] = {}
         self._queues: dict[str, _Queue] = {}
         self._waiting: set[asyncio.Future[None]] = set()
-        self._hearing: dict[str, list[Callable[[Recorded], None]]] = {}
+        self._hearing: dict[tuple[str, bool], list[Callable[[Recorded], None]]] = {}
         self._closed = False
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
@@ -257,14 +257,14 @@ class MemoryLog:
             return 0
         return min(queue.leases, default=queue.seen + 1) - 1
 
-    async def tell(self, whom: str, stored: Sequence[Recorded]) -> None:
-        for recorded in stored:
-            for on_told in self._hearing.get(whom, ()):
+    async def tell(self, whom: str, events: Sequence[Recorded], *, early: bool = False) -> None:
+        for recorded in events:
+            for on_told in self._hearing.get((whom, early), ()):
                 on_told(recorded)
 
     @contextlib.asynccontextmanager
-    async def hear(self, name: str, on_told: Callable[[Recorded], None]) -> AsyncIterator[None]:
-        hearing = self._hearing.setdefault(name, [])
+    async def hear(self, name: str, on_told: Callable[[Recorded], None], *, early: bool = False) -> AsyncIterator[None]:
+        hearing = self._hearing.setdefault((name, early), [])
         hearing.append(on_told)
         try:
             yield

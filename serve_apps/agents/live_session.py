@@ -13,7 +13,6 @@ from serve_apps.engine.engine import LogProbs, Tokens
 from slime_events.core.state.sessions import Session
 from slime_events.core.trajectory import Fetch
 from slime_events.core.turn_paths import TokenPath
-from storage.cancellation import end_all
 
 
 class TurnRefused(Exception):
@@ -151,6 +150,9 @@ class Turn:
     async def tokens(self, quiet_s: float) -> AsyncIterator[tuple[list[int], list[float]]]:
         """Its tokens and log-probs from the first on, as they come; none of either where nothing came for long."""
         seen = 0
+        if self.call is not None and self.task is not None:
+            moved = self.call.moved
+            self.task.add_done_callback(lambda _: moved.set())
         while self.recorded is None and self.call is not None and self.task is not None and not self.task.done():
             self.call.moved.clear()
             known = self.call.known
@@ -158,12 +160,10 @@ class Turn:
                 start, seen = seen, known.length
                 yield known.tokens[start:seen].tolist(), known.log_probs[start:seen].tolist()
                 continue
-            waits = {asyncio.ensure_future(self.call.moved.wait()), self.task}
             try:
-                done, _ = await asyncio.wait(waits, timeout=quiet_s, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                await end_all(*(waits - {self.task}))
-            if not done:
+                async with asyncio.timeout(quiet_s):  # no task of its own: it would cost each token two wake-ups
+                    await self.call.moved.wait()
+            except TimeoutError:
                 yield [], []
         turn = await self.end()
         if len(turn.generated) > seen:

@@ -26,7 +26,10 @@ log = logging.getLogger(__name__)
 
 
 class RunLog:
-    """As a context manager. offload: puts an event's large arrays into the blob store. attempts: of one generation."""
+    """As a context manager. offload: puts an event's large arrays into the blob store. attempts: of one generation.
+    tells_early: the run has one engine, which is told of requests before they are stored. Of several it is the log that
+    chooses one.
+    """
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class RunLog:
         *,
         attempts: int,
         look_s: float = TOLD_LOOK_S,
+        tells_early: bool = False,
     ) -> None:
         self.events, self.fetch, self._offload, self._look_s = events, fetch, offload, look_s
         self.worker = Participant(events, "gateway")  # an id of its own: that of its events has it
@@ -43,6 +47,7 @@ class RunLog:
         self.calls = OpenCalls(self.worker, self._append_one, fetch, attempts, lambda: (0, None))
         self._position, self._some, self._look = 0, asyncio.Event(), asyncio.Event()
         self._stack = contextlib.AsyncExitStack()
+        self._tells_early, self._engine = tells_early, ""
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
@@ -57,6 +62,9 @@ class RunLog:
                     error,
                     LOOK_S * 1e3,
                 )
+            activated = await self.events.last(of_type(self.events.run, "weights.activated"))
+            if activated is not None:
+                self._see_engine(activated)
             stack.push_async_callback(end_all, asyncio.create_task(self._follow(), name="agents' calls"))
             self._stack = stack.pop_all()
         return self
@@ -64,7 +72,12 @@ class RunLog:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
+    def _see_engine(self, recorded: Recorded) -> None:
+        """The newest that the log has is the one that lives."""
+        self._engine = getattr(recorded.envelope.event, "engine", self._engine)
+
     def _told(self, recorded: Recorded) -> None:
+        self._see_engine(recorded)
         if not self.calls.take_told(recorded):
             self._look.set()
 
@@ -74,8 +87,25 @@ class RunLog:
         """
         envelopes = [self.worker.enclose(await self._offload(event)) for event in events]
         appends = [Append(one, fence) if matches(fence.subject, one.subject) else once(one) for one in envelopes]
+        await self._tell_early(appends)
         positions = await self.commit.append(appends)
         return [Recorded(at, one.subject, one, b"") for at, one in zip(positions, envelopes, strict=True)]
+
+    async def _tell_early(self, appends: Sequence[Append]) -> None:
+        """The engine begins with requests while they are stored, and shows nothing until they are."""
+        requests = [one for one in appends if isinstance(one.envelope.event, RolloutRequested)]
+        if not (self._tells_early and self._engine and requests):
+            return
+        told = [Recorded(0, one.envelope.subject, one.envelope, one.encoded()) for one in requests]
+        try:
+            await self.events.tell(self._engine, told, early=True)
+        except AccessDenied as error:
+            self._tells_early = False
+            log.warning(
+                "%s: engines begin with an agent's request when the log has it, and its client waits longer: "
+                "`slime-events nats-config --agents` prints what a gateway may say",
+                error,
+            )
 
     async def call(self, request: RolloutRequested, *, since: int) -> Call:
         """The call of a request that is in the log. since: a position before it."""
@@ -117,6 +147,7 @@ class RunLog:
             try:
                 async for recorded in self.events.read(self._position + 1, subjects):
                     self._position = recorded.position
+                    self._see_engine(recorded)
                     self.calls.apply(recorded)
             except SlimeEventsError as error:
                 log.warning("the gateway waits for the log of run %s: %s", run, error)

@@ -30,7 +30,7 @@ its turns does not need them.
 class AgentRules:
     """From the run's settings. context: tokens of prompt and answer; None where the engine alone limits them. seed: of
     the run. attempts: of one generation. tokens_in_flight: of the turns under way at one gateway. turns_per_minute: of
-    a session there. grades: the run has a grader for every rollout.
+    a session there. grades: the run has a grader for every rollout. engines: of the run.
     """
 
     credit: CreditRule
@@ -41,6 +41,7 @@ class AgentRules:
     tokens_in_flight: int
     turns_per_minute: int
     grades: bool
+    engines: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ def agent_rules(settings: TrainSettings) -> AgentRules:
         tokens_in_flight=agents.agent_tokens_in_flight,
         turns_per_minute=agents.agent_turns_per_minute,
         grades=bool(reward.rm_type or reward.custom_rm_path),
+        engines=settings.engine.replicas,
     )
 
 

@@ -17,6 +17,9 @@ from typing import Any, TypeVar
 import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Send
+from starlette.types import Scope as HttpScope
 
 from schemas.errors import EngineError, PlugPointError, SlimeEventsError, StorageError
 from schemas.outside_json import read_json
@@ -78,11 +81,9 @@ def _add_dialects(app: FastAPI, agents: AgentAccess, settings: GatewaySettings) 
     from serve_apps.agents.dialects import MESSAGES, PATHS
 
     def add(path: str, dialect: Dialect) -> None:
-        async def turn(request: Request) -> Response:
-            return await _turn(agents, request, dialect, settings)
-
-        for where in (path, f"/v1/sessions/{{key}}{path}"):
-            app.post(where, include_in_schema=False)(turn)
+        turn = TurnRoute(agents, dialect, settings)
+        wheres = (path, f"/v1/sessions/{{key}}{path}")
+        app.router.routes[:0] = [Route(where, turn, methods=["POST"], include_in_schema=False) for where in wheres]
 
     async def count(request: Request) -> Response:
         async def answer(session: str) -> Response:
@@ -103,6 +104,20 @@ def _add_dialects(app: FastAPI, agents: AgentAccess, settings: GatewaySettings) 
     for before in ("", "/v1/sessions/{key}"):
         app.post(f"{before}/v1/messages/count_tokens", include_in_schema=False)(count)
         app.get(f"{before}/v1/models", include_in_schema=False)(models)
+
+
+class TurnRoute:
+    """The route of agents' turns. Without FastAPI between, whose parameters no turn has, and before all other routes: a
+    client waits for its first token.
+    """
+
+    def __init__(self, agents: AgentAccess, dialect: Any, settings: GatewaySettings) -> None:
+        self._agents, self._dialect, self._settings = agents, dialect, settings
+
+    async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
+        """As ASGI has it."""
+        response = await _turn(self._agents, Request(scope, receive), self._dialect, self._settings)
+        await response(scope, receive, send)
 
 
 async def _turn(agents: AgentAccess, request: Request, dialect: Any, settings: GatewaySettings) -> Response:

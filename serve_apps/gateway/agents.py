@@ -49,7 +49,10 @@ class AgentDesk:
                     setup = await self._setup(events)
                 except ConfigError as error:
                     raise Refused(404, str(error)) from error
-                place = RunLog(events, setup.fetch, setup.offload, attempts=setup.rules.attempts)
+                rules = setup.rules
+                place = RunLog(
+                    events, setup.fetch, setup.offload, attempts=rules.attempts, tells_early=rules.engines == 1
+                )
                 place = await self._stack.enter_async_context(place)
                 self._sessions = await self._stack.enter_async_context(Sessions(place, setup))
             return self._sessions

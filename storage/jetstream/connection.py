@@ -67,6 +67,7 @@ class Connection:
         self._lost_at, self._opened, self._closing = 0.0, False, Closing()
         self._denied: AccessDenied | None = None
         self._unheard: set[str] = set()
+        self._unsaid: set[str] = set()
         self._on_breaks: set[Callable[[], None]] = set()
 
     @classmethod
@@ -138,6 +139,11 @@ class Connection:
         if f"{inbox}.*".lower() in self._unheard:
             raise self._denial("subscription", f"{inbox}.*")
 
+    def check_publishing(self, subject: str) -> None:
+        """Raises AccessDenied where the server has refused an earlier message on a subject: its word comes later."""
+        if subject.lower() in self._unsaid:
+            raise self._denial("publish", subject)
+
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
         try:
@@ -158,8 +164,7 @@ class Connection:
     def _deny(self, act: str, subject: str) -> None:
         """Whoever waits for an answer to that hears so; nobody is answered where it is the inbox."""
         denied = self._denial(act, subject)
-        if act == "subscription":
-            self._unheard.add(subject)
+        (self._unheard if act == "subscription" else self._unsaid).add(subject)
         if act == "subscription" and subject.startswith(self._inbox.lower()):
             self._denied = denied
         for answers in self._questions.values():

@@ -10,6 +10,7 @@ with three replicas it is then on two disks at least.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 from collections import OrderedDict
@@ -17,9 +18,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from schemas import subjects
 from schemas.errors import ImpossibleCombination, LogDamaged, LogUnavailable, NoSpace
 from schemas.foreign import is_message_id
-from schemas.subjects import check_token, every_event, is_token, matches, told
+from schemas.subjects import check_token, every_event, is_token, matches
 from storage.event_block import EventBlock
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.answer import Answer
@@ -272,14 +274,20 @@ class JetStreamLog:
     async def done_up_to(self, name: str) -> int:
         return await done_up_to(self.connection, self._stream.name, name)
 
-    async def tell(self, whom: str, stored: Sequence[Recorded]) -> None:
+    async def tell(self, whom: str, events: Sequence[Recorded], *, early: bool = False) -> None:
+        subject = f"{_heard_at(self.run, whom, early=early)}.event"
+        self.connection.check_publishing(subject)
         with contextlib.suppress(Away, LogUnavailable):
-            for recorded in stored:
-                await self.connection.publish(f"{told(self.run, whom)}.event", told_bytes(recorded))
+            for recorded in events:
+                await self.connection.publish(subject, told_bytes(recorded))
+        for _ in range(
+            2
+        ):  # nats-py's own task sends it, with uvloop at the end of a cycle: the caller may go on for long
+            await asyncio.sleep(0)
 
     @contextlib.asynccontextmanager
-    async def hear(self, name: str, on_told: Callable[[Recorded], None]) -> AsyncIterator[None]:
-        inbox = told(self.run, name)
+    async def hear(self, name: str, on_told: Callable[[Recorded], None], *, early: bool = False) -> AsyncIterator[None]:
+        inbox = _heard_at(self.run, name, early=early)
 
         def take(_: bytes, __: bytes, answer: Answer) -> None:
             if (recorded := told_event(self.run, answer.data)) is not None:
@@ -293,6 +301,10 @@ class JetStreamLog:
 
     async def close(self) -> None:
         await self.connection.close()
+
+
+def _heard_at(run: str, name: str, *, early: bool) -> str:
+    return subjects.early(run, name) if early else subjects.told(run, name)
 
 
 def _nothing() -> None:

@@ -6,7 +6,7 @@ A file in the server's folder for each, which only the run's owner may read:
     producer.json   prompts and questions to the inbox, the replies to them, and what becomes of prompts
     gateway.json    the same in the name of others (`slime-events gateway`), also while nobody conducts the run, and
                     reads the stream; of a run with --agents, appends what is said of agents' sessions, and
-                    hears of their turns' events as they come
+                    hears of their turns' events as they come, and tells engines of their requests early
     viewer.json     reads the stream, changes nothing
 
 Accounts, not users of one account: what a client asks the server for is answered on a subject that the client names.
@@ -85,6 +85,11 @@ def offers(run: str) -> list[str]:
 def told_gateways(run: str) -> str:
     """Subjects on which gateways are told of the events of their turns. run: or EVERY_RUN."""
     return f"slime.{run}.told.*.*"
+
+
+def early_requests(run: str) -> str:
+    """Subjects on which a gateway tells engines of requests that it is about to append. run: or EVERY_RUN."""
+    return f"slime.{run}.early.*.event"
 
 
 def _appended(run: str, events: str) -> list[str]:
@@ -182,7 +187,7 @@ def accounts_text(run: str, passwords: Mapping[Access, str], *, agents: bool = F
         Access.GATEWAY: [inbox_of_gateway(run), *offers(run)],
         Access.VIEWER: list[str](),
     }
-    asks[Access.GATEWAY] += sessions(run) if agents else []
+    asks[Access.GATEWAY] += [*sessions(run), early_requests(run)] if agents else []
     hears = {Access.PRODUCER: [fates_of_producers(run)], Access.GATEWAY: [told_gateways(run)] if agents else []}
     exports = [
         *(f'{{ service: "{one}", accounts: [{_account(access)}] }}' for access, all_ in asks.items() for one in all_),

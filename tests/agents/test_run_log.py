@@ -74,7 +74,9 @@ def completed(start: int) -> RolloutCompleted:
 class Deaf(MemoryLog):
     """Its credentials may not hear."""
 
-    def hear(self, name: str, on_told: Callable[[Recorded], None]) -> AbstractAsyncContextManager[None]:
+    def hear(
+        self, name: str, on_told: Callable[[Recorded], None], *, early: bool = False
+    ) -> AbstractAsyncContextManager[None]:
         raise AccessDenied("not with these credentials")
 
 
@@ -173,5 +175,38 @@ async def test_a_gateway_hears_with_its_own_credentials(
                 await roles.connection.publish(f"{told(RUN, place.worker.id)}.event", b"nothing that can be read")
                 await roles.tell(place.worker.id, [last])
             assert await ended(call) == TOKENS.tolist()
+        await own.close()
+        await roles.close()
+
+
+@pytest.mark.parametrize(("access", "may"), [(Access.GATEWAY, True), (Access.VIEWER, False)])
+async def test_a_gateway_tells_early_with_its_own_credentials(tmp_path: Path, access: Access, may: bool) -> None:
+    """And tells nothing else. Who may not, as on a server with older permissions, hears so at the second time."""
+    async with await own_server(tmp_path, RUN, agents=True) as server:
+        roles = await JetStreamLog.open(server.address(Access.ROLES), RUN)
+        own = await JetStreamLog.open(server.address(access), RUN, create=False)
+        envelope = Participant(own, "gateway").enclose(REQUEST)
+        one = Recorded(0, envelope.subject, envelope, once(envelope).encoded())
+        early, stored, some = list[Recorded](), list[Recorded](), asyncio.Event()
+
+        def hear(recorded: Recorded) -> None:
+            early.append(recorded)
+            some.set()
+
+        async with roles.hear("e", hear, early=True), roles.hear("e", stored.append):
+            await own.tell("e", [one], early=True)
+            await own.tell("e", [one])
+            await own.end()
+            if may:
+                async with asyncio.timeout(20):
+                    await some.wait()
+            for is_early in (True, False):
+                refused = contextlib.nullcontext() if may and is_early else pytest.raises(AccessDenied)
+                with refused:
+                    await own.tell("e", [one], early=is_early)
+            await roles.connection.client.flush()
+        assert bool(early) is may
+        assert all(recorded == one for recorded in early)
+        assert not stored
         await own.close()
         await roles.close()

@@ -240,12 +240,14 @@ class Line:
         self._check()
         return await self.log.done_up_to(name)
 
-    async def tell(self, whom: str, stored: Sequence[Recorded]) -> None:
+    async def tell(self, whom: str, events: Sequence[Recorded], *, early: bool = False) -> None:
         if not self.is_cut:
-            await self.log.tell(whom, stored)
+            await self.log.tell(whom, events, early=early)
 
-    def hear(self, name: str, on_told: Callable[[Recorded], None]) -> AbstractAsyncContextManager[None]:
-        return self.log.hear(name, lambda recorded: None if self.is_cut else on_told(recorded))
+    def hear(
+        self, name: str, on_told: Callable[[Recorded], None], *, early: bool = False
+    ) -> AbstractAsyncContextManager[None]:
+        return self.log.hear(name, lambda recorded: None if self.is_cut else on_told(recorded), early=early)
 
     async def close(self) -> None:
         return

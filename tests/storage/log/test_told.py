@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from storage.log import Recorded
 from tests.storage.log.appends import reward
 from tests.storage.log.conftest import Open
 
 
-async def test_who_hears_is_told_of_what_is_stored(opened: Open) -> None:
-    """In the order in which it was told; what is told to others is not heard. Nothing of it is stored."""
+@pytest.mark.parametrize("early", [False, True])
+async def test_who_hears_is_told_of_what_is_stored(opened: Open, early: bool) -> None:
+    """In the order in which it was told; what is told to others is not heard. Nothing of it is stored. So is what is
+    about to be.
+    """
     teller, hearer = await opened(), await opened()
     appends = [reward(teller, sample) for sample in "abc"]
     positions = await teller.append(appends)
@@ -26,9 +31,13 @@ async def test_who_hears_is_told_of_what_is_stored(opened: Open) -> None:
             told.set()
 
     end = await teller.end()
-    async with hearer.hear("one", hear), hearer.hear("another", others.append):
-        await teller.tell("nobody", stored)
-        await teller.tell("one", stored)
+    async with (
+        hearer.hear("one", hear, early=early),
+        hearer.hear("another", others.append, early=early),
+        hearer.hear("one", others.append, early=not early),
+    ):
+        await teller.tell("nobody", stored, early=early)
+        await teller.tell("one", stored, early=early)
         async with asyncio.timeout(20):
             await told.wait()
     assert heard == stored

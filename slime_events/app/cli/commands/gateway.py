@@ -1,6 +1,7 @@
 """`slime-events gateway`: HTTP for producers of a run, and the tokens that they need."""
 
 import argparse
+import asyncio
 import logging
 
 from schemas.errors import InvalidValue
@@ -14,7 +15,7 @@ FLAGS = [name for name in RunGatewaySettings.__struct_fields__ if name != "gatew
 """Settings of a run's own gateway, which the command has without `gateway-` before their names."""
 
 
-async def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Answer until it is interrupted; or issue, revoke or list tokens."""
     folder = find_run(arguments.run, arguments.runs_dir)
     sources = Sources(folder.path)
@@ -37,11 +38,13 @@ async def run(arguments: argparse.Namespace) -> int:
         raise InvalidValue(
             f"nobody may send yet: `slime-events gateway {folder.run} --issue NAME` prints the token of a source"
         )
+    import uvloop  # as Ray has it, where the gateway is a role
+
     from serve_apps.gateway.serving import GatewayServer, url_of
 
     logging.basicConfig(level=logging.WARNING)
-    with bound(settings) as listening:
+    with bound(settings) as listening, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         where = url_of(listening, settings)
         print(f"the gateway of run {folder.log_name()} is at {where}, its routes in {where}/openapi.json", flush=True)
-        await GatewayServer(folder, settings).serve(listening)
+        runner.run(GatewayServer(folder, settings).serve(listening))
     return 0

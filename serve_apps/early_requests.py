@@ -1,0 +1,136 @@
+"""`EarlyRequests`: generations that an engine begins while their requests are still being stored.
+
+    a gateway tells a request, and appends it meanwhile -> the engine generates, and keeps what it has
+    the log delivers the same request, byte by byte     -> the engine goes on with that, as with any request
+
+What is told early is worth nothing until the log has it: no event is made of it, and nobody sees a token. What does not
+come is dropped after EARLY_S, and leaves no trace. So a message that somebody forges costs the engine's time alone, for
+EARLY_MOST generations at once.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from schemas.errors import AccessDenied
+from schemas.event import Purpose
+from schemas.rollouts import RolloutRequested
+from serve_apps.engine.engine import Delta
+from serve_apps.engine_weights import EngineWeights
+from serve_apps.rollout import generate_request
+from slime_events.core.turn_paths import TurnPaths
+from storage.cancellation import end_all
+from storage.log import EventLog, Recorded
+
+EARLY_MOST = 16
+"""Early generations under way at one engine."""
+EARLY_S = 2.0
+"""Seconds until the request has to come from the log."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class EarlyRollout:
+    """One of them. heard: its request as it was told. begun, at: when, in `time.perf_counter` and UTC nanoseconds."""
+
+    heard: Recorded
+    _deltas: AsyncGenerator[Delta, None]
+    begun: float = field(default_factory=time.perf_counter)
+    at: int = field(default_factory=time.time_ns)
+    _first: asyncio.Task[Delta | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._first = asyncio.create_task(self._begin())
+
+    async def _begin(self) -> Delta | None:
+        return await anext(self._deltas, None)
+
+    async def deltas(self) -> AsyncGenerator[Delta, None]:
+        """All of them, from the first on."""
+        try:
+            first = await self._first
+            if first is None:
+                return
+            yield first
+            async for delta in self._deltas:
+                yield delta
+        finally:
+            await self.end()
+
+    async def end(self) -> None:
+        """End what is under way, of what nobody wants any more."""
+        await end_all(self._first)
+        await self._deltas.aclose()
+
+
+class EarlyRequests:
+    """Of one engine. has_room: whether the engine may begin a sample, beside so many early ones."""
+
+    def __init__(
+        self, log: EventLog, paths: TurnPaths, weights: EngineWeights, has_room: Callable[[str, int], bool]
+    ) -> None:
+        self._log, self._paths, self._weights, self._has_room = log, paths, weights, has_room
+        self._open: dict[str, EarlyRollout] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @contextlib.asynccontextmanager
+    async def heard_as(self, name: str) -> AsyncIterator[None]:
+        """While inside, requests that are told to this name are begun; those that were not taken end with it."""
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self._log.hear(name, self._hear, early=True))
+            except AccessDenied as error:
+                log.warning("%s: the engine begins with a request of an agent when the log has it", error)
+            try:
+                yield
+            finally:
+                left, self._open = list(self._open.values()), {}
+                await end_all(*self._tasks)
+                await asyncio.gather(*(early.end() for early in left))
+
+    def _hear(self, heard: Recorded) -> None:
+        request = heard.envelope.event
+        if not isinstance(request, RolloutRequested) or request.purpose is not Purpose.CALL or request.attempt:
+            return
+        if request.recalls or request.function or request.agents:  # no engine makes these
+            return
+        open_ = len(self._open)
+        has_room = open_ < EARLY_MOST and self._has_room(request.sample, open_)
+        if request.sample in self._open or not has_room or not self._weights.may_begin(request):
+            return
+        early = self._open[request.sample] = EarlyRollout(heard, self._make(request))
+        task = asyncio.create_task(self._drop(request.sample, early), name=f"early {request.sample}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _make(self, request: RolloutRequested) -> AsyncGenerator[Delta, None]:
+        prompt = await self._paths.prompt(request.prompt, request.after)
+        asked = generate_request(request, f"{request.sample}-{request.attempt}-0", prompt, np.zeros(0, np.int32))
+        async with contextlib.AsyncExitStack() as stack:
+            claim = await stack.enter_async_context(self._weights.claimed_by(request))
+            deltas = self._weights.generate(claim, asked)
+            await stack.enter_async_context(contextlib.aclosing(deltas))  # type: ignore[type-var]
+            async for delta in deltas:
+                yield delta
+
+    async def _drop(self, sample: str, early: EarlyRollout) -> None:
+        await asyncio.sleep(EARLY_S)
+        if self._open.get(sample) is early:
+            del self._open[sample]
+            await early.end()
+
+    def take(self, recorded: Recorded) -> EarlyRollout | None:
+        """What was begun of a request that the log has delivered; None where nothing was, or of another request. Who
+        takes it ends it.
+        """
+        event = recorded.envelope.event
+        early = self._open.get(event.entity())
+        if early is None or early.heard.data != recorded.data:
+            return None  # another one's: it is dropped in its time
+        del self._open[event.entity()]
+        return early
