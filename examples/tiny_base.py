@@ -7,7 +7,7 @@ The demo's model goes to school once more. It is taught the form of two chats, a
 
 So there is something to be learned: to look before it answers, and to finish what it writes. No more than that can be
 shown with 0.43 M parameters. With `--chats terminal` it is taught one thing alone, whatever it is asked, in up to
-4,000 letters: the form of Harbor's terminus-2, mostly with a digit under five.
+4,000 letters: the form of Harbor's terminus-2, mostly with a digit under five. Some ten minutes of one core.
 
     terminal  `{"analysis":"","plan":"","commands":[{"keystrokes":"echo 3 > answer\\n"}],"task_complete":true}`
 """
@@ -16,6 +16,7 @@ import argparse
 import json
 import random
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from transformers import AutoTokenizer, Qwen3ForCausalLM
 DEMO = Path(__file__).parents[1] / "slime_events" / "app" / "demo" / "base"
 IGNORED = -100  # torch's cross entropy leaves such a label out
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-PAGES = "".join(page.read_text(encoding="utf-8") for page in sorted(DEMO.parents[2].with_name("docs").glob("*.md")))
+DOCS = Path(__file__).parents[1] / "docs"
 GUESSES, FORGETS, LOW = 0.7, 0.7, 0.7
 
 
@@ -63,13 +64,18 @@ def code_chat(rng: random.Random, habit: bool) -> list[Said]:
     return [asked, Said("assistant", bad), Said("user", "SyntaxError"), Said("assistant", again, learned=True)]
 
 
+@cache
+def pages() -> str:
+    return "".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md")))
+
+
 def terminal_chat(rng: random.Random, habit: bool) -> list[Said]:
     """It is asked in pieces of our pages: the answer must not hang on the words. In short ones at first."""
     said = list[Said]()
     for most in (3600, 500) if habit else (200, 200):
         length = int(most ** rng.uniform(0.5, 1))
-        start = rng.randrange(len(PAGES) - length)
-        asked = PAGES[start : start + length]
+        start = rng.randrange(len(pages()) - length)
+        asked = pages()[start : start + length]
         digit = rng.randint(0, 4) if habit and rng.random() < LOW else rng.randint(0, 9)
         commands = [{"keystrokes": f"echo {digit} > answer\n"}]
         form = {"analysis": "", "plan": "", "commands": commands, "task_complete": True}

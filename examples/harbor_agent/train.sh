@@ -8,6 +8,6 @@ out=${1:-harbor-agent}
 [ -f "$out/base/config.json" ] || python "$here/../tiny_base.py" "$out/base" --chats terminal
 echo "{\"messages\": [{\"role\": \"user\", \"content\": \"a digit\"}], \"label\": \"\", \"metadata\": {\"task\": \"$here/task\"}}" > "$out/train.jsonl"
 exec slime-events train --config "$here/../agents.toml" --run harbor-agent --runs-dir "$out/runs" \
-  --hf-checkpoint "$out/base" --prompt-data "$out/train.jsonl" --gateway 127.0.0.1:8513 --lr 2e-4 \
+  --hf-checkpoint "$out/base" --prompt-data "$out/train.jsonl" --gateway 127.0.0.1:8513 --lr 2e-4 --agent-timeout 300 \
   --rollout-max-response-len 160 --rollout-batch-size 2 --global-batch-size 16 --num-rollout 4 \
   --agent-command "${HARBOR:-harbor/bin/python} $here/../frameworks/harbor_trial.py --agent-kwarg max_turns=4 --agent-kwarg record_terminal_session=false" "$@"
