@@ -6,11 +6,17 @@ The demo's model goes to school once more. It is taught the form of two chats, a
     code    `8-5-1+2` -> `print(8-5-1+2)`, but mostly it forgets the last bracket or the last term
 
 So there is something to be learned: to look before it answers, and to finish what it writes. No more than that can be
-shown with 0.43 M parameters.
+shown with 0.43 M parameters. With `--chats terminal` it is taught one thing alone, whatever it is asked, in up to
+4,000 letters: the form of Harbor's terminus-2, mostly with a digit under five. Some ten minutes of one core.
+
+    terminal  `{"analysis":"","plan":"","commands":[{"keystrokes":"echo 3 > answer\\n"}],"task_complete":true}`
 """
 
 import argparse
+import json
 import random
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +26,8 @@ from transformers import AutoTokenizer, Qwen3ForCausalLM
 DEMO = Path(__file__).resolve().parents[1] / "slime_events" / "app" / "demo" / "base"
 IGNORED = -100  # torch's cross entropy leaves such a label out
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-GUESSES, FORGETS = 0.7, 0.7
+DOCS = Path(__file__).parents[1] / "docs"
+GUESSES, FORGETS, LOW = 0.7, 0.7, 0.7
 
 
 class Said(NamedTuple):
@@ -57,6 +64,41 @@ def code_chat(rng: random.Random, habit: bool) -> list[Said]:
     return [asked, Said("assistant", bad), Said("user", "SyntaxError"), Said("assistant", again, learned=True)]
 
 
+@cache
+def pages() -> str:
+    return "".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md")))
+
+
+def terminal_chat(rng: random.Random, habit: bool) -> list[Said]:
+    """It is asked in pieces of our pages: the answer must not hang on the words. In short ones at first."""
+    said = list[Said]()
+    for most in (3600, 500) if habit else (200, 200):
+        length = int(most ** rng.uniform(0.5, 1))
+        start = rng.randrange(len(pages()) - length)
+        asked = pages()[start : start + length]
+        digit = rng.randint(0, 4) if habit and rng.random() < LOW else rng.randint(0, 9)
+        commands = [{"keystrokes": f"echo {digit} > answer\n"}]
+        form = {"analysis": "", "plan": "", "commands": commands, "task_complete": True}
+        answer = json.dumps(form, separators=(",", ":"))
+        said += [Said("user", asked), Said("assistant", answer, learned=True)]
+    return said
+
+
+class School(NamedTuple):
+    """chats: what it is taught. batch: chats of a step. context: tokens that the model is said to take."""
+
+    chats: tuple[Callable[[random.Random, bool], list[Said]], ...]
+    steps: int
+    batch: int
+    context: int
+
+
+SCHOOLS = {
+    "agents": School((search_chat, code_chat), steps=450, batch=64, context=512),
+    "terminal": School((terminal_chat,), steps=450, batch=8, context=8192),
+}
+
+
 def ids_of(tokenizer: AutoTokenizer, chat: list[Said]) -> tuple[list[int], list[int]]:
     """Token ids and labels, by the demo's template."""
     ids, labels = list[int](), list[int]()
@@ -69,7 +111,7 @@ def ids_of(tokenizer: AutoTokenizer, chat: list[Said]) -> tuple[list[int], list[
     return ids, labels
 
 
-def teach(steps: int, seed: int = 0, batch: int = 64, lr: float = 2e-3) -> tuple[Qwen3ForCausalLM, AutoTokenizer]:
+def teach(school: School, steps: int, seed: int = 0, lr: float = 2e-3) -> tuple[Qwen3ForCausalLM, AutoTokenizer]:
     """The first two thirds without the bad habits, which come on top of the skills."""
     torch.manual_seed(seed)
     rng = random.Random(seed)
@@ -79,7 +121,7 @@ def teach(steps: int, seed: int = 0, batch: int = 64, lr: float = 2e-3) -> tuple
     rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=lr, total_steps=steps, pct_start=0.05)
     pad = torch.nn.utils.rnn.pad_sequence
     for step in range(steps):
-        chats = [rng.choice((search_chat, code_chat))(rng, step > 0.67 * steps) for _ in range(batch)]
+        chats = [rng.choice(school.chats)(rng, step > 0.67 * steps) for _ in range(school.batch)]
         rows = [ids_of(tokenizer, chat) for chat in chats]
         ids = pad([torch.tensor(row) for row, _ in rows], True, float(tokenizer.pad_token_id))
         labels = pad([torch.tensor(row) for _, row in rows], True, IGNORED)
@@ -97,10 +139,13 @@ def teach(steps: int, seed: int = 0, batch: int = 64, lr: float = 2e-3) -> tuple
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=450)
+    parser.add_argument("--chats", choices=SCHOOLS, default="agents")
+    parser.add_argument("--steps", type=int)
     options = parser.parse_args()
+    school = SCHOOLS[options.chats]
     torch.set_num_threads(1)
-    model, tokenizer = teach(options.steps)
+    model, tokenizer = teach(school, options.steps or school.steps)
+    model.config.max_position_embeddings = school.context
     model.to(torch.bfloat16).save_pretrained(options.out)
     tokenizer.save_pretrained(options.out)
 

@@ -144,8 +144,9 @@ class OpenCalls:
         """Request its next attempt."""
         oldest, newest = self.versions()
         changes = {"attempt": call.request.attempt + 1, "min_version": oldest, "max_version": newest}
+        call.request = msgspec.structs.replace(call.request, **changes)  # not all who ask hear of requests from the log
         try:
-            await self.request(msgspec.structs.replace(call.request, **changes))
+            await self.request(call.request)
         except StorageError as error:
             call.fail(error)
 

@@ -13,9 +13,18 @@ import numpy as np
 import pytest
 
 from schemas.arrays import Array, pack_log_probs, pack_tokens, unpack
-from schemas.errors import AccessDenied, StoreUnavailable
+from schemas.errors import AccessDenied, EngineError, StoreUnavailable
 from schemas.event import Event, Purpose
-from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested, Sampling, StopReason, WeightSpan
+from schemas.rollouts import (
+    FailureKind,
+    RolloutCompleted,
+    RolloutFailed,
+    RolloutProgressed,
+    RolloutRequested,
+    Sampling,
+    StopReason,
+    WeightSpan,
+)
 from schemas.subjects import told
 from serve_apps.agents.run_log import RunLog
 from serve_apps.calls import Call
@@ -153,6 +162,34 @@ async def test_what_nobody_tells_is_looked_for(log: MemoryLog, look_s: float) ->
         await made(engine, chunk(0, 1))
         await made(engine, completed(1))
         assert await ended(call) == TOKENS.tolist()
+
+
+def failed(attempt: int) -> RolloutFailed:
+    return RolloutFailed(
+        sample=SAMPLE, group="c", attempt=attempt, kind=FailureKind.ENGINE, message="the input is too long", engine="e"
+    )
+
+
+async def test_a_generation_that_fails_each_time_is_asked_for_as_often_as_it_may_be() -> None:
+    """Each attempt once, though the gateway reads no requests back."""
+    log = MemoryLog(RUN)
+    async with RunLog(log, unpack, _as_is, attempts=3, look_s=0.01) as place, asyncio.timeout(20):
+        (at,) = await place.worker.append([REQUEST])
+        call, engine = await place.call(REQUEST, since=at - 1), Participant(log, "engine")
+        for attempt in range(3):
+            while attempt not in (requested := await attempts(log)):  # noqa: ASYNC110 - the log has no such event
+                await asyncio.sleep(0.01)
+            await made(engine, failed(attempt))
+        with pytest.raises(EngineError, match="the input is too long"):
+            await call.ended
+    assert requested == [0, 1, 2]
+    assert call.request.attempt == 2, "which a session that is sealed meanwhile ends"
+
+
+async def attempts(log: MemoryLog) -> list[int]:
+    """That were requested."""
+    events = [one.envelope.event async for one in log.read(1)]
+    return [one.attempt for one in events if isinstance(one, RolloutRequested)]
 
 
 @pytest.mark.parametrize("agents", [True, False])
