@@ -112,14 +112,16 @@ async def test_what_each_process_has_of_a_gpu(
     roles.let_go()
 
 
+@pytest.mark.parametrize("colocate", [False, True], ids=["apart", "colocated"])
 async def test_who_is_not_waited_for_starts_later_and_at_once_when_asked_to_end(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, *, colocate: bool
 ) -> None:
     monkeypatch.setattr("serve_apps.deployment.rollout_app", lambda *_, **__: 0.0)
     monkeypatch.setattr("slime_events.app.launch.roles.HEAD_START_S", 60.0)
     cluster: Any = Placing()
     address: Any = SimpleNamespace(run="sim", folder="nowhere")
-    roles = Roles(cluster, TrainSettings(), address)
+    settings = msgspec.convert({"engine": {"device": "cpu", "colocate": colocate}}, TrainSettings)
+    roles = Roles(cluster, settings, address)
     roles.start_all()
     await asyncio.wait([roles.tasks[ENGINES]], timeout=60)
     assert {name for name, _ in cluster.placed} == {"conductor", "engines"}
