@@ -44,7 +44,7 @@ class Roles:
         """All roles, those of `LATER` after a moment: each waits in the log for what it needs of the others."""
         engines = () if self._settings.debug.debug_train_only else (ENGINES,)
         # Two engines could take one GPU between them and leave none to a rank: where GPUs are shared, ranks come first.
-        shares = self._settings.engine.colocate and self._settings.engine.device != "cpu"
+        shares = self._settings.engine.colocate and self._settings.engine.device == "cuda"
         for role in (*self._classes, *engines) if shares else (*engines, *self._classes):
             if role in LATER and HEAD_START_S and not (shares and role == TRAINER):
                 self.tasks[role] = self._late[role] = asyncio.ensure_future(self._start_late(role))
