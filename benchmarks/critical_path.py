@@ -7,7 +7,7 @@ work is going on where any of these intervals covers the moment:
                (max of `rollout.completed.at - timings.generating` and its `weights.activated.at`) to `completed.at`
     grade      `reward.assigned.at - seconds` to `at`
     train      `step.committed.at - (seconds of batch, train, weights)` to `at`
-    activate   `weights.activated.at - seconds` to `at`: checking the files and loading them
+    activate   `weights.activated.at - seconds` to `at`: loading the files, once they are checked
 
 What no interval covers is the log and the control plane: every append (fsync included) and its way to the reader, from
 commit to the engine, from the last rollout to its reward where that is the grader's, the decision, the seal and to the

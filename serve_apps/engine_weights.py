@@ -31,7 +31,7 @@ from schemas.weights import WeightsActivated, WeightsPublished
 from serve_apps.engine.engine import Delta, Engine, GenerateRequest
 from slime_events.core.run.participant import Participant
 from storage.group_commit import GroupCommit
-from storage.log import Append
+from storage.log import Append, Recorded
 from storage.weights.store import WeightStore, local_folder, verify
 
 POLL_S = 0.2
@@ -113,6 +113,7 @@ class EngineWeights:
         self._missing: dict[int | None, str] = {}
         self._activations: Counter[int] = Counter()
         self._newest = self._version = -1
+        self._followed: Recorded | None = None
         self._next: int | None = None
         self._since = time.monotonic()
         self._claims: set[Claim] = set()
@@ -127,7 +128,7 @@ class EngineWeights:
         async for recorded in log.read(newest.position if newest else 1, subject, follow=True):
             event = recorded.envelope.event
             assert isinstance(event, WeightsPublished)
-            self._newest = event.version
+            self._newest, self._followed = event.version, recorded
             self._notify()
 
     async def switch(self) -> None:
@@ -168,9 +169,13 @@ class EngineWeights:
         await self._commit.append([Append(self._worker.enclose(activated))])
 
     async def _published(self, version: int) -> tuple[WeightsPublished, int]:
-        """What the log says of a version, and since when (UTC nanoseconds). Raises WeightsDamaged."""
-        log = self._worker.log
-        recorded = await log.last(of_type(log.run, "weights.published").replace("*", str(version)))
+        """What the log says of a version, and since when (UTC nanoseconds). Raises WeightsDamaged.
+
+        The newest has just been read. Training waits for it, so the log is not asked once more.
+        """
+        log, recorded = self._worker.log, self._followed
+        if version != self._newest:
+            recorded = await log.last(of_type(log.run, "weights.published").replace("*", str(version)))
         if recorded is None:
             raise WeightsDamaged(f"version {version} was never published")
         assert isinstance(recorded.envelope.event, WeightsPublished)

@@ -105,21 +105,23 @@ async def test_what_each_process_has_of_a_gpu(
     await asyncio.wait([roles.tasks[ENGINES]], timeout=60)
     heavy = {name: gpus for name, gpus in cluster.placed if name in dict(expected)}
     assert sorted(heavy.items()) == sorted(expected)
-    if settings.engine.colocate:  # an engine that came first could take the place of a rank
+    if settings.engine.colocate and settings.engine.device == "cuda":  # an engine that came first could take a rank's
         names = [name for name, _ in cluster.placed]
         assert names.index("trainer") < names.index("engines")
     assert all(not gpus for name, gpus in cluster.placed if name not in heavy)
     roles.let_go()
 
 
+@pytest.mark.parametrize("engine", [{}, {"device": "cpu", "colocate": True}, {"colocate": True}], ids=str)
 async def test_who_is_not_waited_for_starts_later_and_at_once_when_asked_to_end(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any]
 ) -> None:
     monkeypatch.setattr("serve_apps.deployment.rollout_app", lambda *_, **__: 0.0)
     monkeypatch.setattr("slime_events.app.launch.roles.HEAD_START_S", 60.0)
     cluster: Any = Placing()
     address: Any = SimpleNamespace(run="sim", folder="nowhere")
-    roles = Roles(cluster, TrainSettings(), address)
+    settings = msgspec.convert({"engine": engine}, TrainSettings)
+    roles = Roles(cluster, settings, address)
     roles.start_all()
     await asyncio.wait([roles.tasks[ENGINES]], timeout=60)
     assert {name for name, _ in cluster.placed} == {"conductor", "engines"}

@@ -23,7 +23,8 @@ RANK_SHARE, ENGINE_SHARE = 0.6, 0.4
 LATER = (TRAINER, GRADER, ARCHIVIST, DUMPER, INBOX)
 HEAD_START_S = 2.0 if len(os.sched_getaffinity(0)) < 8 else 0.0
 """Where cores are few, the conductor's process and the engines' have them to themselves for a moment: the first prompts
-wait for the conductor, the first tokens for an engine, and nothing for these before there are rollouts.
+wait for the conductor, the first tokens for an engine, and nothing for these before there are rollouts. Niceness does
+not do as well: a process has it once it runs our code, and the imports of Ray before that are what is in the way.
 """
 GONE = "its process is gone (killed, out of memory, or crashed)"
 
@@ -44,7 +45,7 @@ class Roles:
         """All roles, those of `LATER` after a moment: each waits in the log for what it needs of the others."""
         engines = () if self._settings.debug.debug_train_only else (ENGINES,)
         # Two engines could take one GPU between them and leave none to a rank: where GPUs are shared, ranks come first.
-        shares = self._settings.engine.colocate
+        shares = self._settings.engine.colocate and self._settings.engine.device == "cuda"
         for role in (*self._classes, *engines) if shares else (*engines, *self._classes):
             if role in LATER and HEAD_START_S and not (shares and role == TRAINER):
                 self.tasks[role] = self._late[role] = asyncio.ensure_future(self._start_late(role))
