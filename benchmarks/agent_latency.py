@@ -8,10 +8,8 @@ client's time is what the gateway, the log and the way between them add. All clo
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -23,6 +21,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.agent_engine import ANSWER, READY_S, RUN, settings_of
+from benchmarks.agent_floor import floor_ms, running
 from benchmarks.figure import Better, Figure
 from schemas.arrays import pack_tokens
 from schemas.errors import StorageError
@@ -78,11 +77,14 @@ class Times(NamedTuple):
 
 
 class Timings(NamedTuple):
-    """turns: by number. one_ms, two_ms: of an append of one event and of two, on the same log."""
+    """turns: by number. one_ms, two_ms: of an append of one event and of two, on the same log. floor_ms: what is added
+    where there is nothing but uvicorn and nats-py (`agent_floor`).
+    """
 
     turns: dict[int, list[Times]]
     one_ms: float
     two_ms: float
+    floor_ms: float
 
 
 class Asked(NamedTuple):
@@ -106,12 +108,12 @@ class Agent:
     async def open(self) -> dict[str, Any]:
         """A session."""
         self._reader, self._writer = await asyncio.open_connection(self._host, int(self._port))
-        lines = await self._post(f"/v1/runs/{RUN}/sessions", self._token, {"wait_s": 20})
+        lines = await self._post(f"/v1/runs/{RUN}/sessions", self._token, b'{"wait_s": 20}')
         return dict(json.loads(b"".join([line async for _, line in lines])))
 
     async def ask(self, key: str, chat: Sequence[Any]) -> tuple[float, float | None, str]:
         """When it was sent, when the first text came (None: there was none), and the text."""
-        body = {"model": "m", "messages": chat, "max_tokens": ANSWER, "stream": True}
+        body = json.dumps({"model": "m", "messages": chat, "max_tokens": ANSWER, "stream": True}).encode()
         sent, heard, said = time.time_ns(), None, ""
         async for at, line in await self._post("/v1/chat/completions", key, body):
             if line.startswith(b"data: {"):
@@ -122,9 +124,8 @@ class Agent:
                 heard = at if said and heard is None else heard
         return sent / 1e9, heard and heard / 1e9, said
 
-    async def _post(self, path: str, key: str, body: Any) -> AsyncIterator[tuple[int, bytes]]:
+    async def _post(self, path: str, key: str, data: bytes) -> AsyncIterator[tuple[int, bytes]]:
         """The lines of the answer's body, each with when it came. Raises StorageError."""
-        data = json.dumps(body).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nAuthorization: Bearer {key}\r\n"
         self._writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
         status = await self._reader.readline()
@@ -180,7 +181,8 @@ def figures(engine: str, run: Timings) -> list[Figure]:
         note = (
             f"p99 {added[int(0.99 * (len(added) - 1))]:.1f} ms of {len(added)} turns; the engine's own {own:.1f} ms; "
             + ", ".join(f"{part} {ms:.2f}" for part, ms in parts.items())
-            + f"; on this disk an append of two events takes {run.two_ms:.2f} ms, of one {run.one_ms:.2f} ms"
+            + f"; on this disk an append of two events takes {run.two_ms:.2f} ms, of one {run.one_ms:.2f} ms; the same "
+            + f"way through uvicorn and nats-py alone adds {run.floor_ms:.1f} ms"
         )
         figure = partial(Figure, better=Better.LOWER, note=note)
         median = statistics.median(added)
@@ -215,11 +217,12 @@ async def timed_turns(kind: str, folder: Path, sessions: int, long: int, first_m
         await _begin(worker, settings, run, sessions + long)
         words = ["-m", "benchmarks.agent_engine", kind, str(run.path), str(stamps), str(first_ms / 1e3)]
         serve = ["-m", "slime_events.app.cli.main", "gateway", str(run.path), "--listen", gateway]
-        async with _process(words) as engine, _process(serve, listens=True):
+        async with running(words) as engine, running(serve, listens=True):
             await _activated(log, engine)
             asked = await _ask_all(gateway, token, sessions, long)
         one_ms, two_ms = [await _append_ms(worker, count) for count in (1, 2)]
-        timings = Timings(await _times(log, stamps, asked), one_ms, two_ms)
+        floor = await floor_ms(folder / "floor", first_ms)
+        timings = Timings(await _times(log, stamps, asked), one_ms, two_ms, floor)
         await log.close()
         return timings
     finally:
@@ -259,21 +262,6 @@ async def _begin(worker: Participant, settings: TrainSettings, run: RunFolder, c
     await worker.append([published, asked])
     requests = [msgspec.structs.replace(waiting, sample=f"{GROUP}-s{n}", index=n) for n in range(count)]
     await append_all(worker.log, [once(worker.enclose(one)) for one in requests])
-
-
-@contextlib.asynccontextmanager
-async def _process(words: Sequence[str], *, listens: bool = False) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Killed afterwards. listens: it says so in a line."""
-    process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)
-    try:
-        if listens:
-            assert process.stdout is not None
-            await process.stdout.readline()
-        yield process
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
 
 
 async def _activated(log: JetStreamLog, engine: asyncio.subprocess.Process) -> None:

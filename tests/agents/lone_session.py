@@ -41,15 +41,18 @@ MAX_BODY = 64 * 1024 * 1024
 
 
 class Asked(ScriptedEngine):
-    """It keeps the prompt of each request, by sample."""
+    """It keeps the prompt of each request, by sample. Of several the first: a gateway that is behind the log may tell
+    it early of a turn that is there already, which comes to nothing. id: of its worker.
+    """
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, id_: str) -> None:
         super().__init__(script)
+        self.id = id_
         self.prompts: dict[str, Tokens] = {}
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """See `Engine.generate`."""
-        self.prompts[request.rid.rpartition("-s0-")[0] + "-s0"] = request.prompt
+        self.prompts.setdefault(request.rid.rpartition("-s0-")[0] + "-s0", request.prompt)
         async for delta in super().generate(request):
             yield delta
 
@@ -87,7 +90,8 @@ class LoneSession:
     @contextlib.asynccontextmanager
     async def engine(self, *, room: int = 8) -> AsyncIterator[Asked]:
         """One that answers at once."""
-        worker, engine = Participant(self.log, "engine"), Asked(Script(chunk=self.answer))
+        worker = Participant(self.log, "engine")
+        engine = Asked(Script(chunk=self.answer), worker.id)
         await engine.start(1.0)
         async with GroupCommit(self.log) as commit:
             weights, rule = EngineWeights(worker, engine, commit), ChunkRule(64, 60.0)

@@ -195,7 +195,7 @@ async def _check(folder: Path, moves: Sequence[tuple[str, int]]) -> None:
         session = await read_session(log, SAMPLE)
         known = [KnownTurn.of(session.turns[index], lone.fetch) for index in sorted(session.turns)]
         assert len(known) == len(bodies)
-        given_prompts = one.prompts | other.prompts
+        given_prompts = {one.id: one.prompts, other.id: other.prompts}
         for turn, body in zip(known, bodies, strict=True):
             assert await request_body(log, SAMPLE, turn.index, lone.fetch) == body
             asked = read_whole(DIALECTS[DialectName.CHAT], body)
@@ -203,7 +203,7 @@ async def _check(folder: Path, moves: Sequence[tuple[str, int]]) -> None:
             assert (turn.extends, turn.agent.root, turn.agent.rule) == (placed.extends, placed.root, placed.rule)
             assert (turn.messages, turn.frame) == (placed.messages, placed.chain.frame)
             assert turn.observed.tolist() == placed.observed.tolist()
-            assert given_prompts[turn.agent.call].tolist() == _prompt(known, turn)
+            assert given_prompts[turn.event.engine][turn.agent.call].tolist() == _prompt(known, turn)
 
 
 async def test_other_engines_and_gateways_go_on_with_a_session(tmp_path: Path) -> None:
