@@ -26,8 +26,6 @@ from slime_events.core.trajectory import Fetch, Trajectory
 from storage.cancellation import fail
 from storage.log import Append, Fence, Recorded, once
 
-MOVED_S = 0.05
-"""Seconds until another look at a request that an engine has just written about."""
 Appender = Callable[[Append], Awaitable[object]]
 
 
@@ -129,16 +127,21 @@ class OpenCalls:
 
     async def read(self, sample: str) -> None:
         """What the log has of it. What was aborted or failed then is asked for again, and goes on from its chunks."""
-        log, call = self.worker.log, self.by_sample[sample]
+        call = self.by_sample[sample]
+        await self._read_on(call)
+        if call.ended.done() and (call.ended.exception() is not None or call.ended.result() is None):
+            call.ended = asyncio.Future()
+            await self.again(call)
+
+    async def _read_on(self, call: Call) -> None:
+        """Take in what the log has of it by now."""
+        log = self.worker.log
         call.later = []
-        async for recorded in log.read(1, about(log.run, "rollout", sample)):
+        async for recorded in log.read(call.known.position + 1, about(log.run, "rollout", call.request.sample)):
             self._take(call, recorded)
         later, call.later = call.later, None
         for recorded in later:
             self._take(call, recorded)
-        if call.ended.done() and (call.ended.exception() is not None or call.ended.result() is None):
-            call.ended = asyncio.Future()
-            await self.again(call)
 
     async def again(self, call: Call) -> None:
         """Request its next attempt."""
@@ -171,5 +174,5 @@ class OpenCalls:
             try:  # the fence of the engine that makes it has moved then, so it ends
                 await self.append(Append(self.worker.enclose(failed), Fence(subject, call.known.position)))
                 return
-            except Conflict:
-                await asyncio.sleep(MOVED_S)
+            except Conflict:  # an engine wrote meanwhile, or what was asked for again is not read yet
+                await self._read_on(call)

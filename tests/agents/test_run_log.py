@@ -186,6 +186,22 @@ async def test_a_generation_that_fails_each_time_is_asked_for_as_often_as_it_may
     assert call.request.attempt == 2, "which a session that is sealed meanwhile ends"
 
 
+async def test_what_was_asked_for_again_can_be_ended_before_an_engine_takes_it() -> None:
+    log = MemoryLog(RUN)
+    async with RunLog(log, unpack, _as_is, attempts=3, look_s=0.01) as place, asyncio.timeout(20):
+        (at,) = await place.worker.append([REQUEST])
+        call, engine = await place.call(REQUEST, since=at - 1), Participant(log, "engine")
+        await made(engine, failed(0))
+        while await attempts(log) != [0, 1]:  # noqa: ASYNC110 - the log has no such event
+            await asyncio.sleep(0.01)
+        await place.calls.abort(call, "its session was sealed")
+        assert await call.ended is None
+    last = await log.last(f"slime.{RUN}.rollout.failed.{SAMPLE}")
+    assert last is not None
+    assert isinstance(last.envelope.event, RolloutFailed)
+    assert (last.envelope.event.attempt, last.envelope.event.kind) == (1, FailureKind.ABORTED)
+
+
 async def attempts(log: MemoryLog) -> list[int]:
     """That were requested."""
     events = [one.envelope.event async for one in log.read(1)]
