@@ -280,9 +280,8 @@ class JetStreamLog:
         with contextlib.suppress(Away, LogUnavailable):
             for recorded in events:
                 await self.connection.publish(subject, told_bytes(recorded))
-        for _ in range(
-            2
-        ):  # nats-py's own task sends it, with uvloop at the end of a cycle: the caller may go on for long
+        # nats-py's own task sends it, with uvloop at the end of a cycle, and the caller may go on for long.
+        for _ in range(2):
             await asyncio.sleep(0)
 
     @contextlib.asynccontextmanager
