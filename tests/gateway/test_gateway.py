@@ -166,7 +166,7 @@ async def test_a_page_that_is_allowed_may_send(simulation: Simulation, tmp_path:
 async def test_a_run_with_prompts_enough_or_off_asks_to_come_again(
     simulation: Simulation, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulation.inbox, "_room", lambda _: 0)
+    monkeypatch.setattr(simulation.inbox, "_room", lambda *_: 0)
     full = await gateway.quiz.post(PROMPTS, json={"prompt": "a"})
     gateway.run.is_on = False
     off = await gateway.quiz.post(PROMPTS, json={"prompt": "a"})

@@ -131,8 +131,8 @@ def weights(rank: Any) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in rank.export_weights()}
 
 
-def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return all(torch.allclose(tensor, other[name], atol=1e-6) for name, tensor in one.items())
+def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], atol: float = 1e-6) -> bool:
+    return all(torch.allclose(tensor, other[name], atol=atol) for name, tensor in one.items())
 
 
 def test_an_own_loss_is_minimised_and_named_with_its_digest(own: str, tiny: Path, trainer: Trainer) -> None:
@@ -246,8 +246,9 @@ def test_what_a_function_leaves_in_the_step_s_data_is_trained(
     assert result.metrics["trained_tokens"] == sum(int(one.loss_mask.sum()) for one in samples)
     with trainer(tiny, {}, **sizes) as rank:
         theirs = rank.train(dataclasses.replace(batch, samples=tuple(samples)))
-        assert close(moved, weights(rank))
-    assert result.metrics["pg_loss"] == pytest.approx(theirs.metrics["pg_loss"], abs=1e-6)
+        # Adam moves a weight with hardly any gradient by the rounding of it: some processors' 1e-5 of a step of 1e-2.
+        assert close(moved, weights(rank), atol=1e-4)
+    assert result.metrics["pg_loss"] == pytest.approx(theirs.metrics["pg_loss"], abs=1e-5)
 
 
 def test_columns_of_the_batch_and_of_the_function_reach_an_own_loss(own: str, tiny: Path, trainer: Trainer) -> None:
