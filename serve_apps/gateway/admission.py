@@ -28,10 +28,11 @@ class Admission:
         without a token is told. Raises Refused: that, 403 where the source may do other things alone, 429 where it
         came too often.
         """
-        name = self._sources.of(token)
-        if name is None:
+        found = self._sources.admitted(token)
+        if found is None:
             raise wanted
-        source, request.state.who = self._sources.rights(name), name
+        name, source = found
+        request.state.who = name
         if scope is not None and not source.allows(scope):
             raise Refused(403, f"the token of {name} is for {source.limits}, and not for {scope}")
         if wait_s := self._rates.wait_s(name, source.per_minute):

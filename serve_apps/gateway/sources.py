@@ -102,8 +102,13 @@ class Sources:
 
     def of(self, token: str) -> str | None:
         """The source whose token this is."""
+        found = self.admitted(token)
+        return found and found[0]
+
+    def admitted(self, token: str) -> tuple[str, Source] | None:
+        """The source whose token this is, with its rights, by one look: a token may end between two."""
         digest = _digest(token)
-        found = [name for name, one in self._known().items() if hmac.compare_digest(one.sha256, digest)]
+        found = [(name, one) for name, one in self._known().items() if hmac.compare_digest(one.sha256, digest)]
         return found[0] if found else None
 
     def _known(self) -> dict[str, Source]:
