@@ -100,11 +100,6 @@ class Sources:
             raise InvalidValue(f"no source is called {name!r}: {there}")
         self._write({other: source for other, source in known.items() if other != name})
 
-    def of(self, token: str) -> str | None:
-        """The source whose token this is."""
-        found = self.admitted(token)
-        return found and found[0]
-
     def admitted(self, token: str) -> tuple[str, Source] | None:
         """The source whose token this is, with its rights, by one look: a token may end between two."""
         digest = _digest(token)

@@ -79,8 +79,11 @@ def test_a_file_of_before_rights_is_read_and_written_as_it_was(tmp_path: Path) -
     token = Sources(tmp_path).issue("quiz")
     file = tmp_path / "gateway" / "sources.json"
     assert isinstance(json.loads(file.read_text())["quiz"], str)
-    assert Sources(tmp_path).of(token) == "quiz"
-    assert all(Sources(tmp_path).rights("quiz").allows(scope) for scope in Scope)
+    found = Sources(tmp_path).admitted(token)
+    assert found is not None
+    assert found[0] == "quiz"
+    assert found[1] == Sources(tmp_path).rights("quiz")
+    assert all(found[1].allows(scope) for scope in Scope)
 
 
 @pytest.mark.parametrize("wrong", [{"per_minute": 0}, {"per_minute": -1}])

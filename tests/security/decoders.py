@@ -113,7 +113,7 @@ DECODERS: dict[str, Decoder] = {
         _in_file("c.json", read_credentials), (ConfigError,), (b'{"user": "u", "password": "p", "url": "nats://h:1"}',)
     ),
     "sources": Decoder(
-        _in_file(f"{FOLDER}/{FILE}", lambda path: Sources(path.parents[1]).of("token")),
+        _in_file(f"{FOLDER}/{FILE}", lambda path: Sources(path.parents[1]).admitted("token")),
         (ConfigError,),
         (b'{"quiz": "' + b"0" * 64 + b'"}',),
     ),
