@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
@@ -50,6 +51,18 @@ def http_config(app: FastAPI, settings: GatewaySettings) -> uvicorn.Config:
     )
 
 
+async def serve(server: uvicorn.Server, listening: socket.socket) -> None:
+    """Answer until the server is told to exit. Where this is cancelled, no connection stays: uvicorn leaves them open,
+    and a client that keeps one would be answered by what has ended.
+    """
+    try:
+        await server.serve([listening])
+    except asyncio.CancelledError:
+        if server.started:
+            await server.shutdown([listening])
+        raise
+
+
 class GatewayServer:
     """A run's gateway. Use it once. handles_signals: SIGINT and SIGTERM end it."""
 
@@ -69,7 +82,7 @@ class GatewayServer:
             config = http_config(app, self._settings)
             self._server = (uvicorn.Server if self._handles_signals else QuietServer)(config)
             self._server.should_exit = self._stop_asked
-            await self._server.serve([listening])
+            await serve(self._server, listening)
 
     async def _agent_setup(self, log: Readable) -> AgentSetup:
         """Of the run as it is on now."""

@@ -26,7 +26,7 @@ class TinkerActor:
         """Answer to the end of the run."""
         import uvicorn
 
-        from serve_apps.gateway.serving import http_config
+        from serve_apps.gateway.serving import http_config, serve
         from serve_apps.tinker.app import tinker_app
         from serve_apps.tinker.calls import Calls
         from serve_apps.tinker.served import served_model
@@ -42,7 +42,7 @@ class TinkerActor:
             server = uvicorn.Server(http_config(app, gateway))
             with await bound_again(gateway) as listening:
                 await worker.join({"ready": time.perf_counter() - begun})
-                serving = asyncio.create_task(server.serve([listening]))
+                serving = asyncio.create_task(serve(server, listening))
                 try:
                     await answers.follow()
                     server.should_exit = True

@@ -1,0 +1,30 @@
+"""Serving over HTTP: what an end leaves open."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from serve_apps.gateway.serving import QuietServer, http_config, serve
+from serve_apps.gateway.settings import GatewaySettings
+
+
+async def test_a_cancelled_server_leaves_no_connection_open() -> None:
+    app = FastAPI()
+    app.get("/")(lambda: "there")
+    server = QuietServer(http_config(app, GatewaySettings()))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        serving = asyncio.create_task(serve(server, listening))
+        async with httpx.AsyncClient(timeout=10.0) as client:
+            assert (await client.get(url)).json() == "there"
+            serving.cancel()
+            await asyncio.wait([serving])
+            assert serving.cancelled()
+            assert not server.server_state.connections
+            with pytest.raises(httpx.TransportError):
+                await client.get(url)
