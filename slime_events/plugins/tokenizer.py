@@ -5,8 +5,11 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +28,34 @@ def load_tokenizer(folder: str) -> Any:
         raise InvalidValue(f"--hf-checkpoint {folder} has no tokenizer ({files}): {error}") from error
 
 
+class TokenizerAhead:
+    """A tokenizer that a thread loads: whoever asks something of it waits, and has the error that loading raised."""
+
+    def __init__(self, load: Callable[[], Any]) -> None:
+        thread = ThreadPoolExecutor(1)
+        self._loading = thread.submit(load)
+        thread.shutdown(wait=False)
+
+    @property
+    def loaded(self) -> Any:
+        """The tokenizer itself."""
+        return self._loading.result()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loaded, name)
+
+    def __len__(self) -> int:
+        return len(self.loaded)
+
+
 def encode_all(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     """What `tokenizer.encode(text, add_special_tokens=False)` gives for each text, in a third of the time for many.
 
     That call prepares the tokenizers library's tokenizer below it, and passes one text on. So the first text goes the
     whole way, and the others straight there, in one call, unless a class of the model's own encodes otherwise.
     """
+    if isinstance(tokenizer, TokenizerAhead):
+        tokenizer = tokenizer.loaded
     alone = len(texts) if not _is_plain(tokenizer) else 1
     found = [tokenizer.encode(text, add_special_tokens=False) for text in texts[:alone]]
     if rest := list(texts[alone:]):
@@ -74,13 +99,19 @@ def _lightly() -> Iterator[None]:
     """While transformers is imported.
 
     It imports torch where it finds it: 6 s of start-up and 300 MB that a tokenizer does not need. And it reads the list
-    of files of every installed package, a third of a second, to know versions that no tokenizer asks for.
+    of files of every installed package, a third of a second, to know versions that no tokenizer asks for. Other threads
+    find torch.
     """
     if "torch" in sys.modules or "transformers" in sys.modules:
         yield
         return
     find_spec, distributions = importlib.util.find_spec, importlib.metadata.packages_distributions
-    importlib.util.find_spec = lambda name, package=None: None if name == "torch" else find_spec(name, package)
+    own = threading.get_ident()
+
+    def found(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if name == "torch" and threading.get_ident() == own else find_spec(name, package)
+
+    importlib.util.find_spec = found
     importlib.metadata.packages_distributions = lambda: _FoundLater(distributions)
     try:
         yield

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from schemas.arrays import pack_tokens
-from schemas.errors import PlugPointError
+from schemas.errors import InvalidValue, PlugPointError
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.evaluation import EvalSettings
@@ -57,6 +58,30 @@ def test_a_prompt_leaves_room_for_an_answer(
     first = feed.take({}, len(fits) + 1)
     texts = [one.text for one in first if isinstance(one, PromptSubmitted) and one.source.epoch == 0]
     assert texts[-1] == fits
+
+
+def test_only_a_prompt_waits_for_the_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "p.jsonl").write_text('{"input": "ab"}\nno JSON\n')
+    loads = threading.Event()
+
+    def load(folder: str) -> Letters:
+        assert loads.wait(10.0), "it was asked before anybody needed it"
+        return Letters()
+
+    monkeypatch.setattr(prompts, "load_tokenizer", load)
+    data = DataSettings(prompt_data=str(tmp_path / "p.jsonl"))
+    feed = PromptFeed.open(data, EvalSettings(), RolloutSettings(), "")
+    assert [one.source.line for one in feed.malformed()] == [2]
+    loads.set()
+    assert [type(one) for one in feed.take({}, 1)] == [PromptSubmitted]
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_an_error_of_the_prompts(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"input": "ab"}\n')
+    data = DataSettings(prompt_data=str(tmp_path / "p.jsonl"))
+    feed = PromptFeed.open(data, EvalSettings(), RolloutSettings(), str(tmp_path))
+    with pytest.raises(InvalidValue, match=str(tmp_path)):
+        feed.take({}, 1)
 
 
 class Mine:

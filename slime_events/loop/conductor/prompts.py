@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from schemas.event import Purpose
 from schemas.ids import TRAIN, evaluation_group_id, group_id
@@ -26,7 +27,7 @@ from slime_events.loop.prompts.prompt import (
 from slime_events.loop.prompts.source import EvalSource, PromptSource, eval_sources
 from slime_events.loop.prompts.weight_ancestry import WeightAncestry, read_ancestry
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.tokenizer import load_tokenizer
+from slime_events.plugins.tokenizer import TokenizerAhead, load_tokenizer
 from storage.log import Readable, Recorded
 
 
@@ -58,7 +59,9 @@ class PromptFeed:
         """The feed of these settings; without a source only the inbox feeds the run. archive: from `archived_prompts`.
         shown: the arguments that a user's data source and buffer filter see.
         """
-        tokenizer, longest = load_tokenizer(hf_checkpoint), rollout.longest_prompt
+        longest = rollout.longest_prompt
+        # To load it takes a second, and the first decisions after a restart often need no prompt.
+        tokenizer: Any = TokenizerAhead(lambda: load_tokenizer(hf_checkpoint))
         has_file = data.prompt_data and not data.data_source_path
         source = PromptSource(data, rollout.rollout_seed, tokenizer, longest) if has_file else None
         evaluations = eval_sources(evaluation, data, tokenizer, longest)
