@@ -62,7 +62,10 @@ class ConductorActor:
             )
             shown = ArgsView.of_run(settings)
             checkpoint = settings.engine.hf_checkpoint
-            feed = PromptFeed.open(data, settings.evaluation, settings.rollout, checkpoint, archive, shown)
+            # The first decisions after a restart often need no prompt. Two threads that import packages with circles
+            # see halves of modules, so it is one thread where code of the user's may import any.
+            ahead = not settings.names_functions
+            feed = PromptFeed.open(data, settings.evaluation, settings.rollout, checkpoint, archive, shown, ahead=ahead)
             blobs = BlobStore(address.blob_url)
             offload = partial(offload_async, blobs=blobs)
             finishing = _finishing(settings, worker, partial(fetch, blobs=blobs))

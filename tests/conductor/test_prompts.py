@@ -70,7 +70,7 @@ def test_only_a_prompt_waits_for_the_tokenizer(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(prompts, "load_tokenizer", load)
     data = DataSettings(prompt_data=str(tmp_path / "p.jsonl"))
-    feed = PromptFeed.open(data, EvalSettings(), RolloutSettings(), "")
+    feed = PromptFeed.open(data, EvalSettings(), RolloutSettings(), "", ahead=True)
     assert [one.source.line for one in feed.malformed()] == [2]
     loads.set()
     assert [type(one) for one in feed.take({}, 1)] == [PromptSubmitted]
@@ -79,7 +79,7 @@ def test_only_a_prompt_waits_for_the_tokenizer(tmp_path: Path, monkeypatch: pyte
 def test_a_tokenizer_that_cannot_be_loaded_is_an_error_of_the_prompts(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text('{"input": "ab"}\n')
     data = DataSettings(prompt_data=str(tmp_path / "p.jsonl"))
-    feed = PromptFeed.open(data, EvalSettings(), RolloutSettings(), str(tmp_path))
+    feed = PromptFeed.open(data, EvalSettings(), RolloutSettings(), str(tmp_path), ahead=True)
     with pytest.raises(InvalidValue, match=str(tmp_path)):
         feed.take({}, 1)
 

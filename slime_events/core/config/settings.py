@@ -103,3 +103,9 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
     metrics: MetricsSettings = MetricsSettings()
     agents: AgentSettings = AgentSettings()
     gateway: RunGatewaySettings = RunGatewaySettings()
+
+    @property
+    def names_functions(self) -> bool:
+        """Whether any code of the user's takes part, by the settings that name a function."""
+        parts = (getattr(self, component) for component in self.__struct_fields__)
+        return any(getattr(part, name) for part in parts for name in part.__struct_fields__ if name.endswith("_path"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
 from schemas.event import Purpose
 from schemas.ids import TRAIN, evaluation_group_id, group_id
@@ -55,13 +55,16 @@ class PromptFeed:
         hf_checkpoint: str,
         archive: ArchivedPrompts | None = None,
         shown: ArgsView | None = None,
+        *,
+        ahead: bool = False,
     ) -> PromptFeed:
         """The feed of these settings; without a source only the inbox feeds the run. archive: from `archived_prompts`.
-        shown: the arguments that a user's data source and buffer filter see.
+        shown: the arguments that a user's data source and buffer filter see. ahead: the tokenizer is loaded by a
+        thread, which takes a second and must be the only one that imports what others made.
         """
         longest = rollout.longest_prompt
-        # To load it takes a second, and the first decisions after a restart often need no prompt.
-        tokenizer: Any = TokenizerAhead(lambda: load_tokenizer(hf_checkpoint))
+        load = partial(load_tokenizer, hf_checkpoint)
+        tokenizer = TokenizerAhead(load) if ahead else load()
         has_file = data.prompt_data and not data.data_source_path
         source = PromptSource(data, rollout.rollout_seed, tokenizer, longest) if has_file else None
         evaluations = eval_sources(evaluation, data, tokenizer, longest)
