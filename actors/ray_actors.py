@@ -64,7 +64,7 @@ class ConductorActor:
             checkpoint = settings.engine.hf_checkpoint
             # The first decisions after a restart often need no prompt. Two threads that import packages with circles
             # see halves of modules, so it is one thread where code of the user's may import any.
-            ahead = not settings.names_functions
+            ahead = not settings.conductor_runs_functions
             feed = PromptFeed.open(data, settings.evaluation, settings.rollout, checkpoint, archive, shown, ahead=ahead)
             blobs = BlobStore(address.blob_url)
             offload = partial(offload_async, blobs=blobs)

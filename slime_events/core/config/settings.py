@@ -88,6 +88,18 @@ class DebugSettings(Settings, frozen=True, kw_only=True):
     ] = None
 
 
+RUN_ELSEWHERE = frozenset(
+    {
+        "custom_config_path",
+        "custom_generate_function_path",
+        "custom_rm_path",
+        "rollout_function_path",
+        "rollout_sample_hook_path",
+    }
+)
+"""Of the settings for rollouts and rewards: what engines, graders and other processes run, and a plain file."""
+
+
 class TrainSettings(Settings, frozen=True, kw_only=True):
     """Each component gets its own struct, never all of this."""
 
@@ -105,7 +117,7 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
     gateway: RunGatewaySettings = RunGatewaySettings()
 
     @property
-    def names_functions(self) -> bool:
-        """Whether any code of the user's takes part, by the settings that name a function."""
-        parts = (getattr(self, component) for component in self.__struct_fields__)
-        return any(getattr(part, name) for part in parts for name in part.__struct_fields__ if name.endswith("_path"))
+    def conductor_runs_functions(self) -> bool:
+        """Whether code of the user's runs in the conductor's process. What trainers run is left out as a whole."""
+        named = ((part, name) for part in (self.data, self.rollout, self.reward) for name in part.__struct_fields__)
+        return any(getattr(part, name) for part, name in named if name.endswith("_path") and name not in RUN_ELSEWHERE)
