@@ -20,7 +20,7 @@ from actors.step_samples import StepSamples
 from actors.trainer.ranks import rendezvous_address
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.run.join import join_run
+from slime_events.core.run.join import join_run, open_log
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.process_environment import rank_environment, rank_secrets
 from slime_events.core.run.run_address import RunAddress
@@ -40,7 +40,6 @@ from storage.archive.reader import ArchiveReader
 from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
-from storage.jetstream.log import JetStreamLog
 from storage.payloads import fetch, offload_async
 
 
@@ -197,7 +196,7 @@ async def _keeper(address: RunAddress) -> AsyncIterator[LetGo | None]:
     if address.log_keep_steps is None:
         yield None
         return
-    log = await JetStreamLog.open(address.nats, address.run, create=False)
+    log = await open_log(address)
     try:
         open_archive, queue = partial(ArchiveReader, address.archive_url, address.run), address.incarnation.queue
         keeper = LogKeeper(log, _snapshots(address), open_archive, steps=address.log_keep_steps, queue=queue)

@@ -7,6 +7,7 @@
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -16,10 +17,12 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from schemas.errors import DeadlineExceeded, FolderInUse, RunNotFound
+from schemas.errors import DeadlineExceeded, FolderInUse, RunNotFound, SlimeEventsError
+from storage.cancellation import end_all
 from storage.jetstream.address import NatsAddress, NatsPlace
 from storage.jetstream.log import JetStreamLog
 from storage.nats.accounts import Access, guard
+from storage.nats.ports import freed
 from storage.nats.server import NatsServer
 
 NATS_FOLDER = "nats"
@@ -29,6 +32,9 @@ ARCHIVE_FOLDER = "archive"
 _NO_FILES = '{"url":""}'
 LAUNCH_S = 30.0
 """Seconds for readers that are just starting or stopping a server of theirs."""
+LOOK_S = 0.5
+"""Seconds between looks at whether the server lives. A run's launcher looks more often, and mostly is first."""
+_log = logging.getLogger(__name__)
 
 
 def record_place(run_folder: Path, place: NatsPlace) -> None:
@@ -72,7 +78,8 @@ async def open_run_log(
     """The log of a run, to read. run: its name, by default that of the folder. access: to a server of the run's own;
     None: a viewer's, or, where only readers are there, the roles', which read in bulk. creds: see `recorded_place`.
 
-    Uses the server that the run has, or starts one on its folder; the last reader stops what readers have started.
+    Uses the server that the run has, or starts one on its folder, again where it dies; the last reader stops what
+    readers have started.
     Raises RunNotFound, LogUnavailable, AccessDenied, MissingPart.
     """
     name, folder = run or run_folder.resolve().name, run_folder / NATS_FOLDER
@@ -83,6 +90,7 @@ async def open_run_log(
         elif folder.is_dir():
             await stack.enter_async_context(_reader(folder, deadline_s))
             server = await _reading_server(folder, name, deadline_s)
+            await stack.enter_async_context(_kept(server))
             chosen = access or (Access.ROLES if server.record.temporary else Access.VIEWER)
             log = await JetStreamLog.open(server.address(chosen), name, deadline_s=deadline_s, **opening)
         else:
@@ -109,9 +117,10 @@ def keeping_server(run_folder: Path) -> Iterator[None]:
             runner.run(reader.__aexit__(None, None, None))
 
 
-async def own_server(run_folder: Path, run: str, *, agents: bool = False) -> NatsServer:
+async def own_server(run_folder: Path, run: str, *, agents: bool = False, port: int | None = None) -> NatsServer:
     """The run's server, for its launcher: the live one in its folder, or a new one. It admits nobody without
-    credentials; one that does, since older code started it, is started again. agents: see `guard`.
+    credentials; one that does, since older code started it, is started again. agents: see `guard`. port: where the
+    run's processes look for it, and nowhere else; None: before there are any.
 
     A server that readers have started is the run's own from here on: they do not stop it. Raises as `NatsServer.start`.
     """
@@ -120,13 +129,16 @@ async def own_server(run_folder: Path, run: str, *, agents: bool = False) -> Nat
     end = time.monotonic() + LAUNCH_S
     async with _reader(folder, LAUNCH_S):
         while True:
-            server, is_new = NatsServer.adopt(folder), guard(folder, run, agents=agents)
+            server, is_new = NatsServer.attach(folder), guard(folder, run, agents=agents)
+            if server is not None and not is_new and port in (None, server.port):
+                server.adopt()
+                return server
             if server is not None:
-                if not is_new:
-                    return server
+                if port is not None:
+                    await freed(port)  # until then its readers may as well keep it
                 await server.stop()
             try:
-                return await NatsServer.start(folder)
+                return await NatsServer.start(folder, port=port)
             except FolderInUse:
                 if time.monotonic() > end:
                     raise
@@ -148,6 +160,32 @@ async def _reading_server(folder: Path, run: str, deadline_s: float) -> NatsServ
                     "nats.log in that folder says why"
                 ) from error
             await asyncio.sleep(0.05)  # another reader is starting one
+
+
+@contextlib.asynccontextmanager
+async def _kept(server: NatsServer) -> AsyncIterator[None]:
+    """While inside, a server that dies is there again, at its port: a run's launcher may have died as well."""
+    keeping = asyncio.create_task(_keep(server), name="keep-nats-for-a-reader")
+    try:
+        yield
+    finally:
+        await end_all(keeping)
+
+
+async def _keep(server: NatsServer) -> None:
+    told = ""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        if NatsServer.attach(server.folder) is not None or not server.folder.is_dir():
+            continue
+        try:
+            await NatsServer.start(server.folder, port=server.port, temporary=True)
+        except FolderInUse:
+            continue  # its launcher or another reader is starting it
+        except (SlimeEventsError, OSError) as error:
+            if str(error) != told:
+                told = str(error)
+                _log.warning("the NATS server of %s cannot be started, and is tried again: %s", server.folder, error)
 
 
 @contextlib.asynccontextmanager

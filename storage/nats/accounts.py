@@ -147,6 +147,12 @@ def note_url(folder: Path, url: str) -> None:
             write_private(file_of(folder, access), _text(fields | {"url": url}))
 
 
+def noted_url(folder: Path) -> str:
+    """Where the folder's server was last; empty where it is not known."""
+    path = file_of(folder, Access.ROLES)
+    return str(json.loads(path.read_text())["url"]) if path.is_file() else ""
+
+
 def _text(fields: Mapping[str, Any]) -> str:
     return json.dumps(fields, indent=1) + "\n"
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.errors import NoSpace
-from storage.nats.ports import HOST
+from storage.nats.ports import HOST, port_of
 
 LOCK = "server.lock"
 MAX_PAYLOAD = 8 * 1024 * 1024
@@ -32,6 +32,11 @@ class ServerRecord:
     pid: int
     url: str
     temporary: bool = False
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return port_of(self.url)
 
 
 def config_text(folder: Path, port: int, max_store_bytes: int, more: str = "") -> str:

@@ -4,16 +4,23 @@ The kernel gives ports of one range to all that connect, and to all that listen 
 moment may find its port of that range in somebody's hands; below it nobody gets one by chance.
 """
 
+import asyncio
 import errno
 import secrets
 import socket
+import time
 from pathlib import Path
+
+from schemas.errors import LogUnavailable
 
 HOST = "127.0.0.1"
 FIRST = 20_000
 """Below are the ports of well-known servers, and those of Ray's workers."""
 _GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _TRIES = 100
+_STEP_S = 0.01
+FREED_S = 1.0
+"""Seconds that a port is waited for: a server that was killed lets go of its folder's lock before its port."""
 
 
 def port_is_free(port: int) -> bool:
@@ -27,6 +34,22 @@ def port_is_free(port: int) -> bool:
                 return False
             raise
     return True
+
+
+async def freed(port: int) -> int:
+    """The port, once a server could listen there. Raises LogUnavailable."""
+    end = time.monotonic() + FREED_S
+    while not port_is_free(port):
+        if time.monotonic() > end:
+            shows = f"`ss -ltnp 'sport = :{port}'` shows by which process"
+            raise LogUnavailable(f"port {port} on {HOST} is taken: {shows}")
+        await asyncio.sleep(_STEP_S)
+    return port
+
+
+def port_of(url: str) -> int:
+    """That of a server's URL."""
+    return int(url.rpartition(":")[2])
 
 
 def free_port() -> int:

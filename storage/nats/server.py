@@ -26,7 +26,7 @@ from storage.jetstream.address import NatsAddress
 from storage.jetstream.connection import OLDEST_SERVER
 from storage.nats import accounts, batch_staging
 from storage.nats.folder import LOCK, ServerRecord, config_text, locked, log_tail, max_store, read_record
-from storage.nats.ports import HOST, free_port, port_is_free
+from storage.nats.ports import HOST, free_port, freed, port_of
 
 _STEP_S = 0.01
 _CORES = max(1, len(os.sched_getaffinity(0)) // 2)
@@ -39,7 +39,7 @@ class NatsServer:
 
     def __init__(self, folder: Path, record: ServerRecord, process: subprocess.Popen[bytes] | None = None) -> None:
         self.folder, self.record, self._process = folder, record, process
-        self.url, self.pid = record.url, record.pid
+        self.url, self.port, self.pid = record.url, record.port, record.pid
 
     @property
     def alive(self) -> bool:
@@ -58,14 +58,11 @@ class NatsServer:
         record = read_record(folder) if is_locked(folder / LOCK) else None
         return None if record is None else cls(folder, record)
 
-    @classmethod
-    def adopt(cls, folder: Path) -> NatsServer | None:
-        """As `attach`; and readers do not stop the server any more."""
-        server = cls.attach(folder)
-        if server is not None and server.record.temporary:
-            server.record = replace(server.record, temporary=False)
-            (server.folder / "server.json").write_text(json.dumps(asdict(server.record)))
-        return server
+    def adopt(self) -> None:
+        """Make it the run's own, if readers have started it: they do not stop it any more."""
+        if self.record.temporary:
+            self.record = replace(self.record, temporary=False)
+            (self.folder / "server.json").write_text(json.dumps(asdict(self.record)))
 
     @classmethod
     async def start(
@@ -80,14 +77,16 @@ class NatsServer:
     ) -> NatsServer:
         """Start on a new or an old folder, and wait until it answers.
 
-        port None: its last one where that is free, else any. max_store_bytes: of the log, by default what the
-        disk has. more: see `config_text`. Raises MissingPart, NoSpace, FolderInUse, LogUnavailable (port taken, not
-        ready).
+        port None: its last one where that is free, else any; it is waited for a little. max_store_bytes: of the log,
+        by default what the disk has. more: see `config_text`. Raises MissingPart, NoSpace, FolderInUse, LogUnavailable
+        (port taken, not ready).
         """
         binary = await asyncio.to_thread(find_binary)
         folder = folder.resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        chosen = cls._choose_port(folder, port)
+        if is_locked(folder / LOCK):  # before a port is waited for
+            raise _in_use(folder)
+        chosen = await cls._choose_port(folder, port)
         limit = max_store(folder) if max_store_bytes is None else max_store_bytes
         process = cls._spawn(binary, folder, config_text(folder, chosen, limit, more))
         try:
@@ -109,14 +108,13 @@ class NatsServer:
         return cls(folder, record, process)
 
     @staticmethod
-    def _choose_port(folder: Path, port: int | None) -> int:
+    async def _choose_port(folder: Path, port: int | None) -> int:
         if port is not None:
-            if not port_is_free(port):
-                raise LogUnavailable(f"port {port} on {HOST} is taken: choose another, or none for any free one")
-            return port
-        before = read_record(folder)
-        old = int(before.url.rpartition(":")[2]) if before else None
-        return old if old is not None and port_is_free(old) else free_port()
+            return await freed(port)
+        with contextlib.suppress(LogUnavailable):
+            if (last := _last_port(folder)) is not None:
+                return await freed(last)
+        return free_port()
 
     @staticmethod
     def _spawn(binary: Path, folder: Path, config: str) -> subprocess.Popen[bytes]:
@@ -139,9 +137,7 @@ class NatsServer:
                     env={"GOMAXPROCS": str(_CORES), **os.environ},
                 )
         except BlockingIOError as error:
-            record = read_record(folder)
-            who = f"server {record.pid} at {record.url}" if record else "another server"
-            raise FolderInUse(f"{folder} is in use by the NATS {who}: use that one, or stop it first") from error
+            raise _in_use(folder) from error
         except OSError as error:
             raise LogUnavailable(f"nats-server cannot be started in {folder}: {error}") from error
 
@@ -156,7 +152,7 @@ class NatsServer:
                 )
             with contextlib.suppress(OSError, ValueError, LookupError):
                 url = str(json.loads(ports.read_text())["nats"][0])
-                reader, writer = await asyncio.open_connection(HOST, int(url.rpartition(":")[2]))
+                reader, writer = await asyncio.open_connection(HOST, port_of(url))
                 try:
                     if b'"jetstream":true' in await reader.readline():
                         return url
@@ -200,6 +196,19 @@ class NatsServer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+
+def _in_use(folder: Path) -> FolderInUse:
+    record = read_record(folder)
+    who = f"server {record.pid} at {record.url}" if record else "another server"
+    return FolderInUse(f"{folder} is in use by the NATS {who}: use that one, or stop it first")
+
+
+def _last_port(folder: Path) -> int | None:
+    """Where it was last. Also after a start that has failed, which leaves no record of the server before."""
+    record = read_record(folder)
+    url = record.url if record else accounts.noted_url(folder)
+    return port_of(url) if url else None
 
 
 def _move_streams(store: Path) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from schemas.errors import FolderInUse
+from schemas.errors import FolderInUse, LogUnavailable
 from slime_events.app.launch import log_server
 from slime_events.app.launch.log_server import LogServer
 from slime_events.core.run.run_folder import RunFolder
 from storage.jetstream.log import JetStreamLog
+from storage.nats import ports
+from storage.nats.ports import port_of
 from storage.nats.server import NatsServer
 from storage.open_log import keeping_server, open_run_log
 
@@ -37,13 +40,13 @@ async def kill(folder: RunFolder) -> int:
 
 
 async def test_a_server_that_readers_start_first_becomes_the_runs(folder: RunFolder) -> None:
-    server = LogServer(folder, "demo", None, note=lambda _: None)
-    async with server.running(None) as url:
+    own = LogServer(folder, "demo", None, note=lambda _: None)
+    async with own.running(None) as url:
         await (await JetStreamLog.open(url, "demo")).close()
         before = await kill(folder)
         async with open_run_log(folder.path):
             reading = NatsServer.attach(folder.nats)
-            await server.check()
+            await own.check()
         left = NatsServer.attach(folder.nats)
         assert reading is not None
         assert left is not None, "the last reader stopped it"
@@ -83,19 +86,18 @@ async def test_a_reader_that_is_starting_it_is_waited_for(folder: RunFolder, mon
             raise refused.pop()
         return await start(*args, **options)
 
-    server = LogServer(folder, "demo", None, note=lambda _: None)
-    async with server.running(None):
+    own = LogServer(folder, "demo", None, note=lambda _: None)
+    async with own.running(None):
         await kill(folder)
         monkeypatch.setattr(NatsServer, "start", refuse_once)
-        await server.check()
+        await own.check()
         assert NatsServer.attach(folder.nats) is not None
     assert not refused
 
 
 async def test_one_that_cannot_be_started_is_tried_again(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_server, "LOOK_S", 0.01)
-    monkeypatch.setattr(log_server, "AGAIN_S", 0.01)
-    start, failures = NatsServer.start, [OSError("Too many open files")]
+    start, failures = NatsServer.start, [OSError("Too many open files") for _ in range(3)]
 
     async def fail_once(*args: Any, **options: Any) -> NatsServer:
         if failures:
@@ -107,4 +109,27 @@ async def test_one_that_cannot_be_started_is_tried_again(folder: RunFolder, monk
         monkeypatch.setattr(NatsServer, "start", fail_once)
         await kill(folder)
         await (await JetStreamLog.open(url, "demo")).close()
-    assert [note for note in notes if "Too many open files" in note]
+    assert not failures
+    assert len([note for note in notes if "Too many open files" in note]) == 1, "each news of an outage is told once"
+
+
+async def test_it_comes_back_where_the_runs_processes_look_for_it(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has its port meanwhile, and whoever starts it elsewhere."""
+    monkeypatch.setattr(ports, "FREED_S", 0.01)
+    own = LogServer(folder, "demo", None, note=lambda _: None)
+    async with own.running(None) as address:
+        await (await JetStreamLog.open(address, "demo")).close()
+        await kill(folder)
+        with socket.create_server(("127.0.0.1", port_of(address.url))):
+            with pytest.raises(LogUnavailable, match=f"port {port_of(address.url)}"):
+                await own.check()
+            async with open_run_log(folder.path) as reading:
+                with pytest.raises(LogUnavailable, match=f"port {port_of(address.url)}"):
+                    await own.check()
+                assert await reading.position() == 0, "a server elsewhere is of use to its readers"
+        await own.check()
+        there = NatsServer.attach(folder.nats)
+        assert there is not None
+        assert (there.url, there.record.temporary) == (address.url, False)

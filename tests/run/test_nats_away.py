@@ -60,7 +60,7 @@ async def test_a_server_of_somebody_else_is_waited_for(tmp_path: Path, digest: s
         servers.append(await NatsServer.start(tmp_path / "nats", port=port))
 
     servers = [await NatsServer.start(tmp_path / "nats")]
-    port = int(servers[0].url.rpartition(":")[2])
+    port = servers[0].port
     view = Watching()
     try:
         with cheap_parts(Parts()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import TrainerError
+from schemas.event import Event
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunStarted
 from schemas.trainers import Fidelity, TrainerRestored
 from schemas.workers import WorkerJoined
@@ -23,6 +23,8 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
 from slime_events.core.state.run import RunPhase
+from storage.follow import RecordFollower
+from storage.log import ForeignRecord, Recorded
 from storage.memory_log import MemoryLog
 
 
@@ -36,17 +38,24 @@ async def worker(monkeypatch: pytest.MonkeyPatch) -> Participant:
     return worker
 
 
-async def watch(
-    worker: Participant, folder: Path, check_server: Callable[[], Awaitable[None]], note: Any = lambda _: None
-) -> Progress:
-    """Until the run has ended; what was seen of it. check_server: called between looks at the log."""
+async def watch(worker: Participant, folder: Path, *events: Event, note: Any = lambda _: None) -> Progress:
+    """Until the run has ended; what was seen of it. events: appended together once the launcher watches."""
+
+    class Follower(RecordFollower):
+        async def next(self, wait_s: float) -> list[Recorded | ForeignRecord]:
+            if events:
+                await worker.append(events)
+            return await super().next(wait_s)
+
     archivist = asyncio.get_running_loop().create_future()
     roles: Any = SimpleNamespace(tasks={ARCHIVIST: archivist}, stop=lambda role: archivist.cancel())
     settings = TrainSettings(rollout=RolloutSettings(rollout_batch_size=1, num_rollout=1, rollout_deadline=0.1))
     run_folder: Any = SimpleNamespace(path=folder, logs=folder, archive=folder / "archive")
     view: Any = SimpleNamespace(begin=lambda *_: archivist.set_result(None), tick=lambda *_: None, note=note)
     progress = Progress("sim")
-    await asyncio.wait_for(Supervisor(worker, roles, progress, view, settings, run_folder, check_server).watch(), 60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervisor, "RecordFollower", Follower)
+        await asyncio.wait_for(Supervisor(worker, roles, progress, view, settings, run_folder).watch(), 60)
     return progress
 
 
@@ -55,11 +64,8 @@ async def test_a_conductor_that_hangs_is_named_by_the_launcher(
 ) -> None:
     """It fails a run that does not move on. Who fails one whose conductor hangs is the launcher."""
     monkeypatch.setattr(supervisor, "CONDUCTOR_GRACE_S", 0.1)
-
-    async def is_there() -> None: ...
-
     with pytest.raises(TrainerError, match=r"the conductor ended: no progress .* it hangs"):
-        await watch(worker, tmp_path, is_there)
+        await watch(worker, tmp_path)
     (*_, failed) = [recorded.envelope.event async for recorded in worker.log.read()]
     assert isinstance(failed, RunFailed)
     assert (failed.role, failed.waited_for) == ("conductor", "the trainer to publish version 0")
@@ -71,11 +77,7 @@ async def test_an_approximate_optimizer_is_told_at_once(tmp_path: Path, worker: 
         TrainerRestored(version=2 + n, trainer=f"t{n}", checkpoint=0, optimizer=optimizer, retrained=2, differing=1)
         for n, optimizer in enumerate(Fidelity)
     ]
-
-    async def say() -> None:
-        await worker.append([*restored, end])
-
-    await watch(worker, tmp_path, say, notes.append)
+    await watch(worker, tmp_path, *restored, end, note=notes.append)
     (note,) = notes
     assert "version 3" in note
     assert "approximate" in note
@@ -85,10 +87,6 @@ async def test_the_progress_is_that_of_the_run_up_to_its_end(tmp_path: Path, wor
     """Though others still have something to say, and it is there at the same look."""
     end = RunFinished(reason=FinishReason.ALL_STEPS, steps=1, events=1, state_digest="")
     late = WorkerJoined(worker="late", role="engine", pid=1, node="here", seconds={})
-
-    async def end_run() -> None:
-        await worker.append([end, late])
-
-    progress = await watch(worker, tmp_path, end_run)
+    progress = await watch(worker, tmp_path, end, late)
     assert (progress.state.phase, progress.state.events) == (RunPhase.FINISHED, 2)
     assert progress.figures.workers == []

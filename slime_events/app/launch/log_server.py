@@ -18,8 +18,7 @@ from storage.open_log import own_server, record_place
 
 OPEN_DEADLINE_S = 30.0
 LOOK_S = 0.2
-AGAIN_S = 5.0
-"""Seconds between two tries to start one that cannot be started."""
+"""Seconds between looks at whether it lives, and between two tries to start one that cannot be started."""
 
 
 class LogServer:
@@ -36,7 +35,7 @@ class LogServer:
     ) -> None:
         self._folder, self._run, self._place, self._note, self._agents = folder, run, place, note, agents
         self._server: NatsServer | None = None
-        self._starting = asyncio.Lock()
+        self._told = set[str]()
 
     @contextlib.asynccontextmanager
     async def running(self, before: Holder | None) -> AsyncIterator[NatsAddress]:
@@ -83,14 +82,19 @@ class LogServer:
     async def check(self) -> None:
         """A server of ours that died is started again on its folder and port, by us or by a reader who was first.
 
-        Everybody waits for it meanwhile.
+        Everybody waits for it meanwhile, at that port. Each news of one outage is noted once. Raises as `own_server`.
         """
-        async with self._starting:
-            if self._server is None or self._server.alive:
-                return
-            self._note(f"the NATS server {self._server.pid} of this run has died: starting it again")
-            self._server = await own_server(self._folder.path, self._run, agents=self._agents)
-            self._note(f"NATS is back at {self._server.url}; everything acked is there")
+        if self._server is None or self._server.alive:
+            return
+        self._tell(f"the NATS server {self._server.pid} of this run has died: starting it again")
+        self._server = await own_server(self._folder.path, self._run, agents=self._agents, port=self._server.port)
+        self._tell(f"NATS is back at {self._server.url}; everything acked is there")
+        self._told.clear()
+
+    def _tell(self, news: str) -> None:
+        if news not in self._told:
+            self._told.add(news)
+            self._note(news)
 
     async def _keep(self) -> None:
         """Whatever waits for the log, the launcher itself too, has it back."""
@@ -99,5 +103,4 @@ class LogServer:
             try:
                 await self.check()
             except (SlimeEventsError, OSError) as error:
-                self._note(f"the NATS server of this run cannot be started, tried again in {AGAIN_S:.0f} s: {error}")
-                await asyncio.sleep(AGAIN_S)
+                self._tell(f"the NATS server of this run cannot be started, and is tried again: {error}")

@@ -157,7 +157,7 @@ class Launch:
             check_cancelled()
             self._roles = Roles(cluster, self._settings, self._address(server, incarnation))
             worker = Participant(log, LAUNCHER, incarnation=incarnation)
-            arguments = self._progress, self._view, self._settings, self._folder, self._server.check
+            arguments = self._progress, self._view, self._settings, self._folder
             try:
                 self._roles.start_all()
                 async with metrics_written(self._settings.metrics, self._folder, self._view.note):

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from schemas.archives import ArchiveSealed
@@ -56,7 +55,7 @@ FILTERED = 10
 
 
 class Supervisor:
-    """worker: the launcher's, of the incarnation that is watched. check_server: looks after a NATS server of ours."""
+    """worker: the launcher's, of the incarnation that is watched."""
 
     def __init__(
         self,
@@ -66,10 +65,9 @@ class Supervisor:
         view: View,
         settings: TrainSettings,
         folder: RunFolder,
-        check_server: Callable[[], Awaitable[None]],
     ) -> None:
         self._worker, self._roles, self._progress, self._view = worker, roles, progress, view
-        self._settings, self._folder, self._check_server = settings, folder, check_server
+        self._settings, self._folder = settings, folder
         self._foreign = ForeignWatch()
         self._engines, self._rejections = EngineWatch(settings.engine.replicas), RejectionWatch(progress.state)
         snapshots = Snapshots(folder.path / "snapshots" / LAUNCHER, ProgressSnapshot)
@@ -123,7 +121,6 @@ class Supervisor:
                     elif (news := self._foreign.apply(recorded)) and is_news:
                         self._view.note(news)
                 self._keeper.observe(self._progress)
-                await self._check_server()
                 await self._check_room()
                 await self._check_roles()
                 if not follower.caught_up:

@@ -1,4 +1,4 @@
-"""`join_run`: how a process of any role joins a run."""
+"""`join_run`, `open_log`: how a process of any role joins a run."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.core.telemetry.telemetry import Telemetry, TracedLog, span_file
-from storage.jetstream.log import JetStreamLog
+from storage.jetstream.log import RETRY_S, JetStreamLog
 
 
 @contextlib.asynccontextmanager
@@ -21,7 +21,7 @@ async def join_run(address: RunAddress, role: str) -> AsyncIterator[Participant]
     setup_logging(role, folder / "logs")
     spans = span_file(folder, role, os.getpid())
     telemetry = Telemetry.start(role, address.run, address.otlp_endpoint, spans, address.trace_share)
-    log = await JetStreamLog.open(address.nats, address.run, create=False)
+    log = await open_log(address)
     try:
         yield Participant(
             TracedLog(log, telemetry), role, trace_share=address.trace_share, incarnation=address.incarnation
@@ -29,3 +29,8 @@ async def join_run(address: RunAddress, role: str) -> AsyncIterator[Participant]
     finally:
         await log.close()
         await asyncio.to_thread(telemetry.shutdown)
+
+
+async def open_log(address: RunAddress) -> JetStreamLog:
+    """The run's log. A process that starts while NATS is away waits for it as long as those that are there already."""
+    return await JetStreamLog.open(address.nats, address.run, deadline_s=RETRY_S, create=False)

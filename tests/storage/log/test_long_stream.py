@@ -327,7 +327,7 @@ async def test_what_has_left_is_known_again_after_a_restart_of_the_server(tmp_pa
         apart = reward(log, "a", fence=Fence(about("r", "run", "run"), 0))
         assert await log.append([apart, chunk(log, "b", 0)]) == [1, 2]
         await let_go(log, tmp_path)
-        port = int(server.url.rpartition(":")[2])
+        port = server.port
     async with await NatsServer.start(tmp_path / "nats", port=port):
         assert await log.append([apart]) == [1]
         assert await log.append([chunk(log, "b", 0)]) == [2]

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import FolderInUse, LogUnavailable, MissingPart, NoSpace, RunNotFound
+from storage import open_log
 from storage.file_lock import is_locked
 from storage.jetstream.address import NatsPlace
 from storage.jetstream.log import JetStreamLog
-from storage.nats import folder, server
+from storage.nats import folder, ports, server
 from storage.nats.server import NatsServer, find_binary
-from storage.open_log import open_run_log, record_place
+from storage.open_log import open_run_log, own_server, record_place
 from tests.storage.log.appends import reward
 
 
@@ -32,7 +33,7 @@ async def _run_with_one_event(folder: Path) -> None:
 async def test_it_listens_on_loopback_only_and_stops(tmp_path: Path) -> None:
     server = await NatsServer.start(tmp_path)
     assert server.url.startswith("nats://127.0.0.1:")
-    port = int(server.url.rpartition(":")[2])
+    port = server.port
     listening = Path(f"/proc/{server.pid}/net/tcp").read_text()
     assert f"0100007F:{port:04X}" in listening
     assert f"00000000:{port:04X}" not in listening
@@ -56,16 +57,37 @@ async def test_it_starts_again_on_its_folder_at_its_old_address(tmp_path: Path) 
 async def test_another_port_is_taken_where_the_old_one_is_gone(tmp_path: Path) -> None:
     first = await NatsServer.start(tmp_path)
     await first.stop()
-    with socket.create_server(("127.0.0.1", int(first.url.rpartition(":")[2]))):  # where ended connections may linger
+    with socket.create_server(("127.0.0.1", first.port)):  # where ended connections may linger
         async with await NatsServer.start(tmp_path) as again:
             assert again.url != first.url
+
+
+async def test_a_port_that_is_let_go_of_a_little_later_is_waited_for(tmp_path: Path) -> None:
+    """A killed server lets go of its folder's lock before its port."""
+    first = await NatsServer.start(tmp_path)
+    await first.stop()
+    with socket.create_server(("127.0.0.1", first.port)) as lingering:
+        asyncio.get_running_loop().call_later(0.1, lingering.close)
+        async with await NatsServer.start(tmp_path) as again:
+            assert again.url == first.url
+
+
+async def test_its_port_is_known_after_a_start_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = await own_server(tmp_path, "demo")
+    await first.stop()
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "config_text", lambda *_: "listen: nowhere\n")
+        with pytest.raises(LogUnavailable, match="ended at once"):
+            await own_server(tmp_path, "demo")
+    async with await own_server(tmp_path, "demo") as again:
+        assert again.url == first.url
 
 
 async def test_its_port_is_none_that_the_kernel_gives_to_others(tmp_path: Path) -> None:
     """Else a connection that somebody makes while the server is down could have it when it comes back."""
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     async with await NatsServer.start(tmp_path) as server:
-        assert not low <= int(server.url.rpartition(":")[2]) <= high
+        assert not low <= server.port <= high
 
 
 async def test_a_taken_port_is_named(tmp_path: Path) -> None:
@@ -169,6 +191,46 @@ async def test_readers_share_a_server_and_the_last_stops_it(tmp_path: Path) -> N
     await asyncio.gather(read(0.0), read(0.1), read(0.4))
     assert counts == [1, 1, 1]
     assert NatsServer.attach(folder / "nats") is None
+
+
+async def test_a_server_that_dies_under_a_reader_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the run's own: its launcher may be dead."""
+    monkeypatch.setattr(open_log, "LOOK_S", 0.01)
+    folder = tmp_path / "demo"
+    await _run_with_one_event(folder)
+    own = await own_server(folder, "demo")
+    async with open_run_log(folder) as log:
+        for _ in range(2):
+            there = NatsServer.attach(folder / "nats")
+            assert there is not None
+            there.signal(signal.SIGKILL)
+            await there.stop()
+            assert await log.position() == 1
+        assert there.url == own.url
+    assert NatsServer.attach(folder / "nats") is None
+
+
+async def test_a_reader_says_what_is_in_the_way_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(open_log, "LOOK_S", 0.01)
+    monkeypatch.setattr(ports, "FREED_S", 0.01)
+    folder = tmp_path / "demo"
+    await _run_with_one_event(folder)
+    async with open_run_log(folder) as log:
+        there = NatsServer.attach(folder / "nats")
+        assert there is not None
+        there.signal(signal.SIGKILL)
+        await there.stop()
+        with socket.create_server(("127.0.0.1", there.port)):
+            async with asyncio.timeout(10):
+                while not caplog.records:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+        assert await log.position() == 1
+    assert len([one for one in caplog.records if f"port {there.port}" in one.getMessage()]) == 1
 
 
 async def test_what_the_machine_refuses_is_named(tmp_path: Path) -> None:
