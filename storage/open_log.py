@@ -27,6 +27,7 @@ from storage.nats.server import NatsServer
 
 NATS_FOLDER = "nats"
 URL_FILE = "nats-url"
+READERS = "readers.lock"
 ARCHIVE_FOLDER = "archive"
 """Where the archive is, if a run's folder was moved with its archive in it."""
 _NO_FILES = '{"url":""}'
@@ -88,9 +89,9 @@ async def open_run_log(
         if (place := recorded_place(run_folder, creds)) is not None:
             log = await JetStreamLog.open(place.address(), name, deadline_s=deadline_s, **opening)
         elif folder.is_dir():
-            await stack.enter_async_context(_reader(folder, deadline_s))
+            lock = await stack.enter_async_context(_reader(folder, deadline_s))
             server = await _reading_server(folder, name, deadline_s)
-            await stack.enter_async_context(_kept(server))
+            await stack.enter_async_context(_kept(server, lock))
             chosen = access or (Access.ROLES if server.record.temporary else Access.VIEWER)
             log = await JetStreamLog.open(server.address(chosen), name, deadline_s=deadline_s, **opening)
         else:
@@ -126,10 +127,11 @@ async def own_server(run_folder: Path, run: str, *, agents: bool = False, port: 
     """
     folder = run_folder / NATS_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    end = time.monotonic() + LAUNCH_S
+    end, is_new = time.monotonic() + LAUNCH_S, False
     async with _reader(folder, LAUNCH_S):
         while True:
-            server, is_new = NatsServer.attach(folder), guard(folder, run, agents=agents)
+            server = NatsServer.attach(folder)
+            is_new |= guard(folder, run, agents=agents)
             if server is not None and not is_new and port in (None, server.port):
                 server.adopt()
                 return server
@@ -163,23 +165,29 @@ async def _reading_server(folder: Path, run: str, deadline_s: float) -> NatsServ
 
 
 @contextlib.asynccontextmanager
-async def _kept(server: NatsServer) -> AsyncIterator[None]:
-    """While inside, a server that dies is there again, at its port: a run's launcher may have died as well."""
-    keeping = asyncio.create_task(_keep(server), name="keep-nats-for-a-reader")
+async def _kept(server: NatsServer, lock: int) -> AsyncIterator[None]:
+    """While inside, a server that dies is there again, at its port: a run's launcher may have died as well. lock: the
+    reader's, open.
+    """
+    keeping = asyncio.create_task(_keep(server, lock), name="keep-nats-for-a-reader")
     try:
         yield
     finally:
         await end_all(keeping)
 
 
-async def _keep(server: NatsServer) -> None:
+async def _keep(server: NatsServer, lock: int) -> None:
     told = ""
     while True:
         await asyncio.sleep(LOOK_S)
-        if NatsServer.attach(server.folder) is not None or not server.folder.is_dir():
+        if NatsServer.attach(server.folder) is not None:
             continue
         try:
-            await NatsServer.start(server.folder, port=server.port, temporary=True)
+            if not os.path.samestat(os.fstat(lock), os.stat(server.folder / READERS)):
+                return  # another run has this folder's name
+            server = await NatsServer.start(server.folder, port=server.port, temporary=True)
+        except FileNotFoundError:
+            return  # the run was removed
         except FolderInUse:
             continue  # its launcher or another reader is starting it
         except (SlimeEventsError, OSError) as error:
@@ -189,13 +197,13 @@ async def _keep(server: NatsServer) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _reader(folder: Path, deadline_s: float) -> AsyncIterator[None]:
-    """A reader of the folder while inside. The last reader stops a server that readers started."""
-    file = os.open(folder / "readers.lock", os.O_RDWR | os.O_CREAT, 0o600)
+async def _reader(folder: Path, deadline_s: float) -> AsyncIterator[int]:
+    """A reader of the folder while inside; gives its lock. The last reader stops a server that readers started."""
+    file = os.open(folder / READERS, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         await _lock(file, fcntl.LOCK_SH, deadline_s, folder)
         try:
-            yield
+            yield file
         finally:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -212,6 +212,23 @@ async def test_a_server_that_dies_under_a_reader_is_started_again(
     assert NatsServer.attach(folder / "nats") is None
 
 
+async def test_a_reader_starts_none_for_another_run_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_log, "LOOK_S", 0.01)
+    folder = tmp_path / "demo"
+    await _run_with_one_event(folder)
+    async with open_run_log(folder):
+        there = NatsServer.attach(folder / "nats")
+        assert there is not None
+        folder.rename(tmp_path / "removed")
+        (folder / "nats").mkdir(parents=True)
+        (folder / "nats" / open_log.READERS).touch()
+        os.kill(there.pid, signal.SIGKILL)
+        await asyncio.sleep(0.2)
+        assert [file.name for file in (folder / "nats").iterdir()] == [open_log.READERS]
+
+
 async def test_a_reader_says_what_is_in_the_way_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
