@@ -136,7 +136,7 @@ async def own_server(run_folder: Path, run: str, *, agents: bool = False, port: 
                 server.adopt()
                 return server
             if server is not None:
-                if port is not None:
+                if port not in (None, server.port):
                     await freed(port)  # until then its readers may as well keep it
                 await server.stop()
             try:
