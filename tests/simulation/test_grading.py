@@ -66,7 +66,7 @@ async def test_the_real_pool_with_a_grader_that_breaks(
     (tmp_path / "broken_grader.py").write_text(BROKEN)
     settings = RewardSettings(custom_rm_path="broken_grader:grade", rm_timeout=LIMIT_S, rm_memory_gb=2.0)
     plan = make_plan(steps=2, samples=2, max_staleness=2, in_prompt_order=False)
-    async with Graders(settings) as pool, Simulation(tmp_path, plan, pool=pool) as sim:
+    async with Graders(settings) as pool, Simulation(tmp_path, plan, pool=pool, deadline_s=120.0) as sim:
         sim.start_engine(Script(chunk=8))
         phase, _ = await asyncio.gather(sim.finish(), pass_limits(tmp_path, clock, samples=2))
         assert phase is RunPhase.FINISHED
