@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -37,9 +38,11 @@ async def test_who_hears_is_told_of_what_is_stored(opened: Open, early: bool) ->
         hearer.hear("one", others.append, early=not early),
     ):
         await teller.tell("nobody", stored, early=early)
-        await teller.tell("one", stored, early=early)
         async with asyncio.timeout(20):
-            await told.wait()
-    assert heard == stored
+            while not told.is_set():  # a node of a cluster knows a little later who listens at another
+                await teller.tell("one", stored, early=early)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(told.wait(), 1.0)
+    assert heard[: len(stored)] == stored
     assert not others
     assert await teller.end() == end
