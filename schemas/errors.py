@@ -89,7 +89,7 @@ class AccessDenied(StorageError):
 
 
 class FolderInUse(StorageError):
-    """Another NATS server lives in the folder and has its log."""
+    """Another NATS server lives in the folder and has its log, or somebody reads it."""
 
 
 class EventTooLarge(StorageError):

@@ -118,6 +118,21 @@ def keeping_server(run_folder: Path) -> Iterator[None]:
             runner.run(reader.__aexit__(None, None, None))
 
 
+@contextlib.contextmanager
+def unread(run_folder: Path) -> Iterator[None]:
+    """While inside, nobody reads the run or starts its server: who comes waits. Raises FolderInUse where it is read."""
+    lock = run_folder / NATS_FOLDER / READERS
+    if not lock.exists():  # it never had a server of its own
+        yield
+        return
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderInUse(f"the run in {run_folder} is being read") from None
+        yield
+
+
 async def own_server(run_folder: Path, run: str, *, agents: bool = False, port: int | None = None) -> NatsServer:
     """The run's server, for its launcher: the live one in its folder, or a new one. It admits nobody without
     credentials; one that does, since older code started it, is started again. agents: see `guard`. port: where the
@@ -183,11 +198,9 @@ async def _keep(server: NatsServer, lock: int) -> None:
         if NatsServer.attach(server.folder) is not None:
             continue
         try:
-            if not os.path.samestat(os.fstat(lock), os.stat(server.folder / READERS)):
-                return  # another run has this folder's name
+            if not _is_of(lock, server.folder):
+                return  # the run was removed; another may have its name
             server = await NatsServer.start(server.folder, port=server.port, temporary=True)
-        except FileNotFoundError:
-            return  # the run was removed
         except FolderInUse:
             continue  # its launcher or another reader is starting it
         except (SlimeEventsError, OSError) as error:
@@ -202,6 +215,8 @@ async def _reader(folder: Path, deadline_s: float) -> AsyncIterator[int]:
     file = os.open(folder / READERS, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         await _lock(file, fcntl.LOCK_SH, deadline_s, folder)
+        if not _is_of(file, folder):
+            raise RunNotFound(f"{folder} was removed just now")
         try:
             yield file
         finally:
@@ -212,6 +227,14 @@ async def _reader(folder: Path, deadline_s: float) -> AsyncIterator[int]:
                     await server.stop()
     finally:
         os.close(file)
+
+
+def _is_of(lock: int, folder: Path) -> bool:
+    """Whether the open lock is that of the folder, and not of a removed one that had its name."""
+    try:
+        return os.path.samestat(os.fstat(lock), os.stat(folder / READERS))
+    except FileNotFoundError:
+        return False
 
 
 async def _lock(file: int, kind: int, deadline_s: float, folder: Path) -> None:

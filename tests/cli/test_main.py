@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from schemas.errors import ConfigError, DataError, TrainerError
+from schemas.errors import ConfigError, DataError, DeadlineExceeded, TrainerError
 from slime_events.app.cli.arguments import COMMANDS
 from slime_events.app.cli.commands import show
 from slime_events.app.cli.commands.demo import check_arguments, make_room, prepare
@@ -19,6 +20,8 @@ from slime_events.core.config.data import DataSettings
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RunFolder
+from storage import open_log
+from storage.open_log import keeping_server
 from tests.cli.invoke import arguments, command
 
 HEAVY = ("torch", "ray", "sglang", "transformers", "megatron", "nats", "numpy")
@@ -127,6 +130,26 @@ def test_an_earlier_demo_makes_room_only_where_it_may(tmp_path: Path) -> None:
         make_room(own, force=False)
     make_room(own, force=True)
     assert not own.path.exists()
+
+
+def test_an_earlier_demo_is_not_removed_under_its_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does one come while it is removed."""
+    folder, rmtree, removed = _demo(tmp_path, "demo"), shutil.rmtree, []
+    with keeping_server(folder.path), pytest.raises(ConfigError, match="being read"):
+        make_room(folder, force=True)
+    assert folder.settings.exists()
+
+    def remove(path: Path) -> None:
+        with pytest.raises(DeadlineExceeded), keeping_server(folder.path):
+            pass
+        removed.append(path)
+        rmtree(path)
+
+    monkeypatch.setattr(open_log, "LAUNCH_S", 0.01)
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    make_room(folder, force=False)
+    assert removed == [folder.path]
+    assert not folder.path.exists()
 
 
 @pytest.mark.parametrize("flags", [["--custom-rm-path", "nowhere.py"], ["--prompt-data", "nowhere.jsonl"]])

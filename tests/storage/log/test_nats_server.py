@@ -19,7 +19,7 @@ from storage.jetstream.address import NatsPlace
 from storage.jetstream.log import JetStreamLog
 from storage.nats import folder, ports, server
 from storage.nats.server import NatsServer, find_binary
-from storage.open_log import open_run_log, own_server, record_place
+from storage.open_log import open_run_log, own_server, record_place, unread
 from tests.storage.log.appends import reward
 
 
@@ -227,6 +227,27 @@ async def test_a_reader_starts_none_for_another_run_of_that_name(
         os.kill(there.pid, signal.SIGKILL)
         await asyncio.sleep(0.2)
         assert [file.name for file in (folder / "nats").iterdir()] == [open_log.READERS]
+
+
+async def test_a_run_that_is_read_is_not_removed_and_a_removed_one_is_not_read(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    await _run_with_one_event(folder)
+
+    async def read() -> int:
+        async with open_run_log(folder) as log:
+            return await log.position()
+
+    async with open_run_log(folder):
+        with pytest.raises(FolderInUse, match="being read"), unread(folder):
+            pass
+    with unread(folder):
+        waiting = asyncio.create_task(read())
+        await asyncio.sleep(0.1)
+        folder.rename(tmp_path / "removed")
+        (folder / "nats").mkdir(parents=True)
+    with pytest.raises(RunNotFound):
+        await waiting
+    assert not list((folder / "nats").iterdir())
 
 
 async def test_a_reader_says_what_is_in_the_way_once(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from schemas.errors import ConfigError, InvalidValue, SlimeEventsError
+from schemas.errors import ConfigError, FolderInUse, InvalidValue, SlimeEventsError
 from schemas.ids import TRAIN, group_id, sample_id
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.app.cli.commands.train import INTERRUPTED, resolve, resolve_epochs, run_to_end, say
@@ -28,6 +28,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 from slime_events.core.run.run_folder import RunFolder
 from storage.nats.server import NatsServer
+from storage.open_log import unread
 
 TINY = "tiny"
 TASKS = {TINY: "digits4", SMOLLM2: "arithmetic"}
@@ -132,8 +133,11 @@ def check_room(folder: RunFolder, *, force: bool) -> None:
     server = NatsServer.attach(folder.nats)
     if is_held(folder):
         raise ConfigError(f"run {folder.run} is on: wait for its end, or {other}")
-    if server is not None and server.record.temporary:
-        raise ConfigError(f"run {folder.run} is being read (NATS server {server.pid}): wait, or {other}")
+    try:
+        with unread(folder.path):
+            pass
+    except FolderInUse as error:
+        raise ConfigError(f"{error}: wait, or {other}") from error
     if server is not None and not force:
         raise ConfigError(
             f"run {folder.run} was killed, and its NATS server {server.pid} lives: `slime-events resume` continues "
@@ -151,9 +155,10 @@ def make_room(folder: RunFolder, *, force: bool) -> None:
     if not folder.settings.exists():
         return
     say(f"note: the earlier demo in {folder.path} is replaced.")
-    if (server := NatsServer.attach(folder.nats)) is not None:
-        asyncio.run(server.stop())
-    shutil.rmtree(folder.path)
+    with unread(folder.path):  # a reader would start the server again, in a folder that is going
+        if (server := NatsServer.attach(folder.nats)) is not None:
+            asyncio.run(server.stop())
+        shutil.rmtree(folder.path)
 
 
 def _is_demo(folder: RunFolder) -> bool:
