@@ -50,7 +50,7 @@ def reward_func(args, sample: Sample, **kwargs):
     return {"right": float(sample.response == sample.label), "args": args.rm_timeout, "cwd": os.getcwd()}
 
 async def waits(args, sample):
-    if sample.response == "block": time.sleep(600)
+    if sample.response == "block": pathlib.Path("blocks").touch(); time.sleep(600)
     if sample.response == "child": await asyncio.create_task(asyncio.to_thread(os._exit, 5))
     await asyncio.sleep(0.1)
     return 1.0
@@ -254,6 +254,8 @@ async def test_an_async_grader_that_blocks_or_dies_fails_alone(
     async with own(folder, "own:waits") as pool:
         grading = asyncio.create_task(pool.grade(samples("ok", how, "ok")))
         if kind is Kind.TIMEOUT:
+            while not (folder / "blocks").exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             await pass_limit(clock, pool, 1)
         assert kinds(await grading) == [1.0, kind, 1.0]
     stack = "own.py" in (folder / "grader.log").read_text()

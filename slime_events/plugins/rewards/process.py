@@ -27,8 +27,8 @@ _STDERR = 2
 _ROOT = str(Path(__file__).resolve().parents[3])
 _answer_decoder = msgspec.msgpack.Decoder(messages.Answer)
 
-STACK_SECONDS = 0.05
-"""Given to a stuck process to write its Python stack into the log before it is ended."""
+STACK_SECONDS = 0.5
+"""Given to a stuck process to write its Python stack into the log before it is ended. Full cores need some of it."""
 
 
 class KilledWhileLoading(PlugPointError):
