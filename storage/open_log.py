@@ -103,7 +103,7 @@ async def open_run_log(
 @contextlib.contextmanager
 def keeping_server(run_folder: Path) -> Iterator[None]:
     """While inside, a server that readers start in a run's folder stays for the next: over a long log a start takes a
-    second and more. Enter it where no event loop runs. Raises DeadlineExceeded.
+    second and more. Enter it where no event loop runs. Raises DeadlineExceeded, RunNotFound.
     """
     folder = run_folder / NATS_FOLDER
     if not folder.is_dir():
@@ -138,7 +138,8 @@ async def own_server(run_folder: Path, run: str, *, agents: bool = False, port: 
     credentials; one that does, since older code started it, is started again. agents: see `guard`. port: where the
     run's processes look for it, and nowhere else; None: before there are any.
 
-    A server that readers have started is the run's own from here on: they do not stop it. Raises as `NatsServer.start`.
+    A server that readers have started is the run's own from here on: they do not stop it. Raises as `NatsServer.start`,
+    DeadlineExceeded and RunNotFound.
     """
     folder = run_folder / NATS_FOLDER
     folder.mkdir(parents=True, exist_ok=True)

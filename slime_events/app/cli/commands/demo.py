@@ -127,17 +127,18 @@ def check_room(folder: RunFolder, *, force: bool) -> None:
     """
     if not folder.settings.exists():
         return
-    other = f"choose another name with --run, or remove {folder.path}"
+    rename = "choose another name with --run"
+    other = f"{rename}, or remove {folder.path}"
     if not _is_demo(folder):
         raise ConfigError(f"{folder.path} holds a run that is no demo: {other}")
     server = NatsServer.attach(folder.nats)
     if is_held(folder):
-        raise ConfigError(f"run {folder.run} is on: wait for its end, or {other}")
+        raise ConfigError(f"run {folder.run} is on: wait for its end, or {rename}")
     try:
         with unread(folder.path):
             pass
     except FolderInUse as error:
-        raise ConfigError(f"{error}: wait, or {other}") from error
+        raise ConfigError(f"{error}: wait, or {rename}") from error
     if server is not None and not force:
         raise ConfigError(
             f"run {folder.run} was killed, and its NATS server {server.pid} lives: `slime-events resume` continues "
