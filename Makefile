@@ -16,7 +16,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: deploy-check install install-benchmarks resolve demo demo-smollm2 test test-real test-rest lint docs docs-serve soak chaos \
-	strangers users agent-kills \
+	strangers users cases agent-kills \
 	chaos-soak mutate mutate-soak bench clean
 
 # What is installed stands in pyproject.toml alone, its exact versions in requirements/cpu.txt and requirements/gpu.txt.
@@ -88,6 +88,10 @@ strangers: $(INSTALLED)
 # each plug point of slime's with a user's file, in a real short run of its own
 users: $(INSTALLED)
 	$(BIN)/python -m tests.users
+
+# inputs that once ended a run, each in a real short run
+cases: $(INSTALLED)
+	$(BIN)/python -m tests.cases
 
 # agents of eight packages, from PyPI and npm, in real runs whose gateway, engine and conductor are killed under them
 agent-kills: $(INSTALLED)
