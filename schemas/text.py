@@ -1,6 +1,6 @@
 """Text from outside (a user's function, a file, a request, an archive) made safe to store, to send and to print.
 
-Three places need it: an event or answer must be valid Unicode, a message must be short, and a terminal must not obey it.
+Events and answers must be valid Unicode, messages must be short, and a terminal must not obey what it shows.
 """
 
 import re
@@ -9,7 +9,9 @@ MESSAGE_CHARACTERS = 2_000
 """Characters of a message about a failure that are kept: enough for a reason, little enough for thousands of events."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 """C0 and C1 control characters but for tab and newline, line separators, bidirectional controls, lone surrogates."""
 
 

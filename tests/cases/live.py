@@ -14,10 +14,10 @@ from tests.run.tiny import events_of
 from tests.users.script import slime_events
 
 INPUTS = Path(__file__).parent / "inputs"
-SMALL = (
-    "--input-key q --label-key a --apply-chat-template --n-samples-per-prompt 2 --rollout-batch-size 2 "
-    "--global-batch-size 4 --rollout-max-response-len 8 --lr 1e-4 --rollout-temperature 1 --rollout-deadline 120"
-).split()
+SMALL = """
+--input-key q --label-key a --apply-chat-template --n-samples-per-prompt 2 --rollout-batch-size 2 --global-batch-size 4
+--rollout-max-response-len 8 --lr 1e-4 --rollout-temperature 1 --rollout-deadline 120
+"""
 """Two groups of two samples a step, on the demo's model."""
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Place:
     def train(self, run: str, *flags: str, steps: int | None = None) -> Ended:
         """A run on the demo's model with the settings of `SMALL`."""
         length = ["--num-rollout", str(steps)] if steps is not None else ["--num-epoch", "1"]
-        return self.run("train", "--run", run, "--hf-checkpoint", str(BASE), *SMALL, *length, *flags, name=run)
+        return self.run("train", "--run", run, "--hf-checkpoint", str(BASE), *SMALL.split(), *length, *flags, name=run)
 
     def run(self, *arguments: str, name: str) -> Ended:
         """A command that starts or continues the run `name`."""

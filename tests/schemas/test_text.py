@@ -1,5 +1,7 @@
 """Text from outside, made safe to store, to send and to print."""
 
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ def test_a_text_that_is_valid_is_not_changed(text: str) -> None:
     assert valid_text(text) == text
 
 
-@pytest.mark.parametrize("half", ["\ud83d", "\udc80", "a\ud83db"])
+@pytest.mark.parametrize("half", ["\ud83d", "a\udc80b"])
 def test_half_a_character_becomes_a_replacement(half: str) -> None:
     assert "\ufffd" in valid_text(half)
 
@@ -47,6 +49,6 @@ def test_an_exception_that_cannot_be_read_has_a_message() -> None:
 @given(any_text)
 def test_a_terminal_obeys_nothing(text: str) -> None:
     printed = terminal_text(text)
-    assert printed.encode()
-    assert all(char in "\t\n" or char.isprintable() or not (ord(char) < 32 or 127 <= ord(char) < 160) for char in printed)
+    printed.encode()
+    assert not {char for char in printed if unicodedata.category(char) in ("Cc", "Cs")} - {"\t", "\n"}
     assert "\u202e" not in printed
