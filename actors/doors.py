@@ -128,8 +128,8 @@ class RewardDoor:
 
 def doors_of(settings: TrainSettings, log: EventLog) -> Doors:
     """All doors of a run. Loads its tokenizer, which takes a second."""
-    prompts = OutsidePrompts.of(settings, load_tokenizer(settings.engine.hf_checkpoint))
-    limits = Limits.of(settings, prompts.tokenizer)
+    tokenizer = load_tokenizer(settings.engine.hf_checkpoint)
+    prompts, limits = OutsidePrompts.of(settings, tokenizer), Limits.of(settings, tokenizer)
     return {
         PROMPTS: PromptDoor(prompts),
         TRAJECTORIES: TrajectoryDoor(OutsideRollouts(prompts, limits, settings.data.apply_chat_template_kwargs)),

@@ -10,10 +10,11 @@ Trained are the tokens of assistants' turns, with their end token and what the t
 """
 
 import functools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from schemas.errors import DataError
+from slime_events.plugins.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
 Masked = tuple[list[int], list[int]]
@@ -27,7 +28,7 @@ TYPES = ("qwen", "qwen3", "qwen3_5", "distill_qwen")
 class MultiTurnLossMaskGenerator:
     """tokenizer: of transformers, with a chat template. tokenizer_type: one of `TYPES`."""
 
-    def __init__(self, tokenizer: Any, tokenizer_type: str = "qwen") -> None:
+    def __init__(self, tokenizer: Tokenizer, tokenizer_type: str = "qwen") -> None:
         """Raises ValueError for another type."""
         self._by_type = {
             "qwen": self.gen_multi_turn_loss_mask_qwen,
@@ -135,7 +136,7 @@ class MultiTurnLossMaskGenerator:
 
 
 @functools.lru_cache(maxsize=2)
-def loss_masks_of(tokenizer: Hashable, kind: str) -> MultiTurnLossMaskGenerator:
+def loss_masks_of(tokenizer: Tokenizer, kind: str) -> MultiTurnLossMaskGenerator:
     """The generator of a tokenizer, made once."""
     return MultiTurnLossMaskGenerator(tokenizer, kind)
 

@@ -11,59 +11,86 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from schemas.errors import InvalidValue
 
 
-def load_tokenizer(folder: str) -> Any:
+class Tokenizer(Protocol):
+    """The methods of a transformers tokenizer that are used."""
+
+    def __call__(
+        self, text: str, *, add_special_tokens: bool = ..., return_offsets_mapping: bool = ...
+    ) -> Mapping[str, Any]:
+        """A text as `input_ids`, and the `offset_mapping` where it is asked for."""
+
+    def __len__(self) -> int:
+        """Ids are below it."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]:
+        """Token ids of a text."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of some tokens."""
+
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **kwargs: Any) -> Any:
+        """A chat as text."""
+
+    def get_added_vocab(self) -> Mapping[str, int]:
+        """Tokens that were added to the vocabulary, with their ids."""
+
+
+def load_tokenizer(folder: str) -> Tokenizer:
     """The tokenizer of an HF folder. Raises InvalidValue where the folder holds none."""
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     with _lightly():
         from transformers import AutoTokenizer
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         files = sorted(path.name for path in Path(folder).glob("*")) if Path(folder).is_dir() else "no such folder"
         raise InvalidValue(f"--hf-checkpoint {folder} has no tokenizer ({files}): {error}") from error
+    return tokenizer
 
 
 class TokenizerAhead:
-    """A tokenizer that a thread loads: whoever asks something of it waits, and has the error that loading raised."""
+    """A handle on a tokenizer that a thread loads. It is none itself: `loaded_tokenizer` gives the tokenizer."""
 
-    def __init__(self, load: Callable[[], Any]) -> None:
+    def __init__(self, load: Callable[[], Tokenizer]) -> None:
         thread = ThreadPoolExecutor(1)
         self._loading = thread.submit(load)
         thread.shutdown(wait=False)
 
     @property
-    def loaded(self) -> Any:
-        """The tokenizer itself."""
+    def loaded(self) -> Tokenizer:
+        """The tokenizer, once it is loaded. Raises what loading raised."""
         return self._loading.result()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.loaded, name)
 
-    def __len__(self) -> int:
-        return len(self.loaded)
+TokenizerSource = Tokenizer | TokenizerAhead
+"""What holds a tokenizer until a text has to be read: the type checker lets nobody call one of the two."""
 
 
-def encode_all(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+def loaded_tokenizer(source: TokenizerSource) -> Tokenizer:
+    """The tokenizer itself; waits for one that is being loaded, and raises what loading raised."""
+    return source.loaded if isinstance(source, TokenizerAhead) else source
+
+
+def encode_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """What `tokenizer.encode(text, add_special_tokens=False)` gives for each text, in a third of the time for many.
 
     That call prepares the tokenizers library's tokenizer below it, and passes one text on. So the first text goes the
     whole way, and the others straight there, in one call, unless a class of the model's own encodes otherwise.
     """
-    if isinstance(tokenizer, TokenizerAhead):
-        tokenizer = tokenizer.loaded
     alone = len(texts) if not _is_plain(tokenizer) else 1
     found = [tokenizer.encode(text, add_special_tokens=False) for text in texts[:alone]]
     if rest := list(texts[alone:]):
-        found += [one.ids for one in tokenizer.backend_tokenizer.encode_batch(rest, add_special_tokens=False)]
+        plain: Any = tokenizer
+        found += [one.ids for one in plain.backend_tokenizer.encode_batch(rest, add_special_tokens=False)]
     return found
 
 
-def _is_plain(tokenizer: Any) -> bool:
+def _is_plain(tokenizer: Tokenizer) -> bool:
     """Whether nothing between its class and the one that passes texts on has anything to do with encoding."""
     classes = type(tokenizer).__mro__
     passes_on = next((n for n, one in enumerate(classes) if "backend_tokenizer" in vars(one)), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 
 from schemas.arrays import pack_tokens
 from schemas.errors import InvalidValue, PlugPointError
+from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.evaluation import EvalSettings
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.loop.conductor import prompts, user_data_source
+from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.conductor.prompt_sampler import PromptSampler, make_prompt_sampler
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.conductor.user_data_source import UserDataSource
@@ -22,10 +25,14 @@ from slime_events.loop.prompts.archived_prompts import ArchivedPrompt, ArchivedP
 from slime_events.loop.prompts.draw_stats import DrawStats, PromptStats, uniform
 from slime_events.loop.prompts.source import PromptSource
 from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.loss_masks import TYPES
 from slime_events.plugins.sample import Sample
 from tests.conductor.driver import Driver, make_plan
+from tests.docs.pages import ROOT
 from tests.simulation.parts import Letters
 from tests.simulation.roles import make_feed
+
+BASE = ROOT / "slime_events" / "app" / "demo" / "base"
 
 
 def test_a_file_epoch_after_epoch(tmp_path: Path) -> None:
@@ -74,6 +81,55 @@ def test_only_a_prompt_waits_for_the_tokenizer(tmp_path: Path, monkeypatch: pyte
     assert [one.source.line for one in feed.malformed()] == [2]
     loads.set()
     assert [type(one) for one in feed.take({}, 1)] == [PromptSubmitted]
+
+
+@pytest.mark.parametrize("mask", TYPES)
+@pytest.mark.parametrize("ahead", [True, False])
+def test_chats_to_train_on_are_read_with_a_tokenizer_that_is_loaded_meanwhile(
+    tmp_path: Path, mask: str, ahead: bool
+) -> None:
+    """A real one: what stands for it until then has none of its methods."""
+    rows = [{"messages": [{"role": "user", "content": f"{n}+1"}, {"role": "assistant", "content": str(n + 1)}]}
+            for n in range(3)]  # fmt: skip
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = DataSettings(
+        prompt_data=str(tmp_path / "chats.jsonl"), input_key="messages", supervised=True, loss_mask_type=mask
+    )
+    feed = PromptFeed.open(data, EvalSettings(), RolloutSettings(), str(BASE), ahead=ahead)
+    drawn = feed.take({}, 3)
+    assert [type(one) for one in drawn] == [PromptSubmitted] * 3, drawn
+    tokens = [one.tokens for one in drawn if isinstance(one, PromptSubmitted)]
+    now = PromptFeed.open(data, EvalSettings(), RolloutSettings(), str(BASE)).take({}, 3)
+    assert tokens == [one.tokens for one in now if isinstance(one, PromptSubmitted)]
+
+
+@pytest.mark.parametrize("template", [True, False])
+def test_every_way_to_a_prompt_is_the_same_with_a_tokenizer_that_is_loaded_meanwhile(
+    tmp_path: Path, template: bool
+) -> None:
+    """The file's order, a curriculum, an evaluation, and what the doors take in."""
+    (tmp_path / "p.jsonl").write_text("".join(f'{{"input": "{n}+{n}"}}\n' for n in range(4)))
+    path = str(tmp_path / "p.jsonl")
+
+    def read(sampler_name: Any, *, ahead: bool) -> list[Any]:
+        data = DataSettings(prompt_data=path, apply_chat_template=template, prompt_sampler=sampler_name)
+        asked = EvalSettings(eval_prompt_data=["held", path])
+        feed = PromptFeed.open(data, asked, RolloutSettings(), str(BASE), ahead=ahead)
+        outside = OutsidePrompts(data, feed.tokenizer, 20).submitted(InboxPrompt(key="k", prompt="1+1"))
+        return [*feed.take({}, 4), *feed.evaluation("held", 1), outside]
+
+    for name in ("file", "curriculum"):
+        assert read(name, ahead=True) == read(name, ahead=False)
+        assert {type(one) for one in read(name, ahead=True)} == {PromptSubmitted}
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_no_fault_of_a_chat(tmp_path: Path) -> None:
+    """Not a row's template that raised something, but the folder."""
+    (tmp_path / "p.jsonl").write_text('{"input": "ab"}\n')
+    data = DataSettings(prompt_data=str(tmp_path / "p.jsonl"), apply_chat_template=True)
+    feed = PromptFeed.open(data, EvalSettings(), RolloutSettings(), str(tmp_path), ahead=True)
+    with pytest.raises(InvalidValue, match=str(tmp_path)):
+        feed.take({}, 1)
 
 
 def test_a_tokenizer_that_cannot_be_loaded_is_an_error_of_the_prompts(tmp_path: Path) -> None:

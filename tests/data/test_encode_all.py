@@ -13,7 +13,7 @@ from schemas.inbox import InboxPrompt
 from slime_events.core.config.data import DataSettings
 from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.prompts.inbox_message import WrongField
-from slime_events.plugins.tokenizer import TokenizerAhead, encode_all, load_tokenizer
+from slime_events.plugins.tokenizer import encode_all, load_tokenizer
 from tests.docs.pages import ROOT
 from tests.simulation.parts import Letters
 
@@ -48,7 +48,6 @@ def words(*, split_special: bool = False) -> Any:
 
 TOKENIZERS = {
     "demo": demo,
-    "ahead": lambda: TokenizerAhead(demo),
     "words": words,
     "split": lambda: words(split_special=True),
     "letters": Letters,

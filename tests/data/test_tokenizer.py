@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+from slime_events.plugins.tokenizer import TokenizerAhead
+from tests.simulation.parts import Letters
 
 ROOT = Path(__file__).parents[2]
 LOADED = """
@@ -33,3 +37,28 @@ def test_it_is_transformers_own_and_leaves_python_as_it_was() -> None:
     folder = ROOT / "slime_events" / "app" / "demo" / "base"
     done = subprocess.run([sys.executable, "-c", LOADED, str(folder)], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
+
+
+PROXIES = {
+    "schemas": 0,
+    "storage": 1,  # a module of the NATS client that is loaded when it is looked into
+    "slime_events": 2,  # the package's lazy names; `args`, where a name that is not there says which are near
+    "actors": 0,
+    "serve_apps": 3,  # placeholder modules on machines without a GPU; `GenerateState`, which only raises
+}
+"""`__getattr__` in product code: none of them passes a call on to another object."""
+
+
+def test_nothing_stands_in_for_an_object_by_passing_its_attributes_on() -> None:
+    """A proxy by `__getattr__` has no `__call__`, no `__len__`, no `__iter__`, and no type that could say so."""
+    for room, allowed in PROXIES.items():
+        sources = [path.read_text() for path in (ROOT / room).rglob("*.py")]
+        assert sum(source.count("def __getattr__") for source in sources) <= allowed, room
+        passing = [one for one in sources if re.search(r"def __getattr__\(.*\n(.*\n)?\s+return getattr\(self\.", one)]
+        assert passing == [], room
+
+
+def test_what_is_loaded_meanwhile_is_no_tokenizer_itself() -> None:
+    public = {name for name in dir(TokenizerAhead) if not name.startswith("_")}
+    assert public == {"loaded"}
+    assert not callable(TokenizerAhead(lambda: Letters()))

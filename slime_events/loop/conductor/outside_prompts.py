@@ -13,8 +13,9 @@ from slime_events.core.config.data import DataSettings
 from slime_events.core.config.per_source import NATS
 from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.prompts.inbox_message import WrongField
-from slime_events.loop.prompts.prompt import BadReason, Problem, Prompt, Tokenizer, make_prompts, submitted
+from slime_events.loop.prompts.prompt import BadReason, Problem, Prompt, make_prompts, submitted
 from slime_events.plugins.rewards.dispatch import metadata_check
+from slime_events.plugins.tokenizer import TokenizerSource
 
 
 class OutsidePrompts:
@@ -23,7 +24,7 @@ class OutsidePrompts:
     def __init__(
         self,
         data: DataSettings,
-        tokenizer: Tokenizer,
+        tokenizer: TokenizerSource,
         max_prompt_len: int | None,
         check_grader: Callable[[Any], None] | None = None,
     ) -> None:
@@ -32,7 +33,7 @@ class OutsidePrompts:
         self._read_as = {is_chat: self._settings(is_chat=is_chat) for is_chat in (False, True)}
 
     @classmethod
-    def of(cls, settings: TrainSettings, tokenizer: Tokenizer) -> OutsidePrompts:
+    def of(cls, settings: TrainSettings, tokenizer: TokenizerSource) -> OutsidePrompts:
         """Of a run's settings."""
         return cls(settings.data, tokenizer, settings.rollout.longest_prompt, metadata_check(settings))
 

@@ -20,6 +20,7 @@ from schemas.rollouts import RolloutOffered, StopReason
 from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.prompts.inbox_message import WrongField
+from slime_events.plugins.tokenizer import Tokenizer, loaded_tokenizer
 
 
 class Limits(NamedTuple):
@@ -34,7 +35,7 @@ class Limits(NamedTuple):
     vocabulary: int
 
     @classmethod
-    def of(cls, settings: TrainSettings, tokenizer: Any) -> "Limits":
+    def of(cls, settings: TrainSettings, tokenizer: Tokenizer) -> "Limits":
         """Of a run's settings."""
         rollout = settings.rollout
         return cls(
@@ -58,7 +59,8 @@ class OutsideRollouts:
     """prompts: makes them. template: arguments of the chat template."""
 
     def __init__(self, prompts: OutsidePrompts, limits: Limits, template: dict[str, Any]) -> None:
-        self._prompts, self._tokenizer, self._limits, self._template = prompts, prompts.tokenizer, limits, template
+        self._prompts, self._limits, self._template = prompts, limits, template
+        self._tokenizer = loaded_tokenizer(prompts.tokenizer)
 
     def events(self, item: OutsideGroup, sender: str, run: str, published: int) -> list[Event]:
         """The group's. published: the newest weights. Raises WrongField."""

@@ -23,9 +23,10 @@ from slime_events.core.config.data import DataSettings
 from slime_events.loop.prompts.archived_prompts import ArchivedPrompts, ArchivedRollouts
 from slime_events.loop.prompts.buffer_filter import BufferFilter
 from slime_events.loop.prompts.draw_stats import DrawStats, Pool, uniform
-from slime_events.loop.prompts.prompt import BadRow, Prompted, Tokenizer, draw_prompt, rejected, submitted
+from slime_events.loop.prompts.prompt import BadRow, Prompted, draw_prompt, rejected, submitted
 from slime_events.loop.prompts.source import PromptSource
 from slime_events.loop.prompts.weight_ancestry import WeightAncestry
+from slime_events.plugins.tokenizer import TokenizerSource
 from storage.log import Recorded
 
 
@@ -39,7 +40,7 @@ class PromptSampler:
     seed: int
     source: PromptSource | None
     archive: ArchivedPrompts | None
-    tokenizer: Tokenizer
+    tokenizer: TokenizerSource
     max_prompt_len: int | None
     draws: DrawStats
     buffer_filter: BufferFilter | None = None
@@ -181,7 +182,7 @@ def make_prompt_sampler(
     seed: int,
     source: PromptSource | None,
     archive: ArchivedPrompts | None,
-    tokenizer: Tokenizer,
+    tokenizer: TokenizerSource,
     max_prompt_len: int | None,
     buffer_filter: BufferFilter | None = None,
 ) -> PromptSampler | None:

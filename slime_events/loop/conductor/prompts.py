@@ -20,14 +20,13 @@ from slime_events.loop.prompts.prompt import (
     BadRow,
     Prompted,
     PromptRow,
-    Tokenizer,
     rejected,
     submitted,
 )
 from slime_events.loop.prompts.source import EvalSource, PromptSource, eval_sources
 from slime_events.loop.prompts.weight_ancestry import WeightAncestry, read_ancestry
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.tokenizer import TokenizerAhead, load_tokenizer
+from slime_events.plugins.tokenizer import TokenizerAhead, TokenizerSource, load_tokenizer
 from storage.log import Readable, Recorded
 
 
@@ -39,7 +38,7 @@ class PromptFeed:
         source: PromptSource | None,
         evaluations: Mapping[str, EvalSource],
         data: DataSettings,
-        tokenizer: Tokenizer,
+        tokenizer: TokenizerSource,
         drawer: PromptSampler | UserDataSource | None = None,
     ) -> None:
         self._source, self._evaluations, self._data = source, evaluations, data
@@ -64,7 +63,7 @@ class PromptFeed:
         """
         longest = rollout.longest_prompt
         load = partial(load_tokenizer, hf_checkpoint)
-        tokenizer = TokenizerAhead(load) if ahead else load()
+        tokenizer: TokenizerSource = TokenizerAhead(load) if ahead else load()
         has_file = data.prompt_data and not data.data_source_path
         source = PromptSource(data, rollout.rollout_seed, tokenizer, longest) if has_file else None
         evaluations = eval_sources(evaluation, data, tokenizer, longest)

@@ -8,10 +8,11 @@ from msgspec.structs import replace
 from schemas.errors import PlugPointError
 from schemas.prompts import PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
-from slime_events.loop.prompts.prompt import Prompted, Tokenizer, draw_prompt
+from slime_events.loop.prompts.prompt import Prompted, draw_prompt
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function, place_of
 from slime_events.plugins.sample import Sample
+from slime_events.plugins.tokenizer import TokenizerSource
 from storage.log import Recorded
 
 
@@ -24,7 +25,7 @@ class UserDataSource:
         self,
         data: DataSettings,
         view: ArgsView,
-        tokenizer: Tokenizer,
+        tokenizer: TokenizerSource,
         max_prompt_len: int | None,
         *,
         agents: bool = False,

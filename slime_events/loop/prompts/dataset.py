@@ -7,6 +7,7 @@ from slime_events.core.config.data import DataSettings
 from slime_events.loop.prompts.prompt import PromptRow
 from slime_events.loop.prompts.source import PromptSource, epoch_order
 from slime_events.plugins.sample import Sample
+from slime_events.plugins.tokenizer import Tokenizer
 
 
 def sample_of(row: PromptRow) -> Sample:
@@ -24,7 +25,7 @@ class Dataset:
     def __init__(
         self,
         path: str,
-        tokenizer: Any,
+        tokenizer: Tokenizer | None,
         processor: Any = None,
         max_length: int | None = None,
         *,

@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
 from slime_events.plugins.loss_masks import loss_masks_of
 from slime_events.plugins.sample import carried
-from slime_events.plugins.tokenizer import encode_all
+from slime_events.plugins.tokenizer import Tokenizer, TokenizerSource, encode_all, loaded_tokenizer
 
 
 class BadReason(enum.StrEnum):
@@ -84,19 +84,6 @@ class PromptRow(Prompt, frozen=True, kw_only=True, eq=False):
     line: int
 
 
-class Tokenizer(Protocol):
-    """The methods of a transformers tokenizer that are used."""
-
-    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]:
-        """Token ids of a text."""
-
-    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **kwargs: Any) -> Any:
-        """A chat as text."""
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of some tokens."""
-
-
 class _BadFieldError(Exception):
     """Raised with the reason and the message of a `Problem`."""
 
@@ -104,7 +91,7 @@ class _BadFieldError(Exception):
 def make_prompt(
     fields: Mapping[str, Any],
     settings: DataSettings,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: TokenizerSource | None = None,
     max_prompt_len: int | None = None,
 ) -> Prompt | Problem:
     """Read, render and tokenise a prompt.
@@ -118,10 +105,11 @@ def make_prompt(
 
 def make_prompts(
     given: Sequence[tuple[Mapping[str, Any], DataSettings]],
-    tokenizer: Tokenizer | None = None,
+    tokenizer: TokenizerSource | None = None,
     max_prompt_len: int | None = None,
 ) -> list[Prompt | Problem]:
-    """`make_prompt` of each, tokenised all together."""
+    """`make_prompt` of each, tokenised all together. Raises what loading the tokenizer raised."""
+    tokenizer = None if tokenizer is None else loaded_tokenizer(tokenizer)
     made = [_rendered(fields, settings, tokenizer, max_prompt_len) for fields, settings in given]
     if tokenizer is None:
         return made
@@ -177,7 +165,7 @@ def _text(
 def _example(
     fields: Mapping[str, Any],
     settings: DataSettings,
-    tokenizer: Any,
+    tokenizer: Tokenizer | None,
     max_prompt_len: int | None,
     tools: list[dict[str, Any]] | None,
 ) -> tuple[str, list[dict[str, Any]], npt.NDArray[np.int32] | None]:
@@ -287,7 +275,11 @@ def rejected(problem: Problem, source: Source, dataset: str = TRAIN) -> PromptRe
 
 
 def draw_prompt(
-    fields: Mapping[str, Any], data: DataSettings, tokenizer: Tokenizer, max_prompt_len: int | None, source: Source
+    fields: Mapping[str, Any],
+    data: DataSettings,
+    tokenizer: TokenizerSource,
+    max_prompt_len: int | None,
+    source: Source,
 ) -> Prompted:
     """A drawn prompt as this run's model sees it. fields: `input`, a chat or a text as the model sees it, and what else
     a line may have by default names.

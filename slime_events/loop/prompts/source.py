@@ -18,8 +18,9 @@ from msgspec.structs import asdict
 from schemas.errors import DataError, ImpossibleCombination, InvalidValue
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.evaluation import EvalSet, EvalSettings
-from slime_events.loop.prompts.prompt import BadRow, Problem, PromptRow, Tokenizer, make_prompt
+from slime_events.loop.prompts.prompt import BadRow, Problem, PromptRow, make_prompt
 from slime_events.loop.prompts.reader import DataFile, open_reader, parse_path, too_many
+from slime_events.plugins.tokenizer import TokenizerSource
 
 
 @functools.lru_cache(maxsize=2)
@@ -50,7 +51,7 @@ class PromptSource:
         self,
         settings: DataSettings,
         seed: int = 42,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: TokenizerSource | None = None,
         max_prompt_len: int | None = None,
         *,
         most: int | None = None,
@@ -149,7 +150,7 @@ class EvalSource(NamedTuple):
 
 
 def eval_sources(
-    evaluation: EvalSettings, data: DataSettings, tokenizer: Tokenizer | None = None, longest: int | None = None
+    evaluation: EvalSettings, data: DataSettings, tokenizer: TokenizerSource | None = None, longest: int | None = None
 ) -> dict[str, EvalSource]:
     """The data sets of an evaluation by name. longest: tokens of a prompt, where evaluation has no limit of its own."""
     longest = longest if evaluation.eval_max_prompt_len is None else evaluation.eval_max_prompt_len
@@ -191,7 +192,18 @@ def first_rows(settings: DataSettings, most: int) -> list[PromptRow]:
 
 
 class _AnyText:
-    """A stand-in for a tokenizer."""
+    """A tokenizer of which any text is one token, and any chat a text."""
+
+    def __call__(
+        self, text: str, *, add_special_tokens: bool = True, return_offsets_mapping: bool = False
+    ) -> Mapping[str, Any]:
+        return {"input_ids": [0], "offset_mapping": [(0, len(text))]}
+
+    def __len__(self) -> int:
+        return 1
+
+    def get_added_vocab(self) -> Mapping[str, int]:
+        return {}
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [0]
