@@ -24,6 +24,9 @@ class Tokenizer(Protocol):
     ) -> Mapping[str, Any]:
         """A text as `input_ids`, and the `offset_mapping` where it is asked for."""
 
+    def __hash__(self) -> int:
+        """Tells one object from another: what is made of a tokenizer once is kept by it."""
+
     def __len__(self) -> int:
         """Ids are below it."""
 
