@@ -2,6 +2,9 @@
 
 Settings hold no secrets in the first place (schemas/references.py). What is found here came by another way: in the
 words of another package, from an environment variable, or out of a record of an older version.
+
+Anybody may have written the text, so each pattern takes time in proportion to its length: no two starts of a pattern
+look at the same characters again and again. `tests/schemas/test_redaction_time.py` measures each of them.
 """
 
 import json
@@ -27,10 +30,13 @@ _NO_VALUE = re.compile(r"(_FILE|_PATH|_DIR|_SOCK|_URL)$")
 _REFERENCE = r"\$\{[A-Za-z_]\w*\}"
 _STOP = r"\s\"'<>"
 URL_LOGIN = re.compile(
-    rf"(?P<before>[a-zA-Z][\w+.-]*://[^{_STOP}/?#@:\[\]]*:)(?!\d{{1,5}}(?:[/?#,{_STOP}]|$))"
+    rf"(?P<before>[\w+.-]://[^{_STOP}/?#@:\[\]]*:)(?!\d{{1,5}}(?:[/?#,{_STOP}]|$))"
     rf"(?P<secret>[^{_STOP}/?#]*|[^{_STOP}@]*)(?=@)"
 )
-"""The password of `scheme://user:password@host`. Unescaped it may hold `@`, and, where nothing else ends it, `/`."""
+"""The password of `scheme://user:password@host`. Unescaped it may hold `@`, and, where nothing else ends it, `/`.
+Search it with `found_in` or `substitute`, which leave out what no `@` comes after: there it would look far and in vain.
+"""
+_WORD = re.compile(rf"[^{_STOP}]+")
 URL_TOKEN = re.compile(
     rf"(?P<before>\b(?:nats|tls|wss?|https?)://)(?P<secret>[^{_STOP}/?#@:\[\]]+)(?=@)",
     re.IGNORECASE,
@@ -52,10 +58,21 @@ _HEADER = re.compile(
 )
 _KNOWN_FORM = re.compile(
     r"(?P<before>)(?P<secret>\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bS[UAOCNX][A-Z2-7]{56}\b|\bhf_[A-Za-z0-9]{20,}"
-    r"|\bgh[opsu]_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}|\beyJ[\w-]+\.eyJ[\w-]+\.[\w-]+)"
+    r"|\bgh[opsu]_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,})"
 )
-"""Keys of AWS, seeds of NATS, tokens of Hugging Face, GitHub and OpenAI, JSON web tokens."""
-_PATTERNS = (URL_LOGIN, URL_TOKEN, URL_QUERY, _HEADER, _PAIR, _KNOWN_FORM)
+"""Keys of AWS, seeds of NATS, tokens of Hugging Face, GitHub and OpenAI."""
+_JSON_WEB_TOKEN = re.compile(
+    r"(?<![\w-])(?=[\w-]++\.eyJ[\w-]++\.[\w-])(?P<before>[\w-]*?\b)(?P<secret>eyJ[\w-]+\.eyJ[\w-]+\.[\w-]+)"
+)
+"""It begins where letters and `-` begin, looks whether the next two parts come after them, and only then for `eyJ`."""
+PATTERNS = (URL_LOGIN, URL_TOKEN, URL_QUERY, _HEADER, _PAIR, _KNOWN_FORM, _JSON_WEB_TOKEN)
+LONGEST = 256 * 1024
+"""Characters of a text that is redacted for people: whoever has more to show cuts it, and `shown` does."""
+MORE = "..."
+"""At the end of a text that was cut."""
+_LAST_WORD = re.compile(r"^\S*")
+_PART = 8 * 1024
+"""Characters beyond those that are shown of a text which are redacted with them: as long as a secret may be."""
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -76,7 +93,7 @@ def redact(text: str, known: Collection[str] = ()) -> str:
     """
     for secret in sorted(known, key=len, reverse=True):
         text = text.replace(secret, MASK)
-    for pattern in _PATTERNS:
+    for pattern in PATTERNS:
         text = substitute(pattern, text, lambda _: MASK)
     return text
 
@@ -89,7 +106,28 @@ def substitute(pattern: re.Pattern[str], text: str, instead: Callable[[str], str
         is_open = secret and secret != MASK and not re.fullmatch(_REFERENCE, secret)
         return found["before"] + (instead(secret) if is_open else secret)
 
-    return pattern.sub(replaced, text)
+    if pattern is not URL_LOGIN:
+        return pattern.sub(replaced, text)
+    if "://" not in text or "@" not in text:
+        return text
+
+    def replaced_in(word: re.Match[str]) -> str:
+        end = word[0].rfind("@") + 1
+        return pattern.sub(replaced, word[0][:end]) + word[0][end:]
+
+    return _WORD.sub(replaced_in, text)
+
+
+def found_in(pattern: re.Pattern[str], text: str) -> Iterator[str]:
+    """The secrets that a pattern finds."""
+    found: list[str] = []
+
+    def keep(secret: str) -> str:
+        found.append(secret)
+        return secret
+
+    substitute(pattern, text, keep)
+    yield from found
 
 
 def known_secrets(environ: Mapping[str, str]) -> frozenset[str]:
@@ -101,7 +139,7 @@ def known_secrets(environ: Mapping[str, str]) -> frozenset[str]:
 
 def _secrets_of(name: str, value: str) -> Iterator[str]:
     for pattern in (URL_LOGIN, URL_TOKEN, URL_QUERY):
-        yield from (found["secret"] for found in pattern.finditer(value))
+        yield from found_in(pattern, value)
     if name.endswith("_HEADERS"):
         for part in value.split(","):
             header = unquote(part.partition("=")[2]).strip()
@@ -124,6 +162,19 @@ def _in_json(value: str) -> Iterator[str]:
             yield one
 
 
-def shown(text: str) -> str:
-    """`redact` with the secrets of this process: what every message, log line and printed error goes through."""
-    return redact(text, known_secrets(os.environ))
+def shown(text: str, limit: int = LONGEST) -> str:
+    """`redact` with the secrets of this process: what every message, log line and printed error goes through.
+
+    A text of more than `limit` characters is cut to so many. It is cut after it was redacted, so that no secret is cut
+    in two and its half shown; of a very long text, the part that may be shown and some more is redacted.
+    """
+    return cut(text, limit, known_secrets(os.environ))
+
+
+def cut(text: str, limit: int, known: Collection[str] = ()) -> str:
+    """`redact`, and at most `limit` characters of it."""
+    window = limit + _PART
+    if len(text) > window:  # without the word that ends beyond: it may be a secret whose form shows at its end only
+        text = _LAST_WORD.sub("", text[:window][::-1], count=1)[::-1] + MORE
+    text = redact(text, known)
+    return text if len(text) <= limit else text[: limit - len(MORE)] + MORE

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from fastapi import Request
 
-from schemas.redaction import redact, shown
+from schemas.redaction import cut, shown
 
 MOST, WINDOW_S = 100, 60.0
 """Lines in so many seconds: whoever is refused all the time does not fill a disk. The others are counted."""
@@ -42,7 +42,9 @@ class RefusalLog:
 
 
 def _plain(text: str, request: Request) -> str:
-    return shown(redact(text, tuple(_given(request))))[:LONGEST].encode("unicode_escape").decode("ascii")
+    """Cut first: a client's words may have the length of a whole head, and this is done for each refusal."""
+    text = shown(cut(text, 2 * LONGEST, tuple(_given(request))), LONGEST)
+    return text.encode("unicode_escape").decode("ascii")
 
 
 def _given(request: Request) -> Iterator[str]:

