@@ -27,6 +27,9 @@ from storage.log import Append, EventLog, Fence, ForeignRecord, Recorded
 
 logger = logging.getLogger(__name__)
 
+MOST_BYTES = 8 * SEGMENT_BYTES
+"""Bytes at which a segment is sealed amid what was read at once: a reader refuses a segment far beyond this."""
+
 ResultT = TypeVar("ResultT")
 LetGo = Callable[[int], Awaitable[None]]
 
@@ -131,6 +134,8 @@ class _Archivist:
                 target = await self._retry("the log", self._log.end)
             for record in await self._retry("the log", self._next):
                 await self._take(record)
+                if self._writer.pending_bytes >= MOST_BYTES:
+                    await self._seal()
                 if _event(record, RunFinished) and await self._is_over(record.position):
                     return await self._close()
             if self._is_due():

@@ -1,12 +1,18 @@
 """`BlobStore`: large payloads, each named by the sha256 of its bytes, on any fsspec URL."""
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from schemas.arrays import BlobRef
 from schemas.errors import BlobDamaged, BlobMissing
+from storage.digests import SHA256
 from storage.object_store import ObjectFolder
+
+BLOB_LIMIT = 1 << 32
+"""Bytes of a blob that is read: as many as the largest array of an event can have."""
+_sha256 = re.compile(SHA256)
 
 
 class BlobStore:
@@ -32,22 +38,29 @@ class BlobStore:
 
     def get(self, ref: BlobRef) -> bytes:
         """The bytes that `ref` names. Raises BlobMissing, BlobDamaged, StoreUnavailable."""
-        where = self._objects.locate(_name(ref.sha256))
+        where = self._objects.locate(_checked(ref))
         try:
-            data = self._objects.read(_name(ref.sha256))
+            data = self._objects.read(_name(ref.sha256), ref.size)
         except FileNotFoundError:
             raise BlobMissing(f"no blob at {where}: is --blob-url the one the run was made with?") from None
         digest = hashlib.sha256(data).hexdigest()
         if digest != ref.sha256 or len(data) != ref.size:
             raise BlobDamaged(
-                f"blob {where} holds {len(data)} bytes with sha256 {digest}, not the {ref.size} bytes that name it: "
+                f"blob {where} holds {len(data)} bytes or more with sha256 {digest}, not the {ref.size} that name it: "
                 "delete it and put a good copy there"
             )
         return data
 
     def has(self, ref: BlobRef) -> bool:
-        """Whether it is there, unverified."""
-        return self._objects.exists(_name(ref.sha256))
+        """Whether it is there, unverified. Raises BlobDamaged for what cannot be the name of a blob."""
+        return self._objects.exists(_checked(ref))
+
+
+def _checked(ref: BlobRef) -> str:
+    """The name of a blob that an event names: whoever wrote the event has chosen it."""
+    if not _sha256.fullmatch(ref.sha256) or not 0 <= ref.size <= BLOB_LIMIT:
+        raise BlobDamaged(f"{ref.sha256[:80]!r} with {ref.size} bytes names no blob: a digest has 64 hexadecimal digits")
+    return _name(ref.sha256)
 
 
 def _name(digest: str) -> str:

@@ -16,6 +16,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import msgspec
 
 TensorBytes = bytes | bytearray | memoryview
+SHA256 = r"\A[0-9a-f]{64}\Z"
+"""The form of a hex sha256: what comes from outside is a part of a path only where it has it."""
 AT_ONCE_BYTES = 1024**3
 """Of tensors that are hashed or wait for it: those of an accelerator are copies."""
 

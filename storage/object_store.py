@@ -8,11 +8,12 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from schemas.errors import NoSpace, SlimeEventsError, StoreUnavailable
+from schemas.errors import InvalidValue, NoSpace, SlimeEventsError, StoreUnavailable
 from schemas.references import expand
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -70,6 +71,7 @@ class ObjectFolder:
         with store_errors(self.url):
             self._fs, self._root = url_to_fs(expand(self.url), **(options or {}))
         self.local = Path(self._root) if isinstance(self._fs, LocalFileSystem) else None
+        self._sizes: dict[str, int] = {}
 
     def locate(self, name: str) -> str:
         """The full URL of an object, for events and messages."""
@@ -79,7 +81,7 @@ class ObjectFolder:
         """Write an object that is not there yet; False, and nothing written, where it is."""
         with store_errors(self.locate(name)):
             if self.local is not None:
-                return _create_file(self.local / name, data)
+                return _create_file(self.local / _checked(name), data)
             try:
                 self._fs.pipe_file(self._path(name), data, mode="create")
             except FileExistsError:
@@ -97,24 +99,33 @@ class ObjectFolder:
             if self.local is None:
                 self._fs.pipe_file(self._path(name), data)
                 return
-            path = self.local / name
+            path = self.local / _checked(name)
             temp = _write_temp(path, data)
             os.replace(temp, path)
             fsync(path.parent)
 
-    def read(self, name: str) -> bytes:
-        """The whole content. FileNotFoundError where there is none."""
+    def read(self, name: str, limit: int | None = None) -> bytes:
+        """The whole content. FileNotFoundError where there is none.
+
+        limit: bytes that the caller expects at most. Of a larger object it gets one more than that, which shows it.
+        """
         with store_errors(self.locate(name)):
             if self.local is not None:
-                return (self.local / name).read_bytes()
-            return bytes(self._fs.cat_file(self._path(name)))
+                return _read_file(self.local / _checked(name), limit)
+            span = {} if limit is None else {"start": 0, "end": limit + 1}
+            return bytes(self._fs.cat_file(self._path(name), **span))
 
-    def read_all(self, names: Sequence[str]) -> Iterator[bytes]:
-        """The contents of many small objects, in order; on a remote store many are asked for at once."""
+    def read_all(self, names: Sequence[str], limit: int) -> Iterator[bytes]:
+        """The contents of many small objects, in order; on a remote store many are asked for at once.
+
+        Raises StoreUnavailable where one has more than `limit` bytes.
+        """
         for i in range(0, len(names), _AT_ONCE):
             some = names[i : i + _AT_ONCE]
+            if large := next((name for name in some if self._sizes.get(name, 0) > limit), None):
+                raise StoreUnavailable(f"{self.locate(large)} has more than {limit:,} bytes: it is not what it should be")
             if self.local is not None:
-                yield from map(self.read, some)
+                yield from (self.read(name, limit) for name in some)
                 continue
             with store_errors(self.locate(some[0])):
                 contents = {path.lstrip("/"): data for path, data in self._fs.cat(list(map(self._path, some))).items()}
@@ -124,28 +135,30 @@ class ObjectFolder:
         """Whether it is there now, asked of the store itself."""
         with store_errors(self.locate(name)):
             if self.local is not None:
-                return (self.local / name).is_file()
+                return (self.local / _checked(name)).is_file()
             self._fs.invalidate_cache()
             return bool(self._fs.isfile(self._path(name)))
 
     def names(self, folder: str) -> list[str]:
         """Names, as `read` takes them, of the objects directly in `folder`, sorted; [] where there are none."""
-        names = self._list(self._path(folder), files=True)
-        return sorted(f"{folder}/{name}" for name in names if not name.startswith("."))
+        listed = self._list(self._path(folder), files=True)
+        self._sizes = {f"{folder}/{name}": size for name, size in listed.items() if not name.startswith(".")}
+        return sorted(self._sizes)
 
     def folders(self) -> list[str]:
         """Names of the folders directly in it, sorted; [] where there are none."""
         return sorted(self._list(self._root, files=False))
 
-    def _list(self, path: str, *, files: bool) -> list[str]:
+    def _list(self, path: str, *, files: bool) -> dict[str, int]:
+        """Names of what is directly there, with sizes in bytes."""
         with store_errors(path):
             self._fs.invalidate_cache()
             try:
                 entries = self._fs.ls(path, detail=True)
             except FileNotFoundError:
-                return []
+                return {}
             wanted = (entry for entry in entries if (entry["type"] == "file") is files)
-            return [str(entry["name"]).rstrip("/").rsplit("/", 1)[-1] for entry in wanted]
+            return {str(entry["name"]).rstrip("/").rsplit("/", 1)[-1]: int(entry["size"] or 0) for entry in wanted}
 
     def remove(self) -> None:
         """All of it. Raises StoreUnavailable."""
@@ -153,7 +166,21 @@ class ObjectFolder:
             self._fs.rm(self._root, recursive=True)
 
     def _path(self, name: str) -> str:
-        return f"{self._root.rstrip('/')}/{name}"
+        return f"{self._root.rstrip('/')}/{_checked(name)}"
+
+
+def _checked(name: str) -> str:
+    """The same name. Raises InvalidValue for one that leads out of its folder: it may come from an archive."""
+    if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise InvalidValue(f"{name[:200]!r} names no object: it leads out of its folder")
+    return name
+
+
+def _read_file(path: Path, limit: int | None) -> bytes:
+    if not stat.S_ISREG(path.stat().st_mode):  # a pipe or a device would never end
+        raise StoreUnavailable(f"{path} is no file")
+    with path.open("rb") as file:
+        return file.read() if limit is None else file.read(limit + 1)
 
 
 def _write_temp(path: Path, data: bytes) -> Path:

@@ -47,6 +47,7 @@ from slime_events.plugins.args_view import ArgsView, CallArgs
 from slime_events.plugins.sample import Sample, carried
 from slime_events.plugins.sample_view import sample_to_make
 from storage.cancellation import end_all
+from storage.compression import decompress
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import MAX_BATCH, in_batches, once
@@ -203,7 +204,7 @@ class FunctionRunner:
         await self._append(_outcome.decode(self._unpacked(returned.outcome)))
 
     def _unpacked(self, array: Array) -> bytes:
-        return zstandard.decompress(self._context.fetch(array).tobytes())
+        return decompress(self._context.fetch(array).tobytes())
 
     async def _append(self, together: Sequence[Sequence[Event]]) -> None:
         """In order; those of each are stored in one call."""

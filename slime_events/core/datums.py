@@ -14,6 +14,7 @@ import zstandard
 
 from schemas.arrays import Array, pack
 from schemas.errors import DamagedEvent, InvalidValue
+from storage.compression import decompress
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
@@ -76,11 +77,11 @@ def pack_datums(datums: Sequence[Datum]) -> Array:
 def unpack_datums(packed: npt.NDArray[np.int8]) -> tuple[Datum, ...]:
     """Of `pack_datums`. Raises DamagedEvent."""
     try:
-        columns = msgspec.msgpack.decode(zstandard.decompress(packed.tobytes()), type=_Columns)
+        columns = msgspec.msgpack.decode(decompress(packed.tobytes()), type=_Columns)
         ends = np.cumsum(np.frombuffer(columns.lengths, "<i4"))[:-1]
         tokens, targets = (np.split(np.frombuffer(data, "<i4"), ends) for data in (columns.tokens, columns.targets))
         inputs = {name: np.split(np.frombuffer(data, "<f4"), ends) for name, data in columns.inputs.items()}
-    except (msgspec.DecodeError, zstandard.ZstdError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError) as error:
         raise DamagedEvent(f"datums that cannot be read: {error}") from error
     return tuple(
         Datum(one, targets[place], {name: parts[place] for name, parts in inputs.items()})

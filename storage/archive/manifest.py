@@ -15,11 +15,14 @@ Each manifest names the digest of the one before it, so none can be exchanged or
 from __future__ import annotations
 
 import hashlib
+import re
 
 import msgspec
 
 from schemas.errors import ArchiveDamaged, UnknownSchemaVersion
 from schemas.outside_json import read_json
+from storage.compression import FRAME_LIMIT
+from storage.digests import SHA256
 from storage.object_store import ObjectFolder
 
 CLOSED = "closed.json"
@@ -28,6 +31,9 @@ BLOBS = "blobs"
 NO_PARENT = ""
 LAYOUT = 2
 """The layout of new segments; all up to it are read."""
+MANIFEST_LIMIT = 64 << 20
+"""Bytes of a manifest: some hundreds, and some for each foreign record."""
+_sha256 = re.compile(SHA256)
 
 
 class SegmentManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +44,8 @@ class SegmentManifest(msgspec.Struct, frozen=True, kw_only=True):
     events of the log up to `last` (storage/hash_chain.py, hex), before: up to `last - 1`; empty in an archive that was
     begun before manifests said so. With them a reader need not link every event anew. foreign: positions of the records
     that are no events, in order; None in a manifest of before there were any.
+
+    Whoever wrote a manifest may have meant harm: `malformed_field` is asked before a name becomes a path and a size memory.
     """
 
     segment: int
@@ -94,7 +102,7 @@ class ManifestChain:
     def load(self) -> ManifestChain:
         """Read the manifests since the last call. Raises ArchiveDamaged, UnknownSchemaVersion, StoreUnavailable."""
         names = self._objects.names(MANIFESTS)[len(self.manifests) :]
-        for name, stored in zip(names, self._objects.read_all(names), strict=True):
+        for name, stored in zip(names, self._objects.read_all(names, MANIFEST_LIMIT), strict=True):
             self._add(name, stored)
         return self
 
@@ -106,7 +114,7 @@ class ManifestChain:
     def closed(self) -> bool:
         """Whether a run ended here and nothing came after. Raises ArchiveDamaged where segments are missing."""
         try:
-            stored = self._objects.read(CLOSED)
+            stored = self._objects.read(CLOSED, MANIFEST_LIMIT)
         except FileNotFoundError:
             return False
         where = self._objects.locate(CLOSED)
@@ -149,5 +157,30 @@ class ManifestChain:
                 f"{where} holds {manifest.count} events at positions {manifest.first} to {manifest.last}, after "
                 f"position {self.last}: there is a gap. Archive the log anew into an empty folder"
             )
+        if malformed := malformed_field(manifest):
+            raise ArchiveDamaged(
+                f"{where}: {malformed} is not what it can be: the manifest was changed. Restore it from a copy"
+            )
         self.manifests.append(manifest)
         self.head = digest_of(stored)
+
+
+def malformed_field(manifest: SegmentManifest) -> str:
+    """Return the name of a field that no segment of ours can have; "" where all are well-formed.
+
+    A name lies in the folder of segments and has the segment's number; a digest has 64 hexadecimal digits; sizes have
+    bounds; foreign records lie within the segment, in order.
+    """
+    foreign = manifest.foreign or ()
+    forms = {
+        "name": re.fullmatch(rf"segments/{manifest.segment:08d}-\w{{1,64}}\.zst", manifest.name, re.ASCII),
+        "sha256": _sha256.match(manifest.sha256),
+        "before": not manifest.before or _sha256.match(manifest.before),
+        "chain": not manifest.chain or _sha256.match(manifest.chain),
+        "count": 0 < manifest.count <= FRAME_LIMIT,
+        "bytes": 0 < manifest.bytes <= FRAME_LIMIT,
+        "raw_bytes": 0 <= manifest.raw_bytes <= FRAME_LIMIT,
+        "foreign": len(foreign) <= manifest.count
+        and list(foreign) == sorted({at for at in foreign if manifest.first <= at <= manifest.last}),
+    }
+    return next((name for name, is_well_formed in forms.items() if not is_well_formed), "")

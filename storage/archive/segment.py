@@ -21,10 +21,17 @@ import zstandard
 
 from schemas.errors import ArchiveDamaged
 from storage.archive.manifest import SegmentManifest
+from storage.compression import FRAME_LIMIT
+from storage.compression import decompress as decompress_frame
 from storage.event_block import MANY, array_of
 
 _LEVEL = 3
 _LENGTH = struct.Struct("<I")
+_RECORD_HEADS = 32
+"""Bytes of the heads of a record's fields at most, in either layout; a manifest counts what is in the fields."""
+_SEGMENT_HEADS = 64
+_SMALL, _RATIO = 64 << 20, 1000
+"""A segment is no larger than so many bytes, and so many for each stored one: no log of ours is packed more tightly."""
 
 
 class SegmentRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -123,11 +130,17 @@ def pack(layout: int, records: Sequence[SegmentRecord]) -> bytes:
 
 def unpack(manifest: SegmentManifest, data: bytes) -> Segment:
     """The events in the object. Raises ArchiveDamaged (without saying which segment: the caller knows)."""
-    raw = decompress(data)
+    raw = decompress(data, _allowed(manifest, len(data)))
     unpacked = _from_v1(manifest.first, raw) if manifest.layout == 1 else Segment(manifest.first, raw)
     if len(unpacked) != manifest.count:
         raise ArchiveDamaged(f"it ends at position {manifest.first + len(unpacked) - 1}")
     return unpacked
+
+
+def _allowed(manifest: SegmentManifest, stored: int) -> int:
+    """Bytes that a segment may have before compression. A manifest counts characters of subjects: up to 4 bytes each."""
+    by_manifest = 4 * manifest.raw_bytes + manifest.count * _RECORD_HEADS + _SEGMENT_HEADS
+    return min(by_manifest if manifest.raw_bytes else FRAME_LIMIT, _SMALL + stored * _RATIO)
 
 
 def _from_v1(first: int, raw: bytes) -> Segment:
@@ -158,11 +171,11 @@ def compress(raw: bytes) -> bytes:
     return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(raw)
 
 
-def decompress(data: bytes) -> bytes:
-    """What is in it. Raises ArchiveDamaged."""
+def decompress(data: bytes, limit: int = FRAME_LIMIT) -> bytes:
+    """Return what is in it. Raises ArchiveDamaged, also for more than `limit` bytes."""
     try:
-        return bytes(zstandard.ZstdDecompressor().decompress(data))
-    except zstandard.ZstdError as error:
+        return decompress_frame(data, limit)
+    except ValueError as error:
         raise ArchiveDamaged(f"not a segment: {error}") from error
 
 

@@ -87,7 +87,7 @@ def open_checkpoint(folder: str | Path) -> dict[str, TensorView]:
             weight_map = read_json((root / INDEX).read_bytes(), _Index).weight_map
         except msgspec.DecodeError as error:
             raise WeightsDamaged(f"{root / INDEX} is damaged ({error}): restore it from a copy") from error
-        if outside := [file for file in weight_map.values() if Path(file).name != file]:
+        if outside := [file for file in weight_map.values() if not is_name(file)]:
             raise WeightsDamaged(f"{root / INDEX} names {outside[0]!r}, which is no file of its folder")
         files = {file: dict(open_shard(root / file)) for file in sorted(set(weight_map.values()))}
         for name, file in weight_map.items():
@@ -98,6 +98,11 @@ def open_checkpoint(folder: str | Path) -> dict[str, TensorView]:
     if not shards:
         raise WeightsDamaged(f"{root} has no safetensors files: give a Hugging Face checkpoint folder")
     return {name: tensor for shard in shards for name, tensor in open_shard(shard)}
+
+
+def is_name(file: str) -> bool:
+    """Whether it names a file of the folder that it stands in: an index or a manifest may come from elsewhere."""
+    return Path(file).name == file and file not in ("", "..") and "\0" not in file
 
 
 def open_shard(path: Path) -> Iterator[tuple[str, TensorView]]:

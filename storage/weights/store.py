@@ -24,9 +24,19 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from schemas.errors import InvalidValue, WeightsDamaged
+from schemas.outside_json import read_json
 from storage.digests import TensorDigest, tensor_digests, weights_digest
 from storage.object_store import file_errors, fsync
-from storage.weights.files import INDEX, ITEM_BYTES, SINGLE, TensorView, open_checkpoint, view, write_shard
+from storage.weights.files import (
+    INDEX,
+    ITEM_BYTES,
+    SINGLE,
+    TensorView,
+    is_name,
+    open_checkpoint,
+    view,
+    write_shard,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined]  # a typing-only name before Python 3.12
@@ -230,11 +240,13 @@ def read_manifest(folder: Path) -> WeightManifest:
     """A version's manifest, its own digest checked. Raises WeightsDamaged."""
     path = folder / MANIFEST
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=WeightManifest)
+        manifest = read_json(path.read_bytes(), WeightManifest)
     except FileNotFoundError:
         raise WeightsDamaged(f"{folder} is no weight version: it has no {MANIFEST}") from None
     except msgspec.DecodeError as error:
         raise WeightsDamaged(f"{path} is damaged ({error}): restore the folder from a copy") from error
+    if outside := [name for name in (*manifest.files, *(t.file for t in manifest.tensors.values())) if not is_name(name)]:
+        raise WeightsDamaged(f"{path} names {outside[0]!r}, which is no file of its folder")
     if weights_digest(manifest.tensors) != manifest.digest:
         raise WeightsDamaged(f"{path} lists tensors that do not have its digest: restore the folder from a copy")
     return manifest

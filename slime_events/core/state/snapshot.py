@@ -14,6 +14,7 @@ import msgspec
 import zstandard
 
 from slime_events.core.state.run import FOLD, RunState
+from storage.compression import decompress
 from storage.log import Readable
 from storage.object_store import ObjectFolder
 
@@ -67,8 +68,11 @@ def unpack(data: bytes, kind: type[T]) -> T:
     digest, body = data[len(MAGIC) : head], data[head:]
     if not data.startswith(MAGIC) or hashlib.sha256(body).digest() != digest:
         raise Unusable("it is damaged")
-    plain = zstandard.ZstdDecompressor().decompress(body)
-    fold = msgspec.msgpack.decode(plain, type=_Fold).fold
+    try:
+        plain = decompress(body)
+        fold = msgspec.msgpack.decode(plain, type=_Fold).fold
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        raise Unusable(f"it holds no state: {error}") from error
     if fold != FOLD:
         raise Unusable(f"it was folded by rules {fold}, this version folds by rules {FOLD}")
     try:
