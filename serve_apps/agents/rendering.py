@@ -72,7 +72,10 @@ def for_template(message: Message) -> dict[str, Any]:
 
 def _call(call: Message) -> dict[str, Any]:
     function = dict(call.get("function", call))
-    return {"type": "function", **call, "function": function | {"arguments": arguments_of(function)}}
+    arguments = arguments_of(function)
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        arguments = {}  # a call without arguments; a template would print nothing, and JSON without a value is none
+    return {"type": "function", **call, "function": function | {"arguments": arguments}}
 
 
 def _with_json(message: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from schemas.content import BadContent, joined_text
 from schemas.rollouts import StopReason
 from serve_apps.agents.asked import (
     Asked,
@@ -27,7 +28,6 @@ from serve_apps.agents.dialects.fields import (
     refused,
     runs,
     sampled,
-    take,
     under,
     works,
 )
@@ -231,17 +231,12 @@ def _call(call: fields.Object, path: str) -> Call:
 
 def text_of(content: Any, path: str, *, between: str = "\n") -> str:
     """A content's text: its own, or that of its parts. Raises BadField for a part that is no text."""
-    if isinstance(content, str):
-        return content
-    if content is None:
-        bad(path, "this is missing")
-    found = []
-    for part, where in items(take(content, list, path), path):
-        kind = get(part, "type", str, where)
-        if kind not in ("text", "input_text", "output_text", "refusal"):
-            bad(under(where, "type"), f"the model reads text, and no {kind}")
-        found.append(get(part, "refusal" if kind == "refusal" else "text", str, where))
-    return between.join(found)
+    try:
+        return joined_text(content, between)
+    except BadContent as error:
+        for name in error.path:
+            path = under(path, name)
+        raise BadField(path, error.message) from None
 
 
 def read_tools(given: Sequence[Any]) -> tuple[dict[str, Any], ...]:

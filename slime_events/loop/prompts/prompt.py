@@ -9,12 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.arrays import EMPTY_TOKENS, pack_tokens
-from schemas.errors import PlugPointError
+from schemas.errors import SlimeEventsError
 from schemas.ids import TRAIN
+from schemas.outside_json import read_any
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from schemas.text import message_text, valid_text
 from slime_events.core.config.data import DataSettings
+from slime_events.loop.prompts.json_value import BadValue, json_value
+from slime_events.loop.prompts.messages import BadMessage, names_of, read_messages
 from slime_events.plugins.loss_masks import loss_masks_of
-from slime_events.plugins.sample import carried
 from slime_events.plugins.tokenizer import Tokenizer, TokenizerSource, encode_all, loaded_tokenizer
 
 
@@ -114,9 +117,22 @@ def make_prompts(
     if tokenizer is None:
         return made
     bare = [(index, one) for index, one in enumerate(made) if isinstance(one, Prompt) and one.tokens is None]
-    for (index, one), tokens in zip(bare, encode_all(tokenizer, [one.text for _, one in bare]), strict=True):
-        made[index] = _with_tokens(one, tokens, max_prompt_len)
+    for (index, one), tokens in zip(bare, _encoded(tokenizer, [one.text for _, one in bare]), strict=True):
+        made[index] = tokens if isinstance(tokens, Problem) else _with_tokens(one, tokens, max_prompt_len)
     return made
+
+
+def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int] | Problem]:
+    """The token ids of each text; a text that the tokenizer refuses costs itself alone."""
+    try:
+        return [*encode_all(tokenizer, texts)]
+    except SlimeEventsError:  # such as of a tokenizer that could not be loaded
+        raise
+    except Exception as error:  # a tokenizer may be a program of the model's authors
+        if len(texts) == 1:
+            message = f"the tokenizer raised {type(error).__name__}: {message_text(error)}"
+            return [Problem(BadReason.TEMPLATE_FAILED, message)]
+    return [tokens for text in texts for tokens in _encoded(tokenizer, [text])]
 
 
 def _rendered(
@@ -147,19 +163,41 @@ def _text(
     if prompt is None or prompt in ("", []):
         raise _BadFieldError(BadReason.EMPTY_PROMPT, f"the prompt in {key!r} is empty")
     if not settings.apply_chat_template and isinstance(prompt, str | int | float) and not isinstance(prompt, bool):
-        return str(prompt), None  # a number is that of a task, which a generate function looks up
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    if not _is_list_of_objects(messages):
-        raise _wrong_type(key, prompt, "a text or a list of chat messages")
+        return _number_or_text(prompt, key), None
+    messages = _chat([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt, key, _OF_PROMPT)
     if tokenizer is None:
         raise ValueError("a chat template needs a tokenizer")
     template = {**({"tools": tools} if tools else {}), **settings.apply_chat_template_kwargs}
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template)
+    except SlimeEventsError:  # such as of a tokenizer that could not be loaded
+        raise
     except Exception as error:  # a template is a program of the model's authors
-        message = f"the chat template raised {type(error).__name__}: {error}"
-        raise _BadFieldError(BadReason.TEMPLATE_FAILED, message) from error
-    return str(text), messages
+        raise _template_failed(error) from error
+    return valid_text(str(text)), messages
+
+
+_OF_PROMPT = "a text or a list of chat messages"
+
+
+def _number_or_text(prompt: str | int | float, key: str) -> str:
+    """A prompt as text. A number is that of a task, which a generate function looks up."""
+    return valid_text(str(_json(prompt, key)))
+
+
+def _chat(messages: Any, key: str, wanted: str) -> list[dict[str, Any]]:
+    """Messages as the model can see them. Raises _BadFieldError."""
+    if not isinstance(messages, list) or not any(isinstance(message, dict) for message in messages):
+        raise _wrong_type(key, messages, wanted)
+    try:
+        return read_messages(messages, key)
+    except (BadMessage, BadValue) as error:
+        raise _BadFieldError(BadReason.WRONG_TYPE, str(error)) from None
+
+
+def _template_failed(error: Exception) -> _BadFieldError:
+    message = f"the chat template raised {type(error).__name__}: {message_text(error)}"
+    return _BadFieldError(BadReason.TEMPLATE_FAILED, message)
 
 
 def _example(
@@ -172,8 +210,10 @@ def _example(
     """A whole chat to train on. Its prompt is what stands before the first trained token."""
     key = settings.input_key
     messages = _required(fields, key, "--input-key")
-    if not _is_list_of_objects(messages) or not all({"role", "content"} <= one.keys() for one in messages):
-        raise _wrong_type(key, messages, "a list of chat messages with role and content")
+    messages = _chat(messages, key, "a list of chat messages with role and content")
+    bare = next((at for at, message in enumerate(messages) if "content" not in message), None)
+    if bare is not None:
+        raise _BadFieldError(BadReason.WRONG_TYPE, f"{key}[{bare}].content: it is missing")
     if not any(one["role"] == "assistant" for one in messages):
         raise _BadFieldError(BadReason.EMPTY_PROMPT, f"no message of {key!r} is an assistant's: nothing to train on")
     if tokenizer is None:
@@ -181,8 +221,7 @@ def _example(
     try:
         tokens, mask = loss_masks_of(tokenizer, settings.loss_mask_type).get_loss_mask(messages, tools)
     except Exception as error:  # a template is a program of the model's authors
-        message = f"the chat template raised {type(error).__name__}: {error}"
-        raise _BadFieldError(BadReason.TEMPLATE_FAILED, message) from error
+        raise _template_failed(error) from error
     length = mask.index(1) if 1 in mask else 0
     if not length:
         raise _BadFieldError(BadReason.EMPTY_PROMPT, "the chat has no trained token, or none before the first one")
@@ -206,18 +245,20 @@ def _label(fields: Mapping[str, Any], key: str | None) -> Any:
 
 
 def _metadata(fields: Mapping[str, Any], key: str) -> Any:
-    """Any JSON value; a text that begins like an object or a list has to be one."""
+    """Any JSON value. A text that begins like an object has to be one; the JSON of a list is that list, and any other
+    text a text: `[easy] from a book` was never meant to be JSON.
+    """
     metadata = fields.get(key)
-    if isinstance(metadata, str) and metadata.lstrip()[:1] in ("{", "["):
-        metadata = _parsed(metadata, key, "an object")
+    if isinstance(metadata, str) and (begun := metadata.lstrip()[:1]) in ("{", "["):
+        metadata = _parsed(metadata, key, "an object") if begun == "{" else _parsed_or_text(metadata)
     return {} if metadata in (None, "") else _json(metadata, key)
 
 
-def _json(value: Any, key: str) -> Any:
+def _json(value: Any, key: str, *, big_as_text: bool = True) -> Any:
     try:
-        return carried(value, key)
-    except PlugPointError:
-        raise _wrong_type(key, value, "a JSON value") from None
+        return json_value(value, key, big_as_text=big_as_text)
+    except BadValue as error:
+        raise _BadFieldError(BadReason.WRONG_TYPE, str(error)) from None
 
 
 def _tools(fields: Mapping[str, Any], key: str) -> list[dict[str, Any]] | None:
@@ -226,22 +267,28 @@ def _tools(fields: Mapping[str, Any], key: str) -> list[dict[str, Any]] | None:
         return None
     if not _is_list_of_objects(tools):
         raise _wrong_type(key, tools, "a list of objects")
-    return list(tools)
+    return list(_json(tools, key, big_as_text=False))
 
 
 def _parsed(value: Any, key: str, wanted: str) -> Any:
     # Data sets often carry JSON inside a text field.
     try:
-        return msgspec.json.decode(value) if isinstance(value, str) else value
+        return read_any(value) if isinstance(value, str) else value
     except msgspec.DecodeError as error:
-        message = f"{key!r} must be {wanted} or its JSON, and its text is none: {error}"
+        message = f"{key!r} must be {wanted} or its JSON, and its text is none: {message_text(error)}"
         raise _BadFieldError(BadReason.WRONG_TYPE, message) from error
+
+
+def _parsed_or_text(text: str) -> Any:
+    try:
+        return read_any(text)
+    except msgspec.DecodeError:
+        return text
 
 
 def _required(fields: Mapping[str, Any], key: str, flag: str) -> Any:
     if key not in fields:
-        there = ", ".join(map(repr, fields)) or "nothing"
-        raise _BadFieldError(BadReason.MISSING_FIELD, f"no field {key!r} ({flag}); there is {there}")
+        raise _BadFieldError(BadReason.MISSING_FIELD, f"no field {key!r} ({flag}); there is {names_of(fields)}")
     return fields[key]
 
 

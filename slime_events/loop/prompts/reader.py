@@ -1,133 +1,87 @@
 """Rows of a data file by number, without ever holding the file in memory."""
 
+import codecs
 import contextlib
-import functools
-import os
+import json
 import re
-import shutil
-import tempfile
 from array import array
-from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
-import fsspec
 import msgspec
 import numpy as np
-from fsspec.implementations.local import LocalFileSystem
 
-from schemas.errors import DataError, MissingPart, TooManyBadLines
-from schemas.references import expand
+from schemas.errors import DataError, TooManyBadLines
+from schemas.outside_json import read_json
+from schemas.text import message_text
+from slime_events.loop.prompts.data_file import BLOCK, DataFile
+from slime_events.loop.prompts.parquet_reader import ParquetReader
 from slime_events.loop.prompts.prompt import BadReason, BadRow, Problem
+from slime_events.loop.prompts.refusals import reasons_of
 
-_SLICED = re.compile(r"(?P<path>.*)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]")
-
-
-def parse_path(path: str) -> tuple[str, slice | None]:
-    """The path or URL, and the rows asked for; None is all of them. Negative bounds count from the end."""
-    match = _SLICED.fullmatch(path)
-    if match is None:
-        return path, None
-    start, stop = (int(bound) if bound.strip("-") else None for bound in (match["start"], match["stop"]))
-    return match["path"], slice(start, stop)
-
-
-BLOCK = 1 << 20
-_COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
-
-
-class DataFile:
-    """A file for random access. A compressed one is unpacked once, into an unnamed temporary file."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        with self._named_errors():
-            self._fs, self._path = fsspec.core.url_to_fs(expand(url))
-            info = self._fs.info(self._path)
-            if info.get("type") == "directory":
-                raise DataError(f"{url} is a folder: name a .jsonl or .parquet file")
-            with self._fs.open(self._path, "rb") as opened:
-                opened.read(1)  # whether it may be read
-        name, ending = os.path.splitext(self._path)
-        self._compression = _COMPRESSED.get(ending)
-        self.name: str = name if self._compression else self._path
-        """Without the ending of a compression."""
-
-    @contextlib.contextmanager
-    def open(self) -> Iterator[Any]:
-        """The whole file from its beginning, unpacked."""
-        with self._named_errors():
-            if self._compression:
-                self._unpacked.seek(0)
-                yield self._unpacked
-                return
-            with self._fs.open(self._path, "rb") as opened:
-                yield opened
-
-    def read_ranges(self, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
-        """Several byte ranges; one request to a remote store."""
-        if self._compression or isinstance(self._fs, LocalFileSystem):
-            with self.open() as opened:
-                return [os.pread(opened.fileno(), size, start) for start, size in zip(starts, sizes, strict=True)]
-        with self._named_errors():
-            stops = [start + size for start, size in zip(starts, sizes, strict=True)]
-            ranges: list[bytes] = self._fs.cat_ranges([self._path] * len(starts), list(starts), stops)
-            return ranges
-
-    @functools.cached_property
-    def _unpacked(self) -> IO[bytes]:
-        unpacked = tempfile.TemporaryFile(prefix="prompts-")  # noqa: SIM115  lives as long as this object
-        with self._fs.open(self._path, "rb", compression=self._compression) as opened:
-            shutil.copyfileobj(opened, unpacked, BLOCK)
-        return unpacked
-
-    @contextlib.contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError:
-            raise DataError(f"no file {self.url}") from None
-        except ImportError as error:
-            raise MissingPart(f"{self.url} needs a package that is not installed: {error}") from error
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.url} cannot be read: {type(error).__name__}: {error}") from error
-
-
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+LONGEST_LINE = 64 * BLOCK
+"""Bytes of a line that is read; a longer one is a bad line, and never in memory whole."""
+EXPLAINED = BLOCK
+"""Bytes of a line that is looked at once more for a better reason than the decoder's."""
+_BOM = codecs.BOM_UTF8
+_KINDS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PAR1": "Parquet",
+}
+"""What a file holds that begins so, in this order: a mark of UTF-32 begins like one of UTF-16."""
+_ENDINGS = {"gzip": "name it .jsonl.gz", "zstd": "name it .jsonl.zst", "Parquet": "name it .parquet"}
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|\\.|[{}\[\]]', re.DOTALL)
 _object = msgspec.json.Decoder(dict[str, Any])
 
 
-def open_reader(file: DataFile, *, stop: int | None, max_bad_lines: int) -> "JsonlReader | ParquetReader":
+def open_reader(
+    file: DataFile, *, stop: int | None, max_bad_lines: int, used: Collection[str] = (), sparse: Collection[str] = ()
+) -> "JsonlReader | ParquetReader":
     """A reader by the file's ending: .jsonl (also .json, .ndjson; plain, .gz, .zst) or .parquet.
 
-    stop: most rows that are needed, if known. Raises TooManyBadLines, DataError or MissingPart.
+    stop: most rows that are needed, if known. used: fields without which a row is none; what is wrong in others is no
+    problem. sparse: see `ParquetReader`. Raises TooManyBadLines, DataError or MissingPart.
     """
     if file.name.endswith(".parquet"):
-        return ParquetReader(file)
+        return ParquetReader(file, used, sparse)
     if file.name.endswith((".jsonl", ".ndjson", ".json")):
-        return JsonlReader(file, stop, max_bad_lines)
+        return JsonlReader(file, stop, max_bad_lines, used)
     raise DataError(f"{file.url}: the ending says nothing; use .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
 
 
 class JsonlReader:
     """One JSON object per line. One pass indexes the rows, with 12 bytes a row in memory.
 
-    bad_lines: found while indexing, and no rows (slime skips them too).
+    bad_lines: found while indexing, and no rows (slime skips them too). What is JSON in form and cannot be read for its
+    values is a row, and a problem where it is read: so its number does not depend on who reads it. is_list: whether the
+    file begins as a list.
     """
 
-    def __init__(self, file: DataFile, stop: int | None, max_bad_lines: int) -> None:
-        self._file = file
+    def __init__(self, file: DataFile, stop: int | None, max_bad_lines: int, used: Collection[str] = ()) -> None:
+        self._file, self._used = file, frozenset(used)
+        check_kind(file)
         starts, sizes, skipped = array("q"), array("I"), array("q")
+        self.is_list = False
         bad: list[BadRow] = []
         for number, start, line in lines_of(file):
             if stop is not None and len(starts) >= stop:
                 break
-            problem = bad_line(line) if line.strip() else None
-            if line.strip() and problem is None:
+            if line.startswith(_BOM):  # of the file, or of one that was put behind another
+                start, line = start + len(_BOM), line[len(_BOM) :]
+            is_blank = not line.strip()
+            problem = None if is_blank else bad_line(line)
+            if not is_blank and problem is None:
                 starts.append(start)
                 sizes.append(len(line))
                 continue
             skipped.append(number)
             if problem is not None:
+                self.is_list |= not bad and not starts and line.lstrip()[:1] == b"["
                 bad.append(BadRow(problem.reason, problem.message, file=file.url, line=number + 1))
             if len(bad) > max_bad_lines:
                 raise too_many(bad, max_bad_lines)
@@ -139,86 +93,135 @@ class JsonlReader:
     def __len__(self) -> int:
         return len(self._starts)
 
-    def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """The fields of some rows, in the order asked for."""
+    def read(self, rows: Sequence[int]) -> list[dict[str, Any] | Problem]:
+        """The fields of some rows, in the order asked for, or why one cannot be read."""
         index = np.asarray(rows, dtype=np.int64)
-        lines = self._file.read_ranges(self._starts[index].tolist(), self._sizes[index].tolist())
-        try:
-            return [_object.decode(line) for line in lines]
-        except msgspec.DecodeError as error:
-            raise DataError(f"{self._file.url} has changed since it was indexed: {error}") from error
+        sizes = self._sizes[index].tolist()
+        lines = self._file.read_ranges(self._starts[index].tolist(), sizes)
+        return [self._fields(line, size) for line, size in zip(lines, sizes, strict=True)]
 
     def line(self, row: int) -> int:
         """The 1-based line of a row in its file (for Parquet its row)."""
         return row + int(np.searchsorted(self._skipped_before, row, side="right")) + 1
 
-
-class ParquetReader:
-    """Reads by row group; the last two groups stay in memory."""
-
-    bad_lines: Sequence[BadRow] = ()
-
-    def __init__(self, file: DataFile) -> None:
+    def _fields(self, line: bytes, size: int) -> dict[str, Any] | Problem:
+        with contextlib.suppress(ValueError, RecursionError):
+            return _object.decode(line)
+        if len(line) < size or bad_line(line) is not None:
+            return Problem(BadReason.NOT_JSON, "the file has changed since it was indexed: this is no row any more")
         try:
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-        except ImportError as error:
-            raise MissingPart("Parquet files need pyarrow: pip install pyarrow") from error
-        self._opened = contextlib.ExitStack()  # open as long as this reader lives
-        try:
-            self._parquet = pq.ParquetFile(self._opened.enter_context(file.open()))
-        except pa.ArrowException as error:
-            raise DataError(f"{file.url} is no Parquet file: {error}") from error
-        groups = self._parquet.metadata.num_row_groups
-        sizes = [self._parquet.metadata.row_group(group).num_rows for group in range(groups)]
-        self._ends = np.cumsum([0, *sizes])[1:]
-        self._group = functools.lru_cache(maxsize=2)(self._parquet.read_row_group)
-
-    def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
-
-    def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """The fields of some rows, in the order asked for."""
-        found: dict[int, dict[str, Any]] = {}
-        # By group, so that each is unpacked once in any order of the rows.
-        for row in sorted(set(rows)):
-            group = int(np.searchsorted(self._ends, row, side="right"))
-            first = int(self._ends[group - 1]) if group else 0
-            found[row] = self._group(group).slice(row - first, 1).to_pylist()[0]
-        return [found[row] for row in rows]
-
-    def line(self, row: int) -> int:
-        """The 1-based line of a row in its file (for Parquet its row)."""
-        return row + 1
+            fields: Mapping[str, msgspec.Raw] = read_json(line, dict[str, msgspec.Raw])
+        except msgspec.DecodeError:
+            return Problem(BadReason.NOT_JSON, f"{deep_field(line)!r} is nested too deeply to be read")
+        read: dict[str, Any] = {}
+        for name, value in fields.items():
+            try:
+                read[name] = read_json(value, Any)
+            except msgspec.DecodeError as error:
+                if name in self._used:
+                    return Problem(BadReason.NOT_JSON, f"{name!r} cannot be read: {reason_of(error)}")
+        return read
 
 
 def too_many(bad: Sequence[BadRow], limit: int) -> TooManyBadLines:
     """The error for too many bad lines, with the first few and the last."""
     shown = [str(row) for row in (*bad[:3], bad[-1])]
-    return TooManyBadLines(f"{len(bad)} unusable prompt lines, --max-bad-lines is {limit}:\n  " + "\n  ".join(shown))
+    head = f"{len(bad)} unusable prompt lines, --max-bad-lines is {limit}: {reasons_of(bad)}"
+    return TooManyBadLines(head + "\n  " + "\n  ".join(shown))
+
+
+def check_kind(file: DataFile) -> None:
+    """Raises DataError for a file that begins as no text in UTF-8 does, so that no line of it could be read."""
+    with file.open() as opened:
+        head = opened.read(4)
+    kind = next((kind for mark, kind in _KINDS.items() if head.startswith(mark)), None)
+    if kind is not None:
+        advice = _ENDINGS.get(kind, f"convert it, as with iconv -f {kind} -t UTF-8")
+        raise DataError(f"{file.url} holds {kind}, and lines of JSON in UTF-8 are read here: {advice}")
 
 
 def lines_of(file: DataFile) -> Iterator[tuple[int, int, bytes]]:
-    """(0-based number, byte offset, content) of every line; holds one block and one line."""
+    """(0-based number, byte offset, content) of every line; holds one block and one line.
+
+    Of a line that is longer than `LONGEST_LINE` only so much that this can be seen.
+    """
     with file.open() as opened:
-        number, start, rest = 0, 0, b""
+        number = start = size = 0
+        held: list[bytes] = []
         while block := opened.read(BLOCK):
-            lines = (rest + block).split(b"\n")
-            rest = lines.pop()
-            for line in lines:
+            *ended, rest = block.split(b"\n")
+            for piece in ended:
+                line = b"".join((*held, piece)) if held else piece
                 yield number, start, line
                 number += 1
-                start += len(line) + 1
-        if rest:
-            yield number, start, rest
+                start += size + len(piece) + 1
+                size = 0
+                held.clear()
+            size += len(rest)
+            if rest and sum(map(len, held)) <= LONGEST_LINE:
+                held.append(rest)
+        if size:
+            yield number, start, b"".join(held)
 
 
 def bad_line(line: bytes) -> Problem | None:
     """Why a line is no JSON object; None if it is one."""
+    if len(line) > LONGEST_LINE:
+        return Problem(BadReason.TOO_LONG, f"the line has more than {LONGEST_LINE >> 20} MiB")
     try:
-        _fields.decode(line)
+        read_json(line, dict[str, msgspec.Raw])
     except msgspec.ValidationError:
         return Problem(BadReason.NOT_AN_OBJECT, "not a JSON object")
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return Problem(BadReason.NOT_JSON, f"not JSON: {error}")
+    except msgspec.DecodeError as error:
+        if isinstance(error.__cause__, RecursionError):
+            return None  # how much is too deep depends on who reads it; the reader of the row will say it
+        return Problem(BadReason.NOT_JSON, f"not JSON: {why_not(line, error)}")
     return None
+
+
+def why_not(line: bytes, error: Exception) -> str:
+    """A reason in words: Python reads two things that JSON does not have, and files that it wrote hold them."""
+    reason = reason_of(error)
+    if b"\r" in line.strip():
+        return f"{reason}; lone carriage returns do not end a line: convert the file, as with tr '\\r' '\\n'"
+    if len(line) > EXPLAINED:
+        return reason
+    constants: list[str] = []
+    with contextlib.suppress(ValueError, RecursionError):
+        fields = json.loads(line, parse_constant=constants.append)
+        if constants:
+            return f"{constants[0]} is no JSON value: write null, or a text; {reason}"
+        items = fields.items() if isinstance(fields, dict) else ()
+        halved = next((name for name, value in items if _is_halved(name) or _is_halved(value)), None)
+        if halved is not None:
+            return f"{halved!r} has half a character, a \\ud800 to \\udfff without its other half; {reason}"
+    return reason
+
+
+def reason_of(error: Exception) -> str:
+    """A decoder's message without the path that it knows by position alone."""
+    return message_text(error).partition(" - at `$")[0]
+
+
+def deep_field(line: bytes, depth: int = 64) -> str:
+    """The field of an object that is nested more deeply than `depth`; empty where there is none."""
+    name, level = b"", 0
+    for match in _TOKEN.finditer(line[:EXPLAINED]):
+        token = match[0]
+        if token in (b"{", b"["):
+            level += 1
+        elif token in (b"}", b"]"):
+            level -= 1
+        elif level == 1 and token.startswith(b'"') and line[match.end() : match.end() + 8].lstrip()[:1] == b":":
+            name = token[1:-1]
+        if level > depth:
+            return name.decode(errors="replace")
+    return ""
+
+
+def _is_halved(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False

@@ -18,8 +18,10 @@ from msgspec.structs import asdict
 from schemas.errors import DataError, ImpossibleCombination, InvalidValue
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.evaluation import EvalSet, EvalSettings
-from slime_events.loop.prompts.prompt import BadRow, Problem, PromptRow, make_prompt
-from slime_events.loop.prompts.reader import DataFile, open_reader, parse_path, too_many
+from slime_events.loop.prompts.data_file import DataFile, parse_path
+from slime_events.loop.prompts.prompt import BadRow, Problem, Prompt, PromptRow, make_prompt
+from slime_events.loop.prompts.reader import JsonlReader, open_reader, too_many
+from slime_events.loop.prompts.refusals import reasons_of
 from slime_events.plugins.tokenizer import TokenizerSource
 
 
@@ -65,13 +67,18 @@ class PromptSource:
         self.url, asked = parse_path(settings.prompt_data)
         bounds = asked or slice(None)
         stop = _last_needed(bounds, most)
-        self._reader = open_reader(DataFile(self.url), stop=stop, max_bad_lines=settings.max_bad_lines)
+        self._reader = open_reader(
+            DataFile(self.url),
+            stop=stop,
+            max_bad_lines=settings.max_bad_lines,
+            used=[key for key in _keys(settings) if key is not None],
+            sparse=[settings.input_key, settings.tool_key],
+        )
         self._rows = range(len(self._reader))[bounds][:most]
         self.bad_lines: Sequence[BadRow] = self._reader.bad_lines
         self._bad_rows: dict[int, BadRow] = {}
         if not self._rows:
-            empty = f"has no usable line ({len(self.bad_lines)} bad)" if not len(self._reader) else "slice is empty"
-            raise DataError(f"{settings.prompt_data}: {empty}")
+            raise DataError(f"{settings.prompt_data}: {self._why_empty()}")
 
     def __len__(self) -> int:
         """Rows of one epoch."""
@@ -95,8 +102,27 @@ class PromptSource:
             taken += rows
             position += len(rows)
             if fruitless >= len(self):
-                raise DataError(f"{self._settings.prompt_data}: none of its {len(self)} rows is usable; {taken[-1]}")
+                bad = list(self._bad_rows.values())
+                raise DataError(
+                    f"{self._settings.prompt_data}: none of its {len(self)} rows is usable: {reasons_of(bad)}\n"
+                    f"  {bad[0]}"
+                )
         return taken
+
+    @property
+    def refused(self) -> list[BadRow]:
+        """The unusable lines and rows until now, each once."""
+        return [*self.bad_lines, *self._bad_rows.values()]
+
+    def _why_empty(self) -> str:
+        if len(self._reader):
+            return "slice is empty"
+        if not self.bad_lines:
+            return "has no usable line: it is empty"
+        first = self.bad_lines[0]
+        is_list = isinstance(self._reader, JsonlReader) and self._reader.is_list
+        hint = "; a JSON list is not read here: write one object a line, as with jq -c '.[]'" if is_list else ""
+        return f"has no usable line ({len(self.bad_lines)} bad: {reasons_of(self.bad_lines)}){hint}\n  {first}"
 
     def row_at(self, epoch: int, place: int) -> int:
         """The row at an index of an epoch's order."""
@@ -121,17 +147,24 @@ class PromptSource:
             for place, row, content in zip(places, rows, fields, strict=True)
         ]
 
-    def _made(self, row: int, content: dict[str, Any], epoch: int, position: int) -> PromptRow | BadRow:
-        made = make_prompt(content, self._settings, self._tokenizer, self._max_prompt_len)
+    def _made(self, row: int, content: dict[str, Any] | Problem, epoch: int, position: int) -> PromptRow | BadRow:
+        made: Prompt | Problem
+        if isinstance(content, Problem):
+            made = content
+        else:
+            made = make_prompt(content, self._settings, self._tokenizer, self._max_prompt_len)
         line = self._reader.line(self._rows[row])
         if not isinstance(made, Problem):
             return PromptRow(row=row, epoch=epoch, position=position, line=line, **asdict(made))
         bad = BadRow(**asdict(made), file=self.url, line=line, epoch=epoch, position=position)
         self._bad_rows.setdefault(row, bad)
-        distinct = [*self.bad_lines, *self._bad_rows.values()]
-        if len(distinct) > self._settings.max_bad_lines:
-            raise too_many(distinct, self._settings.max_bad_lines)
+        if len(self.bad_lines) + len(self._bad_rows) > self._settings.max_bad_lines:
+            raise too_many(self.refused, self._settings.max_bad_lines)
         return bad
+
+
+def _keys(settings: DataSettings) -> tuple[str | None, ...]:
+    return settings.input_key, settings.label_key, settings.metadata_key, settings.tool_key
 
 
 def _last_needed(bounds: slice, most: int | None) -> int | None:

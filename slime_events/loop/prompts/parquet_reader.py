@@ -1,0 +1,92 @@
+"""`ParquetReader`: rows of a Parquet file by number."""
+
+import contextlib
+import functools
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from schemas.errors import DataError, MissingPart
+from schemas.text import message_text
+from slime_events.loop.prompts.data_file import DataFile
+from slime_events.loop.prompts.prompt import BadReason, BadRow, Problem
+
+
+class ParquetReader:
+    """Reads by row group; the last two groups stay in memory.
+
+    used: columns without which a row is none. sparse: columns whose null fields are none: a list of structs has all
+    fields of all its structs in every one, as null, and a chat template asks whether a field is there. The content of a
+    message stays, since null says something there.
+    """
+
+    bad_lines: Sequence[BadRow] = ()
+
+    def __init__(self, file: DataFile, used: Collection[str] = (), sparse: Collection[str] = ()) -> None:
+        try:
+            import pyarrow.parquet as pq
+        except ImportError as error:
+            raise MissingPart("Parquet files need pyarrow: pip install pyarrow") from error
+        self._used, self._sparse = frozenset(used), frozenset(sparse)
+        self._opened = contextlib.ExitStack()  # open as long as this reader lives
+        try:
+            self._parquet = pq.ParquetFile(self._opened.enter_context(file.open()))
+            groups = self._parquet.metadata.num_row_groups
+            sizes = [self._parquet.metadata.row_group(group).num_rows for group in range(groups)]
+        except (DataError, MissingPart):
+            raise
+        except Exception as error:  # also of the file's own store, and whatever damage makes of its parts
+            raise DataError(f"{file.url} is no Parquet file: {message_text(error)}") from error
+        self._ends = np.cumsum([0, *sizes])[1:]
+        self._group = functools.lru_cache(maxsize=2)(self._read_group)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def read(self, rows: Sequence[int]) -> list[dict[str, Any] | Problem]:
+        """The fields of some rows, in the order asked for, or why one cannot be read."""
+        found: dict[int, dict[str, Any] | Problem] = {}
+        # By group, so that each is unpacked once in any order of the rows.
+        for row in sorted(set(rows)):
+            group = int(np.searchsorted(self._ends, row, side="right"))
+            first = int(self._ends[group - 1]) if group else 0
+            table = self._group(group)
+            found[row] = table if isinstance(table, Problem) else self._fields(table.slice(row - first, 1))
+        return [found[row] for row in rows]
+
+    def line(self, row: int) -> int:
+        """The 1-based line of a row in its file (for Parquet its row)."""
+        return row + 1
+
+    def _read_group(self, group: int) -> Any:
+        try:
+            return self._parquet.read_row_group(group)
+        except Exception as error:  # a damaged page costs its group
+            return Problem(BadReason.NOT_JSON, f"row group {group} cannot be read: {message_text(error)}")
+
+    def _fields(self, row: Any) -> dict[str, Any] | Problem:
+        """One row of a table. A column that Python has no value for is missed only where it is used."""
+        fields: dict[str, Any] = {}
+        for name, column in zip(row.column_names, row.columns, strict=True):
+            try:
+                (value,) = column.to_pylist()
+            except Exception as error:  # such as a text that is no UTF-8, and a date beyond Python's
+                if name in self._used:
+                    return Problem(BadReason.WRONG_TYPE, f"{name!r} cannot be read: {message_text(error)}")
+                continue
+            fields[name] = without_nulls(value) if name in self._sparse else value
+        return fields
+
+
+def without_nulls(value: Any, depth: int = 0) -> Any:
+    """A value of structs and lists without the null fields of structs, but for a message's content."""
+    if isinstance(value, list):
+        return [without_nulls(item, depth + 1) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: without_nulls(item, depth + 1)
+        for name, item in value.items()
+        if item is not None or (depth == 1 and name == "content")
+    }
