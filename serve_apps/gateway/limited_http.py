@@ -1,15 +1,100 @@
-"""`LimitedHttp`: uvicorn's HTTP over httptools, which by itself takes headers of any length into memory."""
+"""`LimitedHttp`: uvicorn's HTTP over httptools, which by itself takes headers of any length into memory, and waits for
+them as long as a client likes.
+"""
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import time
+from typing import Any
+
+import msgspec
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from serve_apps.gateway.connections import Connections
+from serve_apps.gateway.deadlines import Deadlines
 
 MOST_HEAD = 64 * 1024
 """Bytes of a request before its body."""
+MOST_AHEAD = 16
+"""Requests that a client may send before the answer to an earlier one."""
+ALWAYS = (b"/healthz", b"/api/v1/healthz")
+"""Paths that are answered however many requests there are."""
 
 
 class LimitedHttp(HttpToolsProtocol):
-    """Answers 400 to a longer head, and closes the connection, before anybody is asked for a token."""
+    """Answers 400 to a longer head, and closes the connection, before anybody is asked for a token. A client that is
+    late is told so by 408, and its connection is closed; how long an answer takes is not limited. Where too many
+    requests are being answered a further one gets 503.
+    """
 
-    _head, _in_head = 0, True
+    def __init__(self, shared: Connections, deadlines: Deadlines, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._shared, self._deadlines = shared, deadlines
+        self.limit_concurrency = None
+        self.address = ""
+        self._head, self._in_head, self._in_body = 0, False, False
+        self._late_at: float | None = None  # when its client is late
+        self._window: tuple[float, int] = 0.0, 0  # begin, bytes of the body since
+        self._unread_since: float | None = None  # the client does not read, or the connection does not close
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        self._expect_soon()
+        self._shared.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shared.remove(self)
+        super().connection_lost(exc)
+
+    def drop(self) -> None:
+        """End it at once."""
+        self.transport.abort()
+
+    def look(self, now: float) -> None:
+        """End it where its client is late."""
+        if self.transport.is_closing() and self._unread_since is None:
+            self._unread_since = now
+        if self._unread_since is not None and now - self._unread_since > self._deadlines.write_s:
+            self.drop()
+        elif self._late_at is not None and now > self._late_at:
+            self._late("the head of a request has to come" if self._in_head else "a request has to come")
+        elif self._in_body and self._late_at is None:
+            self._look_at_body(now)
+
+    def _look_at_body(self, now: float) -> None:
+        begin, size = self._window
+        if self.flow.read_paused or self.cycle.waiting_for_100_continue:  # it is ours to go on
+            self._window = now, 0
+        elif now - begin >= self._deadlines.body_s:
+            if size < self._deadlines.body_bytes:
+                self._late(f"{self._deadlines.body_bytes:,} bytes of a body have to come")
+            self._window = now, 0
+
+    def _late(self, what: str) -> None:
+        """Say so, unless an answer was begun or nothing was asked, and close the connection."""
+        self._late_at = None
+        if not self._is_answering and (self._in_head or self._in_body):
+            seconds = self._deadlines.body_s if self._in_body else self._deadlines.head_s
+            self._say(408, f"{what} within {seconds:g} s")
+        self.transport.close()
+
+    def _say(self, status: int, message: str) -> None:
+        body = msgspec.json.encode({"error": message})
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[status] + head + body)
+
+    def send_400_response(self, msg: str) -> None:
+        """In JSON, and not into an answer that was begun."""
+        if not self._is_answering:
+            self._say(400, msg)
+        self.transport.close()
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+
+    def _expect_soon(self) -> None:
+        self._late_at = time.monotonic() + self._deadlines.head_s
 
     def on_message_begin(self) -> None:
         self._head, self._in_head = 0, True
@@ -19,10 +104,56 @@ class LimitedHttp(HttpToolsProtocol):
         self._in_head = False
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MOST_HEAD:
             raise ValueError(f"the head of a request has {MOST_HEAD:,} bytes at most")
+        if len(self.pipeline) >= MOST_AHEAD:
+            self.transport.abort()
+            raise ValueError(f"{MOST_AHEAD} requests at most may be sent before the answer to an earlier one")
+        self._late_at, self._in_body, self._window = None, True, (time.monotonic(), 0)
+        full = self._shared.is_full(self) or len(self.tasks) >= self._shared.most
+        self.app = too_many if full and self.url not in ALWAYS else self.config.loaded_app
+        self._shared.begin(self)
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._window = self._window[0], self._window[1] + len(body)
+        super().on_body(body)
+        if self.pipeline and len(self.cycle.body) > 4 * HIGH_WATER_LIMIT:  # nobody reads it before the answer is over
+            self.transport.abort()
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        if not self.pipeline:
+            self._shared.end(self)
+            if self._in_head or self._in_body:
+                self._expect_soon()
+        super().on_response_complete()
+
     def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        idle = self._late_at is None and (self.cycle is None or self.cycle.response_complete)
+        if idle:
+            self._expect_soon()
         super().data_received(data)
         self._head += len(data) if self._in_head else 0
         if self._in_head and self._head > MOST_HEAD and not self.transport.is_closing():
             self.send_400_response("Invalid HTTP request received.")
+
+    def pause_writing(self) -> None:
+        self._unread_since = time.monotonic()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._unread_since = None
+        super().resume_writing()
+
+
+async def too_many(scope: Any, receive: Any, send: Any) -> None:
+    """The answer, as ASGI has it, where too many requests are being answered."""
+    body = b'{"error":"too many requests are being answered: come again later"}'
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers += [(b"retry-after", b"2"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

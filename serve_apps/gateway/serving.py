@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -15,10 +16,12 @@ from schemas.subjects import about
 from serve_apps.agents.keys import session_keys
 from serve_apps.gateway.agents import AgentAccess, AgentDesk
 from serve_apps.gateway.app import gateway_app
+from serve_apps.gateway.connections import Connections, room_for
 from serve_apps.gateway.limited_http import LimitedHttp
 from serve_apps.gateway.live_run import LiveRun
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import FOLDER, Sources
+from serve_apps.gateway.tls_door import TlsDoor
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_settings import settings_in_force
 from storage.log import Readable
@@ -36,19 +39,50 @@ def url_of(listening: socket.socket, settings: GatewaySettings) -> str:
     return f"{'https' if settings.tls_cert else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def http_config(app: FastAPI, settings: GatewaySettings) -> uvicorn.Config:
-    """How an app is served."""
-    return uvicorn.Config(
-        app,
-        http=LimitedHttp,
-        log_level="warning",
-        log_config=None,
-        server_header=False,
-        limit_concurrency=settings.max_connections,
-        ssl_certfile=settings.tls_cert or None,
-        ssl_keyfile=settings.tls_key or None,
-        timeout_graceful_shutdown=STOP_S,
-    )
+class HttpConfig(uvicorn.Config):
+    """How an app is served, and the connections of its one server."""
+
+    def __init__(self, app: FastAPI, settings: GatewaySettings) -> None:
+        self.connections = Connections(room_for(settings.max_connections), settings.address_share)
+        self.deadlines = settings.deadlines
+        super().__init__(
+            app,
+            http=partial(LimitedHttp, self.connections, self.deadlines),  # type: ignore[arg-type]  # it is only called
+            ws="none",
+            log_level="warning",
+            log_config=None,
+            server_header=False,
+            timeout_keep_alive=settings.keep_alive_s,
+            ssl_certfile=settings.tls_cert or None,
+            ssl_keyfile=settings.tls_key or None,
+            timeout_graceful_shutdown=STOP_S,
+        )
+
+
+class HttpServer(uvicorn.Server):
+    """Uvicorn's, which itself leaves a connection without limits until its TLS handshake is over."""
+
+    def __init__(self, config: HttpConfig) -> None:
+        super().__init__(config)
+        self._http = config
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's with sockets, which are to be given."""
+        config, loop = self._http, asyncio.get_running_loop()
+
+        def http() -> asyncio.Protocol:
+            return config.http_protocol_class(  # type: ignore[call-arg]
+                config=config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+
+        def door() -> asyncio.Protocol:
+            context = config.ssl
+            return http() if context is None else TlsDoor(config.connections, config.deadlines.head_s, context, http)
+
+        await self.lifespan.startup()
+        listening = [await loop.create_server(door, sock=one, backlog=config.backlog) for one in sockets or ()]
+        self.servers = listening
+        self.started = True
 
 
 async def serve(server: uvicorn.Server, listening: socket.socket) -> None:
@@ -79,8 +113,8 @@ class GatewayServer:
         ):
             agents = AgentAccess(desk, session_keys(self._folder.path / FOLDER))
             app = gateway_app(live, Sources(self._folder.path), self._settings, agents)
-            config = http_config(app, self._settings)
-            self._server = (uvicorn.Server if self._handles_signals else QuietServer)(config)
+            config = HttpConfig(app, self._settings)
+            self._server = (HttpServer if self._handles_signals else QuietServer)(config)
             self._server.should_exit = self._stop_asked
             await serve(self._server, listening)
 
@@ -99,7 +133,7 @@ class GatewayServer:
             self._server.should_exit = True
 
 
-class QuietServer(uvicorn.Server):
+class QuietServer(HttpServer):
     """Leaves the process's signals alone."""
 
     @contextlib.contextmanager

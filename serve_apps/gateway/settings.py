@@ -7,6 +7,7 @@ import ipaddress
 import msgspec
 
 from schemas.errors import InvalidValue
+from serve_apps.gateway.deadlines import Deadlines
 from slime_events.core.config.gateway import DEFAULT, RunGatewaySettings
 
 MB = 1024 * 1024
@@ -14,11 +15,14 @@ MB = 1024 * 1024
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """origins: of web pages that may use it. hosts: further names that it answers by (`Host`), beside its address.
-    max_body: bytes of a request; lines of NDJSON are taken as they come, up to this. max_connections: at once;
-    others get a 503. poll_s: between two looks at the log for somebody who follows a group. insecure: beyond this
-    machine without TLS. role: it is one of the run's, whose flags have other names than those of the command.
-    nats_creds: file of a gateway's credentials, for a run on a NATS server of the user's own; by default those that
-    the run was given.
+    max_body: bytes of a request; lines of NDJSON are taken as they come, up to this. max_connections: requests that are
+    answered at once, fewer where the process may not open so many files; others get a 503. address_share: of them that
+    one address may have. head_s: for the head of a request, or a TLS handshake. body_s: within which `body_bytes` of a
+    body have to come, or its end. write_s: for a client to read what is sent to it. keep_alive_s: for its next
+    request. How long an answer takes is not limited. streams: that one source may follow at once. poll_s: between two
+    looks at the log for somebody who follows a group. insecure: beyond this machine without TLS. role: it is one of the
+    run's, whose flags have other names than those of the command. nats_creds: file of a gateway's credentials, for a
+    run on a NATS server of the user's own; by default those that the run was given.
     """
 
     host: str = "127.0.0.1"
@@ -29,6 +33,13 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()
     max_body: int = 64 * MB
     max_connections: int = 2000
+    address_share: float = 0.75
+    head_s: float = 10.0
+    body_s: float = 10.0
+    body_bytes: int = 32 * 1024
+    write_s: float = 30.0
+    keep_alive_s: int = 15
+    streams: int = 200
     poll_s: float = 0.5
     insecure: bool = False
     nats_creds: str = ""
@@ -49,6 +60,11 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
             nats_creds=nats_creds,
             role=role,
         ).checked()
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """Of a client that is slow."""
+        return Deadlines(self.head_s, self.body_s, self.body_bytes, self.write_s)
 
     @property
     def is_loopback(self) -> bool:

@@ -24,9 +24,7 @@ class TinkerActor:
 
     async def run(self, address: RunAddress, settings: TrainSettings) -> None:
         """Answer to the end of the run."""
-        import uvicorn
-
-        from serve_apps.gateway.serving import http_config, serve
+        from serve_apps.gateway.serving import HttpConfig, HttpServer, serve
         from serve_apps.tinker.app import tinker_app
         from serve_apps.tinker.calls import Calls
         from serve_apps.tinker.served import served_model
@@ -39,7 +37,7 @@ class TinkerActor:
             answers = Answers(worker, partial(fetch, blobs=blobs), attempts=settings.rollout.max_attempts)
             calls = Calls(worker, served, answers, blobs)
             app = tinker_app(calls, Sources(Path(address.folder)), gateway)
-            server = uvicorn.Server(http_config(app, gateway))
+            server = HttpServer(HttpConfig(app, gateway))
             with await bound_again(gateway) as listening:
                 await worker.join({"ready": time.perf_counter() - begun})
                 serving = asyncio.create_task(serve(server, listening))

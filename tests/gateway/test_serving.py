@@ -9,14 +9,14 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from serve_apps.gateway.serving import QuietServer, http_config, serve
+from serve_apps.gateway.serving import HttpConfig, QuietServer, serve
 from serve_apps.gateway.settings import GatewaySettings
 
 
 async def test_a_cancelled_server_leaves_no_connection_open() -> None:
     app = FastAPI()
     app.get("/")(lambda: "there")
-    server = QuietServer(http_config(app, GatewaySettings()))
+    server = QuietServer(HttpConfig(app, GatewaySettings()))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
         serving = asyncio.create_task(serve(server, listening))

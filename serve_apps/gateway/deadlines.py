@@ -1,0 +1,15 @@
+"""`Deadlines`: how slow a client of a server may be."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """head_s: seconds for a head, and for the rest of a request that is answered already. body_s: within which
+    `body_bytes` of a body have to come, or its end. write_s: seconds for a client to read what was written to it.
+    """
+
+    head_s: float
+    body_s: float
+    body_bytes: int
+    write_s: float

@@ -1,0 +1,68 @@
+"""`TlsDoor`: a connection until its TLS handshake is over, on a deadline like one that sends its head."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+
+from serve_apps.gateway.connections import Connections
+
+
+class TlsDoor(asyncio.Protocol):
+    """http: makes the protocol of what comes after the handshake. Whatever fails in a handshake is the client's."""
+
+    def __init__(
+        self, shared: Connections, seconds: float, context: ssl.SSLContext, http: Callable[[], asyncio.Protocol]
+    ) -> None:
+        self._shared, self._seconds, self._context, self._http = shared, seconds, context, http
+        self.address, self._late_at, self._early = "", 0.0, bytearray()
+        self._plain: Any = None
+        self._handshake: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Of TCP, once; asyncio tells nobody of the connection that TLS makes of it."""
+        peer = transport.get_extra_info("peername")
+        self._plain, self.address = transport, str(peer[0]) if peer else ""
+        transport.pause_reading()
+        self._late_at = time.monotonic() + self._seconds
+        self._shared.add(self)
+        if not transport.is_closing():
+            self._handshake = asyncio.create_task(self._shake_hands())
+
+    def data_received(self, data: bytes) -> None:
+        """What came with the end of the handshake."""
+        self._early += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shared.remove(self)
+
+    def look(self, now: float) -> None:
+        """End it where the handshake is late."""
+        if now > self._late_at:
+            self.drop()
+
+    def drop(self) -> None:
+        """End it at once."""
+        self._shared.remove(self)
+        self._plain.abort()
+
+    async def _shake_hands(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            secured = await loop.start_tls(
+                self._plain, self, self._context, server_side=True, ssl_handshake_timeout=self._seconds
+            )
+        except (OSError, EOFError):  # ssl.SSLError is one, and so is TimeoutError
+            self.drop()
+            return
+        finally:
+            self._shared.remove(self)
+        if secured is None or secured.is_closing():
+            self.drop()
+            return
+        protocol = self._http()
+        secured.set_protocol(protocol)
+        protocol.connection_made(secured)
+        if self._early:
+            protocol.data_received(bytes(self._early))
