@@ -4,6 +4,7 @@ import math
 
 from fastapi import Request
 
+from schemas.errors import InvalidValue
 from serve_apps.gateway.refusals import Refused
 from serve_apps.gateway.sources import Scope, Sources
 from serve_apps.rates import Rates
@@ -17,11 +18,18 @@ class Admission:
 
     def by_bearer(self, request: Request, scope: Scope | None = None) -> str:
         """The source of a request whose token is in its header `Authorization`. See `of`."""
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
         wanted = Refused(
             401, "give the token of a source as `Authorization: Bearer <token>`", {"WWW-Authenticate": "Bearer"}
         )
-        return self.of(request, token if scheme.lower() == "bearer" else "", scope, wanted)
+        return self.of(request, _bearer(request), scope, wanted)
+
+    def holds(self, request: Request, name: str) -> bool:
+        """Whether the token of a request that was admitted is still that source's. It is no request of its own."""
+        try:
+            found = self._sources.admitted(_bearer(request))
+        except InvalidValue:  # nobody is admitted now
+            return False
+        return found is not None and found[0] == name
 
     def of(self, request: Request, token: str, scope: Scope | None, wanted: Refused) -> str:
         """The source of a token, noted for the log of refusals. scope: that the request needs, if any. wanted: what one
@@ -39,3 +47,8 @@ class Admission:
             again = {"Retry-After": str(math.ceil(wait_s))}
             raise Refused(429, f"{name} may make {source.per_minute:,} requests a minute: come again later", again)
         return name
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token if scheme.lower() == "bearer" else ""

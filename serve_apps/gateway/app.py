@@ -11,8 +11,7 @@
 It holds no state that is not in the log: a gateway that was killed and started again answers as if it had not been.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Annotated, Any, Protocol
@@ -22,7 +21,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from schemas.errors import SlimeEventsError
-from schemas.inbox import Fate, InboxFate, InboxReply
+from schemas.inbox import InboxFate, InboxReply
 from serve_apps.gateway.admission import Admission
 from serve_apps.gateway.agent_routes import add_agent_routes
 from serve_apps.gateway.agents import AgentAccess
@@ -31,13 +30,11 @@ from serve_apps.gateway.openapi import describe, documented
 from serve_apps.gateway.refusals import Refused, refusals
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Scope, Sources
+from serve_apps.gateway.streams import Streams
 from serve_apps.gateway.submission import MEDIA_TYPES, submit
 from slime_events.analysis.model.fates import fate_of
 from slime_events.loop.prompts.outside import ITEMS, InboxClient
 from storage.log import Readable
-
-KEEP_ALIVE_S = 15.0
-FINAL = (Fate.REJECTED, Fate.TRAINED)
 
 
 class GatewayRun(Protocol):
@@ -64,7 +61,7 @@ def gateway_app(
     """The routes of one run's gateway. agents: to the sessions of a run whose rollouts agents make."""
     app = FastAPI(title="slime-events gateway", version="1", docs_url=None, redoc_url=None)
 
-    admission = Admission(sources)
+    admission, streams = Admission(sources), Streams(settings.streams, settings.poll_s)
 
     def source(request: Request, run_name: str, scope: Scope | None = None) -> str:
         name = admission.by_bearer(request, scope)
@@ -92,12 +89,13 @@ def gateway_app(
             return _json(await fate_of(log, group, sender))
 
     @app.get("/v1/runs/{run_name}/groups/{group}/events", **documented("events"))
-    async def group_events(group: str, sender: source_of) -> Response:
+    async def group_events(request: Request, group: str, sender: source_of) -> Response:
+        streams.check(sender)
         async with run.log() as log:
             first = await fate_of(log, group, sender)
 
-        look = partial(_looked, run, group, sender)
-        return StreamingResponse(_changes(first, look, settings.poll_s), media_type="text/event-stream")
+        look, holds = partial(_looked, run, group, sender), partial(admission.holds, request, sender)
+        return StreamingResponse(streams.follow(sender, first, look, holds), media_type="text/event-stream")
 
     if agents is not None:
         add_agent_routes(app, agents, source, settings)
@@ -139,27 +137,6 @@ async def _looked(run: GatewayRun, group: str, sender: str) -> InboxFate | None:
             return await fate_of(log, group, sender)
     except SlimeEventsError:
         return None
-
-
-async def _changes(
-    last: InboxFate, look: Callable[[], Awaitable[InboxFate | None]], poll_s: float, keep_alive_s: float = KEEP_ALIVE_S
-) -> AsyncIterator[bytes]:
-    """One event for each change, and a comment where there was none for long. It ends with the group's end."""
-    yield _event(last)
-    quiet = 0.0
-    while last.fate not in FINAL:
-        await asyncio.sleep(poll_s)
-        now = await look()
-        if now is not None and now != last:
-            last, quiet = now, 0.0
-            yield _event(now)
-        elif (quiet := quiet + poll_s) >= keep_alive_s:
-            quiet = 0.0
-            yield b": still there\n\n"
-
-
-def _event(fate: InboxFate) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (fate.fate.value.encode(), msgspec.json.encode(fate))
 
 
 def _json(body: Any, status: int = 200) -> Response:

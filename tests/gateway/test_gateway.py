@@ -153,6 +153,38 @@ async def test_a_revoked_token_ends_at_once(gateway: Gateway) -> None:
     assert (await gateway.other.post(PROMPTS, json={"prompt": "c"})).status_code == 202
 
 
+async def test_a_stream_ends_with_the_token_of_its_source(gateway: Gateway) -> None:
+    taken = (await gateway.quiz.post(PROMPTS, json={"prompt": "a"})).json()["groups"][0]["group"]
+    where = f"/v1/runs/sim/groups/{taken}/events"
+    streams = [asyncio.create_task(gateway.quiz.get(where)) for _ in range(3)]
+    await asyncio.sleep(0.3)
+    assert not any(one.done() for one in streams)
+    gateway.sources.issue("quiz")  # the token is replaced
+    async with asyncio.timeout(5.0):
+        answers = await asyncio.gather(*streams)
+    assert all(
+        one.text.endswith('event: error\ndata: {"error":"the token of this source has ended"}\n\n') for one in answers
+    )
+
+
+async def test_a_source_follows_so_many_groups_at_once(simulation: Simulation, tmp_path: Path) -> None:
+    gateway = Gateway(simulation, tmp_path / "gateway", streams=2)
+    taken = (await gateway.quiz.post(PROMPTS, json={"prompt": "a"})).json()["groups"][0]["group"]
+    where = f"/v1/runs/sim/groups/{taken}/events"
+    streams = [asyncio.create_task(gateway.quiz.get(where)) for _ in range(2)]
+    await asyncio.sleep(0.2)
+    refused = await gateway.quiz.get(where)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
+    for one in streams:
+        one.cancel()
+    await asyncio.wait(streams)
+    following = asyncio.create_task(gateway.quiz.get(where))
+    await asyncio.sleep(0.2)
+    assert not following.done(), "those that ended make room"
+    gateway.sources.revoke("quiz")
+    assert (await asyncio.wait_for(following, 5.0)).status_code == 200
+
+
 async def test_a_page_that_is_allowed_may_send(simulation: Simulation, tmp_path: Path) -> None:
     gateway = Gateway(simulation, tmp_path / "gateway", origins=("https://quiz.example",))
     origin = {"origin": "https://quiz.example"}
