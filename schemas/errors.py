@@ -136,6 +136,10 @@ class InvalidValue(ConfigError):
     """A flag or field with a value that it cannot have."""
 
 
+class UntrustedText(InvalidValue):
+    """An address, a function or a command that only an archive names; the message says how to name it oneself."""
+
+
 class UnknownGrader(InvalidValue, NotImplementedError):
     """No grader of that name; the message lists those there are. slime raises NotImplementedError here."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from schemas.errors import InvalidValue
 from schemas.redaction import URL_LOGIN, URL_QUERY, URL_TOKEN, is_secret_setting, substitute
+from schemas.trust import check_trusted
 
 PREFIX = "SLIME_EVENTS_"
 REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
@@ -22,8 +23,9 @@ _URLS = re.compile(r"[a-zA-Z][\w+.:-]*://\S+")
 def expand(text: str, environ: Mapping[str, str] | None = None) -> str:
     """A URL with the values of its references, or that of a text that is one reference alone; any other as it is.
 
-    Raises InvalidValue, which names the variable, where one is not set.
+    Raises InvalidValue, which names the variable, where one is not set; UntrustedText for what an archive alone says.
     """
+    check_trusted(text)
     environ = os.environ if environ is None else environ
     if not _refers(text):
         return text

@@ -59,7 +59,9 @@ class BlobStore:
 def _checked(ref: BlobRef) -> str:
     """The name of a blob that an event names: whoever wrote the event has chosen it."""
     if not _sha256.fullmatch(ref.sha256) or not 0 <= ref.size <= BLOB_LIMIT:
-        raise BlobDamaged(f"{ref.sha256[:80]!r} with {ref.size} bytes names no blob: a digest has 64 hexadecimal digits")
+        raise BlobDamaged(
+            f"{ref.sha256[:80]!r} with {ref.size} bytes names no blob: a digest has 64 hexadecimal digits"
+        )
     return _name(ref.sha256)
 
 

@@ -123,7 +123,9 @@ class ObjectFolder:
         for i in range(0, len(names), _AT_ONCE):
             some = names[i : i + _AT_ONCE]
             if large := next((name for name in some if self._sizes.get(name, 0) > limit), None):
-                raise StoreUnavailable(f"{self.locate(large)} has more than {limit:,} bytes: it is not what it should be")
+                raise StoreUnavailable(
+                    f"{self.locate(large)} has more than {limit:,} bytes: it is not what it should be"
+                )
             if self.local is not None:
                 yield from (self.read(name, limit) for name in some)
                 continue

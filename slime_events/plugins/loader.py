@@ -29,6 +29,7 @@ from types import ModuleType
 from typing import Any
 
 from schemas.errors import NameTaken, PlugPointError, PlugPointMissing
+from schemas.trust import check_trusted
 from slime_events.plugins.slime_compat import install_slime_aliases
 from slime_events.plugins.slime_modules import NOT_HERE, SLIME_MODULES, SLIME_PATHS
 
@@ -49,8 +50,10 @@ def load_function(
     default_names: looked up in a file that is named without a function. user_dir: the folder of relative paths and
     modules, default the working directory.
 
-    Raises NameTaken, PlugPointMissing (no such file, module or name), or PlugPointError where importing it raised.
+    Raises NameTaken, PlugPointMissing (no such file, module or name), PlugPointError where importing it raised, or
+    UntrustedText where an archive alone names it.
     """
+    check_trusted(path)
     install_slime_aliases()
     path = SLIME_PATHS.get(path.strip(), path.strip())
     folder = Path(user_dir or Path.cwd()).resolve()

@@ -45,7 +45,7 @@ class SegmentManifest(msgspec.Struct, frozen=True, kw_only=True):
     begun before manifests said so. With them a reader need not link every event anew. foreign: positions of the records
     that are no events, in order; None in a manifest of before there were any.
 
-    Whoever wrote a manifest may have meant harm: `malformed_field` is asked before a name becomes a path and a size memory.
+    Whoever wrote a manifest may have meant harm: `malformed_field` is asked before a name becomes a path.
     """
 
     segment: int

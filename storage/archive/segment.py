@@ -138,7 +138,7 @@ def unpack(manifest: SegmentManifest, data: bytes) -> Segment:
 
 
 def _allowed(manifest: SegmentManifest, stored: int) -> int:
-    """Bytes that a segment may have before compression. A manifest counts characters of subjects: up to 4 bytes each."""
+    """Bytes that a segment may have uncompressed. A manifest counts characters of subjects: up to 4 bytes each."""
     by_manifest = 4 * manifest.raw_bytes + manifest.count * _RECORD_HEADS + _SEGMENT_HEADS
     return min(by_manifest if manifest.raw_bytes else FRAME_LIMIT, _SMALL + stored * _RATIO)
 

@@ -245,7 +245,9 @@ def read_manifest(folder: Path) -> WeightManifest:
         raise WeightsDamaged(f"{folder} is no weight version: it has no {MANIFEST}") from None
     except msgspec.DecodeError as error:
         raise WeightsDamaged(f"{path} is damaged ({error}): restore the folder from a copy") from error
-    if outside := [name for name in (*manifest.files, *(t.file for t in manifest.tensors.values())) if not is_name(name)]:
+    if outside := [
+        name for name in (*manifest.files, *(t.file for t in manifest.tensors.values())) if not is_name(name)
+    ]:
         raise WeightsDamaged(f"{path} names {outside[0]!r}, which is no file of its folder")
     if weights_digest(manifest.tensors) != manifest.digest:
         raise WeightsDamaged(f"{path} lists tensors that do not have its digest: restore the folder from a copy")

@@ -98,7 +98,7 @@ async def _archive_of(opened: OpenedRun) -> ArchiveReader | None:
     if opened.folder is None:
         return None
     try:
-        url = opened.settings.run.archive_url or str(opened.folder.archive)
+        url = opened.folder.address(opened.settings.run.archive_url, opened.folder.archive)
         reader = await asyncio.to_thread(ArchiveReader, url, opened.run)
         return reader if await _same_history(opened, reader) else None
     except StorageError:

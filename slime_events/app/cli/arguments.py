@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slime_events.app.cli.parser import CommandParser, nats_options, option, switch, weight_version
+from slime_events.app.cli.parser import TRUST, CommandParser, nats_options, option, switch, weight_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +298,9 @@ def _restore(parser: CommandParser) -> None:
     parser.add_argument("run", metavar="RUN", help="name of the run, as it was started")
     parser.add_argument("archive_url", metavar="ARCHIVE_URL", help="the --archive-url that it had (fsspec URL)")
     option(parser, "--runs-dir DIR", f"folder of all runs [{RUNS_DIR}]", default=RUNS_DIR)
-    nats_options(parser, "restore into this NATS [as the run was started]")
+    nats_options(parser, "restore into this NATS [one of the run's own]")
+    option(parser, "--blob-url URL", "where its large payloads are (fsspec URL) [the archive, and the run's folder]")
+    switch(parser, TRUST, "it is your own: use all addresses, functions and commands that its settings name")
     option(parser, "--nats-replicas N", "copies in that cluster [1]", int, 1)
 
 

@@ -1,10 +1,9 @@
-"""Files of a command: where a run keeps large payloads, the file of `--out`; and the NATS server it is told of."""
+"""The file of `--out`, and the NATS server that a command is told of."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -13,7 +12,6 @@ from schemas.errors import InvalidValue
 from storage.object_store import file_errors
 
 if TYPE_CHECKING:
-    from slime_events.core.run.run_folder import RunFolder
     from storage.jetstream.address import NatsPlace
 
 
@@ -26,12 +24,6 @@ def nats_place(arguments: argparse.Namespace, url: str | None = None) -> NatsPla
         return None
     files = {name: getattr(arguments, f"nats_{name}") for name in ("creds", "tls_ca", "tls_cert", "tls_key")}
     return NatsPlace(url=where, **files)
-
-
-def blob_url(folder: RunFolder) -> str:
-    """Where the run keeps large payloads."""
-    settings = tomllib.loads(folder.settings.read_text(encoding="utf-8"))
-    return str(settings.get("run", {}).get("blob_url") or folder.blobs)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from schemas.errors import InvalidValue, UnknownFlag
+from schemas.trust import FLAG as TRUST
 
 _NUMBER = re.compile(r"-\.?\d")
 Options = argparse.ArgumentParser | argparse._ArgumentGroup
@@ -35,6 +36,7 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument(
             "--runs-dir", default=None if beside else RUNS_DIR, metavar="DIR", help=f"folder of all runs [{default}]"
         )
+        self.add_argument(TRUST, action="store_true", help=argparse.SUPPRESS)
 
     def format_help(self) -> str:
         """As argparse does, or `whole_help`."""

@@ -35,6 +35,7 @@ from slime_events.app.launch.run_announcement import FAIL_DEADLINE_S, announce_f
 from slime_events.app.launch.run_lock import holding
 from slime_events.app.launch.run_record import read_run_record
 from slime_events.core.config.flags import ParsedTrain
+from slime_events.core.config.reach import check_reach
 from slime_events.core.config.settings import RunSettings, TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
@@ -219,6 +220,7 @@ async def plan_learner(parent: OpenedRun, request: LearnerRequest) -> LearnerPla
             f"run {parent.run} makes no rollouts, it learns from those of {before.run}: learn from {before.where}"
         )
     parsed = branch_settings(parent.settings, str(runs_dir(parent, request)), (*request.flags, "--run", request.name))
+    check_reach(parsed.settings)
     weights = parent.folder.weights if parent.folder else None
     moved = parsed.settings.trainer.hf_checkpoint != parent.settings.trainer.hf_checkpoint
     wanted = parsed.settings if moved else with_base(parsed.settings, weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import tomllib
 from pathlib import Path
@@ -15,7 +16,7 @@ RUNS_DIR = "slime-runs"
 PARTS = (
     *("nats", "blobs", "archive", "weights", "checkpoints", "snapshots", "seek", "logs", "traces"),
     *("tensorboard", "wandb", "agents"),
-    *("nats-url", "address.json", "run.lock", "settings.toml", "summary.json"),
+    *("nats-url", "address.json", "run.lock", "settings.toml", "summary.json", "restored.json"),
 )
 """All that a run writes into its folder."""
 
@@ -37,6 +38,8 @@ class RunFolder:
     address.json address of the log while the run is on
     run.lock     locked by the launcher while it lives
     settings.toml, summary.json: what the run resolved to, and what it reached
+    restored.json  there from a restore until the run is resumed: addresses that the restore was given. Others in the
+                   settings are the archive's, and not used
     """
 
     def __init__(self, runs_dir: str | Path, run: str) -> None:
@@ -46,7 +49,7 @@ class RunFolder:
         self.weights, self.checkpoints = self.path / "weights", self.path / "checkpoints"
         self.seek, self.logs, self.traces = self.path / "seek", self.path / "logs", self.path / "traces"
         self.settings, self.summary = self.path / "settings.toml", self.path / "summary.json"
-        self.lock = self.path / "run.lock"
+        self.lock, self.restored = self.path / "run.lock", self.path / "restored.json"
         self.is_ours = False
         """Whether all of a run's files in it were written since `create`."""
 
@@ -100,7 +103,25 @@ class RunFolder:
 
     def archive_url(self) -> str:
         """Where the run's archivist writes. Raises InvalidValue where its settings cannot be read."""
-        return str(self._run_setting("archive_url") or self.archive)
+        return self.address(self._run_setting("archive_url"), self.archive)
+
+    def blob_url(self) -> str:
+        """Where the run keeps large payloads. Raises InvalidValue where its settings cannot be read."""
+        return self.address(self._run_setting("blob_url"), self.blobs)
+
+    def trusted(self) -> frozenset[str] | None:
+        """Addresses that a restore was given, where the run was not resumed since; None where all are its user's."""
+        try:
+            return frozenset(json.loads(self.restored.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError):  # damaged: nothing is known to be the user's
+            return frozenset()
+
+    def address(self, recorded: object, own: Path) -> str:
+        """An address of the run's settings; `own` where there is none, or where only an archive says it."""
+        trusted = self.trusted() if recorded else None
+        return str(own if not recorded or (trusted is not None and recorded not in trusted) else recorded)
 
     def _run_setting(self, name: str) -> object:
         """One setting of its [run] table; None where it is not set."""

@@ -16,6 +16,8 @@ from schemas.arrays import unpack
 from schemas.errors import RunNotFound
 from schemas.event import Event, type_of
 from schemas.runs import Branched, RunResumed, RunStarted
+from schemas.trust import FLAG, doubting, is_doubted
+from slime_events.core.config.reach import reaching_texts
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder, find_run
 from slime_events.core.run.run_settings import settings_in_force
@@ -50,19 +52,34 @@ class OpenedRun:
 
 @contextlib.asynccontextmanager
 async def open_run(where: str, runs_dir: str | Path = RUNS_DIR) -> AsyncIterator[OpenedRun]:
-    """Open a run by name, folder or archive URL. Raises RunNotFound, StorageError, ConfigError."""
+    """Open a run by name, folder or archive URL. Raises RunNotFound, StorageError, ConfigError.
+
+    While it is open, what only an archive names is doubted (schemas/trust.py): also in a restored folder.
+    """
+    if is_doubted(where):
+        raise RunNotFound(
+            f"{where}: only an archive says that there is a run, and it is not looked for: {FLAG} where the archive is "
+            "your own"
+        )
     if is_archive(where):
         from storage.archive.log import ArchivedLog  # not needed to look one record of a live run up
 
         reader = await asyncio.to_thread(open_archive, where)
         log = ArchivedLog(reader, reader.run)
-        settings = settings_in_force(await _run_events(log))
-        yield OpenedRun(log, settings, functools.partial(fetch, blobs=reader.blobs), None, reader.url)
+        events = await _run_events(log)
+        settings, beside = settings_in_force(events), reader.url.rpartition("/")[0]
+        with doubting(_outside(settings, events, beside), but=(where, reader.url, beside)):
+            yield OpenedRun(log, settings, functools.partial(fetch, blobs=reader.blobs), None, reader.url)
         return
     folder = find_run(where, runs_dir)
     async with open_run_log(folder.path, folder.log_name()) as live:
-        settings = settings_in_force(await _run_events(live))
-        yield OpenedRun(live, settings, _fetch(settings.run.blob_url or str(folder.blobs)), folder, str(folder.path))
+        events = await _run_events(live)
+        settings, trusted = settings_in_force(events), folder.trusted()
+        texts = () if trusted is None else _outside(settings, events, str(folder.path.parent))
+        with doubting(texts, but=trusted or ()):
+            yield OpenedRun(
+                live, settings, _fetch(folder.address(settings.run.blob_url, folder.blobs)), folder, str(folder.path)
+            )
 
 
 async def branched_of(log: Readable) -> Branched | None:
@@ -106,6 +123,14 @@ async def _run_events(log: Readable) -> list[Event]:
             f"the log of run {log.run} does not say that it was started: it is empty, or it is no run's log"
         )
     return events
+
+
+def _outside(settings: TrainSettings, events: list[Event], beside: str) -> set[str]:
+    """What an archive names outside of itself. A run that lies beside it is no other place."""
+    parents = (event.branched.where for event in events if isinstance(event, RunStarted) and event.branched)
+    return reaching_texts(settings) | {
+        where for where in parents if "://" in where and where.rpartition("/")[0] != beside
+    }
 
 
 def _fetch(blob_url: str) -> Fetch:

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 
 from schemas.errors import ArchiveDamaged, BlobDamaged, BlobMissing, RunIsOn
-from slime_events.app.cli.files import blob_url
 from slime_events.app.launch.run_lock import is_held
 from slime_events.core.run.run_folder import RunFolder, find_run
 from storage.archive.reader import ArchiveReader
@@ -32,7 +31,7 @@ async def _archive(folder: RunFolder, url: str, *, repair: bool) -> None:
                 print(f"segment {manifest.segment}, positions {manifest.first} to {manifest.last}: made again")
         if url == folder.archive_url() and is_held(folder):
             raise RunIsOn(f"run {log.run} is on, and its archivist writes {url}: give another URL, or wait for its end")
-        blobs = blobs_to_archive(blob_url(folder), url, folder.path)
+        blobs = blobs_to_archive(folder.blob_url(), url, folder.path)
         writer = await asyncio.to_thread(lambda: ArchiveWriter(url, log.run, blobs=blobs))
         sealed = len(writer.segments)
         events = await archive_log(log, writer)

@@ -11,7 +11,6 @@ from schemas.errors import SlimeEventsError
 from slime_events.analysis.audit.audit import Audit, Report, audit, report_text
 from slime_events.analysis.audit.ledger import Ledger, read_ledger
 from slime_events.analysis.audit.recorded_rollouts import RecordedEnds, recorded_ends
-from slime_events.app.cli.files import blob_url
 from slime_events.app.cli.render.text import json_text
 from slime_events.core.run.run_folder import RunFolder, find_run
 from slime_events.core.run.run_reader import branched_of, is_archive, open_archive, open_run
@@ -45,7 +44,7 @@ async def run(arguments: argparse.Namespace) -> int:
 async def _audit_run(folder: RunFolder, *, files: bool) -> Report:
     name = folder.log_name()
     async with open_run_log(folder.path, name) as log:
-        blobs = BlobStore(blob_url(folder)) if files else None
+        blobs = BlobStore(folder.blob_url()) if files else None
         read = None if blobs is None else lambda array: fetch(array, blobs)
         recorded, parent = await _recorded(log), await _followed(log)
         checks = Audit(name, fetch=read, weights=folder.weights, files=files, parent=parent, recorded=recorded)

@@ -8,6 +8,7 @@ from schemas.runs import Branched
 from slime_events.analysis.model.branch_point import read_point, with_draws
 from slime_events.app.cli.commands.train import finish, resolve, run_to_end
 from slime_events.app.launch.branch_settings import branch_settings, check_branch
+from slime_events.core.config.reach import check_reach
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 from slime_events.core.run.run_reader import open_run
@@ -37,6 +38,7 @@ async def _read_parent(arguments: argparse.Namespace) -> tuple[TrainSettings, Br
         beside = str(parent.folder.path.parent) if parent.folder else RUNS_DIR
         flags = (*arguments.flags, "--run", arguments.name)
         parsed = branch_settings(parent.settings, arguments.runs_dir or beside, flags)
+        check_reach(parsed.settings)
         check_branch(parent.settings, parsed.settings, version, fresh_optimizer=not branched.optimizer_digest)
         settings = await asyncio.to_thread(resolve, parsed)  # it has an event loop of its own
         return settings, await with_draws(branched, parent.log, settings.data)

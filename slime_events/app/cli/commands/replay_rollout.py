@@ -15,6 +15,7 @@ from slime_events.analysis.replay_rollout.compare import Comparison, Decode, Tok
 from slime_events.analysis.replay_rollout.recorded import RecordedRollout, read_rollout, weight_folder
 from slime_events.app.cli.render.text import duration, fields, json_text, paragraphs, shorten, table
 from slime_events.core.config.engine import EngineSettings
+from slime_events.core.config.reach import check_reach
 from slime_events.core.run.run_reader import open_run
 
 START_S = 600.0
@@ -24,6 +25,7 @@ async def run(arguments: argparse.Namespace) -> int:
     """Print the comparison. 1 where the rollouts differ."""
     async with open_run(arguments.run, arguments.runs_dir) as opened:
         rollout = await read_rollout(opened, arguments.sample)
+        check_reach(opened.settings, "engine")
         settings = opened.settings.engine
         folders = [*arguments.weights, *([str(opened.folder.weights)] if opened.folder else [])]
     base = weight_folder(rollout, rollout.spans[0].version, folders)

@@ -12,6 +12,7 @@ from slime_events.analysis.rescore.report import report_text
 from slime_events.analysis.rescore.rescore import rescore
 from slime_events.app.cli.files import new_file
 from slime_events.app.cli.render.text import json_text
+from slime_events.core.config.reach import check_reach
 from slime_events.core.run.run_reader import open_run
 
 
@@ -20,6 +21,7 @@ async def run(arguments: argparse.Namespace) -> int:
     begun = time.perf_counter()
     with new_file(arguments.out) if arguments.out else contextlib.nullcontext() as out:
         async with open_run(arguments.run, arguments.runs_dir) as opened:
+            check_reach(opened.settings, "rollout", "reward", "algorithm", flags=arguments.flags)
             report = await rescore(opened, make_change(opened.settings, arguments.flags), out, most=arguments.most)
     seconds = time.perf_counter() - begun
     if arguments.json:

@@ -3,23 +3,27 @@
 import argparse
 import asyncio
 import contextlib
+import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from schemas.checkpoints import CheckpointSaved
-from schemas.errors import RunIsOn, StorageError
+from schemas.errors import RunIsOn, StorageError, UntrustedText
 from schemas.runs import RunStarted
 from schemas.subjects import of_type
+from schemas.trust import FLAG as TRUST
 from slime_events.app.cli.files import nats_place as told_place
 from slime_events.app.launch.run_lock import holding
+from slime_events.app.terminal import raw_stream
 from slime_events.core.config.paths import missing_paths
+from slime_events.core.config.reach import reaching
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import settings_from, to_toml
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 from slime_events.core.run.run_reader import branched_of
-from slime_events.core.run.run_settings import nats_place
+from slime_events.core.run.run_settings import flag_of, nats_place
 from storage.archive.reader import ArchiveReader
 from storage.archive.transfer import restore_log
 from storage.blobs import BlobStore
@@ -35,27 +39,37 @@ MARK = "restoring"
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    """Restore, and print what is there and what is missing."""
+    """Restore, and print what is there and what is missing.
+
+    Whoever made the archive chose the addresses in its settings: none is used that the command line does not name.
+    """
     reader = await asyncio.to_thread(ArchiveReader, arguments.archive_url, arguments.run)
     folder = RunFolder(arguments.runs_dir, arguments.run)
     settings = await asyncio.to_thread(_settings_of, reader)
+    place = _nats_place(arguments, settings)
+    blob_url = _blob_url(arguments, settings) or str(folder.blobs)
     with holding(folder):
-        place = told_place(arguments) or nats_place(settings.run)
         made = {"replicas": arguments.nats_replicas, "archive_url": settings.run.log_leaves_for}
         async with _target(folder, place, made) as log:
             await _begin(folder, log)
-            blobs = BlobStore(settings.run.blob_url or str(folder.blobs))
+            blobs = BlobStore(blob_url)
             done = await restore_log(reader, log, blobs, _progress)
             missing = await _missing(log, settings, folder)
         for part in (folder.logs, folder.traces, folder.weights):
             part.mkdir(parents=True, exist_ok=True)
         if not folder.settings.exists():
             folder.settings.write_text(to_toml(settings))
+        if not arguments.trust_archive:
+            named = (arguments.archive_url, arguments.nats_url, arguments.blob_url)
+            folder.restored.write_text(json.dumps([one for one in named if one]))
         (folder.path / MARK).unlink()
     print(f"restored {done.position - done.before:,} events to position {done.position:,}, {done.blobs} blobs, "
           f"in {folder.path}")  # fmt: skip
     for sentence in missing:
         print(f"  {sentence}")
+    if named := ", ".join(flag_of(one.partition(".")[2]) for one in _unnamed(arguments, settings)):
+        print(f"  its settings name code or addresses that this command does not ({named}): resume with these flags, "
+              f"or with {TRUST} where the archive is your own")  # fmt: skip
     own_dir = "" if arguments.runs_dir == RUNS_DIR else f" --runs-dir {arguments.runs_dir}"
     own_url = f" --nats-url {arguments.nats_url}" if arguments.nats_url not in (None, "", settings.run.nats_url) else ""
     print(f"next: slime-events resume {arguments.run}{own_dir}{own_url}")
@@ -68,6 +82,39 @@ def _settings_of(reader: ArchiveReader) -> TrainSettings:
     if first is None or not isinstance(first.envelope.event, RunStarted):
         raise StorageError(f"{reader.url} holds no run: its first event is not run.started. Is it the right URL?")
     return settings_from(first.envelope.event.settings)
+
+
+def _nats_place(arguments: argparse.Namespace, settings: TrainSettings) -> NatsPlace | None:
+    recorded = nats_place(settings.run)
+    if arguments.nats_url is None and recorded is not None:
+        if arguments.trust_archive:
+            return recorded
+        raise UntrustedText(
+            f"the archived run had its log on {recorded.url}, which is not connected to because an archive says so: "
+            "give --nats-url with it, --nats-url '' for a server in the run's folder, or "
+            f"{TRUST} where the archive is your own"
+        )
+    return told_place(arguments)
+
+
+def _blob_url(arguments: argparse.Namespace, settings: TrainSettings) -> str | None:
+    recorded = settings.run.blob_url
+    if arguments.blob_url is None and recorded:
+        if arguments.trust_archive:
+            return recorded
+        raise UntrustedText(
+            f"the archived run had its large payloads at {recorded}, which is not opened because an archive says so: "
+            f"give --blob-url with it, --blob-url '' for the run's folder, or {TRUST} where the archive is your own"
+        )
+    return str(arguments.blob_url or "") or None
+
+
+def _unnamed(arguments: argparse.Namespace, settings: TrainSettings) -> list[str]:
+    """Settings of the archive that reach beyond the run, and that neither this command nor the user has named."""
+    if arguments.trust_archive:
+        return []
+    named = {arguments.archive_url, arguments.nats_url, arguments.blob_url}
+    return [key for key, texts in reaching(settings).items() if not named.issuperset(texts)]
 
 
 async def _begin(folder: RunFolder, log: EventLog) -> None:
@@ -123,4 +170,4 @@ async def _missing(log: EventLog, settings: TrainSettings, folder: RunFolder) ->
 
 def _progress(position: int, last: int) -> None:
     if sys.stderr.isatty():
-        sys.stderr.write(f"\rposition {position:,} of {last:,}" + ("\n" if position == last else ""))
+        raw_stream(sys.stderr).write(f"\rposition {position:,} of {last:,}" + ("\n" if position == last else ""))

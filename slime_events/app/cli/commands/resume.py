@@ -33,9 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             with keeping_server(folder.path):
                 record = asyncio.run(_read_record(folder))
-                from slime_events.app.cli.commands.resume_run import resume
+                from slime_events.app.cli.commands.resume_run import resume, trusting
 
-                return resume(folder, record, arguments.flags)
+                with trusting(folder, record.settings):
+                    return resume(folder, record, arguments.flags)
         except RunHasEnded as ended:
             from slime_events.app.cli.commands.train import say
 

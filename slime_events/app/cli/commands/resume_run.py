@@ -1,10 +1,12 @@
 """A run that was found, and goes on: with the settings and flags that it is to have now."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from schemas.errors import InvalidValue
+from schemas.trust import doubting
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.analysis.model.progress import Progress
 from slime_events.app.cli.commands.train import finish, resolve, run_to_end, say
@@ -12,6 +14,7 @@ from slime_events.app.launch.log_server import LogServer
 from slime_events.app.launch.run_lock import holding
 from slime_events.app.launch.run_record import RunRecord, changes, check_changes
 from slime_events.core.config.flags import ParsedTrain
+from slime_events.core.config.reach import check_reach, reaching_texts
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 from slime_events.core.run.run_folder import RunFolder
@@ -23,6 +26,7 @@ from storage.open_log import open_run_log, record_place, recorded_place
 def resume(folder: RunFolder, record: RunRecord, flags: Sequence[str]) -> int:
     """Resume by the run's status now; the exit code. Raises RunHasEnded where it changes meanwhile."""
     branched = record.started.branched
+    check_reach(record.settings, flags=flags)
     if branched is not None and branched.follows:
         if flags:
             raise InvalidValue(
@@ -32,6 +36,7 @@ def resume(folder: RunFolder, record: RunRecord, flags: Sequence[str]) -> int:
 
         return continue_learner(folder, branched.where)
     settings = resolve(with_flags(record.settings, flags), new=False)
+    folder.restored.unlink(missing_ok=True)  # all that they name is the user's from here on
     check_changes(changes(record.settings, settings), record.steps)
     steps = settings.rollout.num_rollout or 0
     if record.has_finished and record.steps >= steps:
@@ -40,6 +45,14 @@ def resume(folder: RunFolder, record: RunRecord, flags: Sequence[str]) -> int:
         return 0
     say(f"run {folder.run} continues after {record.steps} of {steps} steps (resumption {record.incarnation})")
     return finish(run_to_end(settings, resumes=record, folder=folder), folder, record.first)
+
+
+@contextlib.contextmanager
+def trusting(folder: RunFolder, settings: TrainSettings) -> Iterator[None]:
+    """Doubt what only the archive names that the run was restored from; of any other run nothing."""
+    trusted = folder.trusted()
+    with doubting(() if trusted is None else reaching_texts(settings), but=trusted or ()):
+        yield
 
 
 def look_where_told(folder: RunFolder, flags: Sequence[str]) -> None:

