@@ -15,8 +15,11 @@ from types import TracebackType
 
 from schemas.errors import ConfigError, InvalidValue, PlugPointError, RunNotFound, SlimeEventsError
 from schemas.redaction import shown
+from schemas.text import terminal_text
+from schemas.trust import name_words
 from slime_events.app.cli.arguments import COMMANDS, RETRAIN_BRANCH, module_of, tree
 from slime_events.app.cli.process_arguments import hide_arguments
+from slime_events.app.terminal import safe_output
 from slime_events.core.config.secrets import kept_words
 
 LAUNCHERS = ("demo", "train", "resume", "branch")
@@ -31,11 +34,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.excepthook = _print_uncaught
         hide_arguments(secrets.values())
     os.environ.update(secrets)
-    return _reported(lambda: run_command(words, watch=argv is None))
+    with safe_output():
+        return _reported(lambda: run_command(words, watch=argv is None))
 
 
 def run_command(argv: Sequence[str], *, watch: bool = False) -> int:
     """As `main`; errors are raised. watch: a launcher runs in a child of this process."""
+    with safe_output():
+        return _run_command(argv, watch=watch)
+
+
+def _run_command(argv: Sequence[str], *, watch: bool) -> int:
     arguments = parse(argv)
     if arguments is None:
         return 0
@@ -59,6 +68,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace | None:
     Raises InvalidValue, UnknownFlag.
     """
     words = list(argv)
+    name_words(words)
     chosen = words[0] if words else "--help"
     if chosen in ("-h", "--help", "help"):
         tree("").print_help()
@@ -109,11 +119,11 @@ def _reported(run: Callable[[], int]) -> int:
 
 def _print_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """An error that is ours to mend, as Python prints it, without secrets in the words of other packages."""
-    sys.stderr.write(shown("".join(traceback.format_exception(kind, error, trace))))
+    sys.stderr.write(terminal_text(shown("".join(traceback.format_exception(kind, error, trace)))))
 
 
 def _error(message: str, code: int) -> int:
-    for line in message.splitlines() or [""]:
+    for line in terminal_text(message).splitlines() or [""]:
         sys.stderr.write(f"error: {line}\n")
     return code
 

@@ -11,8 +11,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from schemas.evals import EvalCompleted, rates_text
+from schemas.text import terminal_text
 from slime_events.analysis.model.progress import OpenSession, Progress, StepLine
 from slime_events.app.launch.sparkline import sparkline
+from slime_events.app.terminal import raw_stream, safe_stream
 from slime_events.core.state.run import RunState
 
 REFRESH_S = 0.25
@@ -68,7 +70,7 @@ class PlainView(View):
         self._evals = 0
 
     def note(self, text: str) -> None:
-        print(text, file=self._out, flush=True)
+        print(terminal_text(text), file=self._out, flush=True)
 
     def begin(self, progress: Progress) -> None:
         self._evals = len(progress.figures.evals)
@@ -90,16 +92,18 @@ class LiveView(View):
     """Draws the newest state, at most every REFRESH_S. Notes stay above as plain lines."""
 
     def __init__(self, out: TextIO = sys.stderr, waits_for: WaitsFor | None = None) -> None:
-        self._console = Console(file=out, highlight=False)
+        self._console = Console(file=raw_stream(out), highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=False)
         self._waits_for = waits_for
         self._begun = time.monotonic()
         self._drawn = 0.0
         self._last: tuple[Progress, int] | None = None
         self._live.start()
+        # The picture has put streams of its own in the place of the standard ones, and they colour what is printed.
+        sys.stdout, sys.stderr = map(safe_stream, (sys.stdout, sys.stderr))
 
     def note(self, text: str) -> None:
-        self._console.print(Text(text))
+        self._console.print(_text(text))
 
     def step(self, line: StepLine, progress: Progress, steps: int) -> None:
         self.tick(progress, steps)
@@ -127,7 +131,7 @@ def screen(progress: Progress, steps: int, *, seconds: float, waits_for: WaitsFo
     """The whole picture. seconds: since the command began."""
     state = progress.state
     done = state.steps
-    head = Text(f"{state.run}  {_bar(done, steps)}  step {done}/{steps}", style="bold")
+    head = _text(f"{state.run}  {_bar(done, steps)}  step {done}/{steps}", style="bold")
     eta = progress.eta_s(steps) if done < steps else None
     head.append(f"  {_time(seconds)}" + (f", {_time(eta)} to go" if eta is not None else ""), style="dim")
     parts: list[Text | Table] = [head]
@@ -138,12 +142,17 @@ def screen(progress: Progress, steps: int, *, seconds: float, waits_for: WaitsFo
         parts.append(Text(curve, style="green"))
     parts.append(_figures(progress))
     if progress.figures.evals:
-        parts.append(Text("evals  " + "  ".join(map(_eval, progress.figures.evals[-EVALS:]))))
+        parts.append(_text("evals  " + "  ".join(map(_eval, progress.figures.evals[-EVALS:]))))
     if (sessions := progress.figures.sessions) and done < steps:
         parts.append(Text(_agents(sessions.values(), time.time_ns())))
     if waits_for is not None and done < steps:
-        parts.append(Text(f"waits for {waits_for(state)}", style="dim"))
+        parts.append(_text(f"waits for {waits_for(state)}", style="dim"))
     return Group(*parts)
+
+
+def _text(text: str, style: str = "") -> Text:
+    """For a terminal: names of runs, data sets and models may say anything."""
+    return Text(terminal_text(text), style=style)
 
 
 def _eval(done: EvalCompleted) -> str:

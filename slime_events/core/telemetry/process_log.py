@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from schemas.redaction import shown
+from schemas.text import terminal_text
 
 FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s"
 LIMIT_BYTES = 64 * 1024 * 1024
@@ -36,10 +37,12 @@ def setup_logging(role: str, folder: Path, level: int = logging.INFO) -> Path:
 
 
 class _Redacted(logging.Formatter):
-    """The whole record without secrets: other packages' words and the causes in a traceback are not ours."""
+    """The whole record without secrets and control characters: other packages' words and the causes in a traceback are
+    not ours, and a log is read on a terminal.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        return shown(super().format(record))
+        return terminal_text(shown(super().format(record)))
 
 
 class _ProcessLog(logging.handlers.RotatingFileHandler):

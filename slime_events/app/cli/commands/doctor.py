@@ -1,6 +1,7 @@
 """`slime-events doctor`: whether everything that a run needs is here, and how to fix what is not."""
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -10,12 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from schemas.redaction import shown
+from schemas.text import terminal_text
 from slime_events.app.cli import checks
 from slime_events.app.cli.checks import ENGINES_MEND, MEGATRON_IMPORTS, SGLANG_IMPORTS, Check, Outcome
 from slime_events.app.cli.files import nats_place
 from slime_events.app.cli.nats_access import check_anybody, check_credentials
-from slime_events.app.cli.render.text import terminal_width
+from slime_events.app.cli.render.text import one_line, terminal_width
 from slime_events.app.cli.sockets import check_sockets
+from slime_events.app.terminal import raw_stream
 from slime_events.core.gpus import this_machine
 from storage.jetstream.address import NatsPlace
 
@@ -76,11 +79,12 @@ def print_checks(checked: Sequence[Check]) -> None:
     for column in ("check", "", "found"):
         table.add_column(column, overflow="fold")
     for check in checked:
-        found = Text(shown(check.found))
+        found = Text(terminal_text(shown(check.found)))
         if check.mend:
-            found.append(f"\n-> {check.mend}", style="bold")
-        table.add_row(check.name, Text(check.outcome, style=_STYLES[check.outcome]), found)
-    console = Console(width=terminal_width() or 1000)  # piped lines are whole
+            found.append(f"\n-> {terminal_text(check.mend)}", style="bold")
+        table.add_row(Text(one_line(check.name)), Text(check.outcome, style=_STYLES[check.outcome]), found)
+    console = Console(file=raw_stream(sys.stdout), width=terminal_width() or 1000)  # piped lines are whole
     console.print(table)
     failed = [check.name for check in checked if check.outcome is Outcome.FAIL]
-    console.print(f"to fix: {', '.join(failed)}" if failed else "This machine can run slime-events.")
+    end = f"to fix: {', '.join(failed)}" if failed else "This machine can run slime-events."
+    console.print(Text(terminal_text(end)))

@@ -13,6 +13,7 @@ from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage
 from slime_events.analysis.lineage.resolve import NEWEST, lineage, to_json
 from slime_events.app.cli.files import new_file
 from slime_events.app.cli.render.lineage_text import lineage_text
+from slime_events.app.cli.render.text import exact_json
 from slime_events.core.run.run_reader import open_run
 
 FORMATS = ("text", "json", "svg", "html")
@@ -40,7 +41,7 @@ def _shown(answer: Lineage, shape: str) -> str:
     if shape == "text":
         return lineage_text(answer)
     if shape == "json":
-        return to_json(answer).decode()
+        return exact_json(to_json(answer).decode())
     from slime_events.analysis.lineage.picture import html, svg  # only what is drawn needs it
 
     return svg(answer) if shape == "svg" else html(answer, lineage_text(answer))

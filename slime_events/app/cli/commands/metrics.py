@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import contextlib
 import functools
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 from schemas.errors import InvalidValue
 from slime_events.analysis.metrics.fold import AXES, MetricsFold, MetricsRow, axis_of
 from slime_events.app.cli.commands.resume_run import with_flags
-from slime_events.app.cli.render.text import table
+from slime_events.app.cli.render.text import json_line, table
 from slime_events.app.follow_events import Wanted, event_batches
 from slime_events.app.launch.run_record import changes
 from slime_events.app.launch.run_status import is_launched
@@ -76,7 +75,7 @@ async def _read(opened: OpenedRun, settings: TrainSettings, *, follows: bool, pr
             for row in new:
                 _count(points, row)
                 if prints:
-                    print(json.dumps(asdict(row)), flush=True)
+                    print(json_line(asdict(row)), flush=True)
     return [logger.where for logger in loggers], points
 
 

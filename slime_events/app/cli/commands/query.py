@@ -19,7 +19,15 @@ from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.analysis.query import Answer, tables_of
 from slime_events.analysis.query.tables import TABLES
 from slime_events.app.cli.files import new_file
-from slime_events.app.cli.render.text import cell_text, columns_text, shorten, table, terminal_width
+from slime_events.app.cli.render.text import (
+    cell_text,
+    columns_text,
+    exact_json,
+    one_line,
+    shorten,
+    table,
+    terminal_width,
+)
 from slime_events.core.config.nearest import did_you_mean
 from slime_events.core.run.run_reader import open_run
 
@@ -101,8 +109,8 @@ def _write_table(reader: pa.RecordBatchReader, sink: BinaryIO, most: int) -> Non
         text = _records(reader.schema, shown, width)
     else:
         right = [pa.types.is_integer(one) or pa.types.is_floating(one) for one in reader.schema.types]
-        cells = [[cell.replace("\n", "\\n") for cell in row] for row in shown]
-        text = columns_text(reader.schema.names, cells, right, width=width, cut=True)
+        cells = [list(map(one_line, row)) for row in shown]
+        text = columns_text(list(map(one_line, reader.schema.names)), cells, right, width=width, cut=True)
     rows = f"{count:,} row" + "s" * (count != 1)
     note = f"({rows})" if count == len(shown) else f"({rows}, {len(shown):,} shown: --rows 0 shows all)"
     sink.write(f"{text}\n{note}\n".encode())
@@ -115,7 +123,7 @@ def _records(schema: pa.Schema, rows: Sequence[Sequence[str]], width: int) -> st
     for number, row in enumerate(rows, 1):
         lines.append(f"─ row {number} ".ljust(min(width, 2 * indent), "─"))
         for name, cell in zip(schema.names, row, strict=True):
-            lines.append(name.ljust(indent) + shorten(cell, max(NARROWEST, width - indent)))
+            lines.append(one_line(name).ljust(indent) + shorten(cell, max(NARROWEST, width - indent)))
     return "\n".join(lines)
 
 
@@ -139,7 +147,7 @@ def _write_json(reader: pa.RecordBatchReader, sink: BinaryIO, json_columns: set[
             for name in json_columns:
                 if plain[name] is not None:
                     plain[name] = msgspec.Raw(plain[name].encode())
-            sink.write(between + msgspec.json.encode(plain, enc_hook=str))
+            sink.write(between + exact_json(msgspec.json.encode(plain, enc_hook=str).decode()).encode())
             between = b",\n"
     sink.write(b"\n]\n")
 

@@ -1,11 +1,11 @@
 """`slime-events tail`: the events of a run, as they come or as they came, one readable line each."""
 
 import argparse
-import json
 import sys
 
 from slime_events.app.cli.render.event_line import event_line
 from slime_events.app.cli.render.json_values import plain_event
+from slime_events.app.cli.render.text import json_line
 from slime_events.app.follow_events import IsOn, Wanted, check_types, events
 from slime_events.app.launch.run_status import MEANINGS, RunStatus, is_launched, last_run_event, status_of
 from slime_events.core.run.run_folder import find_run
@@ -39,5 +39,5 @@ async def run(arguments: argparse.Namespace) -> int:
 
 async def _print(log: Readable, wanted: Wanted, arguments: argparse.Namespace, *, follow: IsOn | None) -> None:
     async for recorded in events(log, wanted, follow=follow):
-        text = json.dumps(plain_event(recorded, full=arguments.full)) if arguments.json else event_line(recorded)
+        text = json_line(plain_event(recorded, full=arguments.full)) if arguments.json else event_line(recorded)
         print(text, flush=True)

@@ -8,17 +8,17 @@ from schemas.evals import rates_text
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
 from slime_events.app.cli.render.json_values import plain
-from slime_events.app.cli.render.text import clock, figures_text, restored_text, shorten, spans_text
+from slime_events.app.cli.render.text import clock, figures_text, one_line, restored_text, shorten, spans_text
 from storage.log import Recorded
 
 TEXT_WIDTH = 60
 
 
 def event_line(recorded: Recorded) -> str:
-    """Position, time, type, what it is about, and the figures that matter."""
+    """Position, time, type, what it is about, and the figures that matter; whatever they say, it is one line."""
     envelope, event = recorded.envelope, recorded.envelope.event
     head = f"{recorded.position:>7} {clock(envelope.at)}  {envelope.type:<18} {event.entity()}"
-    return f"{head}  {_FIGURES[envelope.type](event)}".rstrip()
+    return one_line(f"{head}  {_FIGURES[envelope.type](event)}".rstrip())
 
 
 def _quoted(text: str) -> str:

@@ -1,6 +1,8 @@
 """Text for people: tables, fields, times. On a terminal `rich` lays tables out; elsewhere they are plain and whole."""
 
 import datetime
+import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,13 +10,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.cells import cell_len
 
+from schemas.text import terminal_text
+
 if TYPE_CHECKING:  # `doctor` prints with this where numpy may not be
     from schemas.rollouts import WeightSpan
+
+_BEYOND_ASCII_CONTROL = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters that JSON need not escape, and encoders leave as they are."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> str:
     """Columns as wide as they need to be; numbers are right-aligned. An empty table is its head."""
-    cells = [[cell_text(cell) for cell in row] for row in rows]
+    cells = [[one_line(cell_text(cell)) for cell in row] for row in rows]
     right = [bool(cells) and not any(row[i].strip("-+.0123456789e%") for row in cells) for i in range(len(head))]
     return columns_text(head, cells, right, indent, width=terminal_width())
 
@@ -86,12 +93,12 @@ def paragraphs(*parts: str) -> str:
 
 
 def cell_text(value: object) -> str:
-    """A value as a person reads it; floats with four significant digits, None as a dash."""
+    """A value as a person reads it; floats with four significant digits, None as a dash, no control characters."""
     if value is None:
         return "-"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return str(value)
+    return terminal_text(value if isinstance(value, str) else str(value))
 
 
 def clock(at: int) -> str:
@@ -141,15 +148,33 @@ def figures_text(figures: dict[str, float]) -> str:
 
 def shorten(text: str, width: int) -> str:
     """One line of at most `width` characters: line ends shown as \\n, what is cut as an ellipsis."""
-    line = text.replace("\n", "\\n")
+    line = one_line(text if len(text) <= width else text[: width + 1])
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"
+
+
+def one_line(text: str) -> str:
+    """The text without control characters, line ends and tabs as \\n and \\t: nobody makes a second line of it."""
+    return terminal_text(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def block(text: str, indent: str = "    ") -> str:
     """Text of several lines, set in."""
-    return "\n".join(indent + line for line in text.splitlines() or [""])
+    return "\n".join(indent + line for line in terminal_text(text.replace("\r\n", "\n")).splitlines() or [""])
 
 
 def json_text(facts: object) -> str:
     """What a command prints under --json, its line end included."""
-    return msgspec.json.format(msgspec.json.encode(facts), indent=2).decode() + "\n"
+    return exact_json(msgspec.json.format(msgspec.json.encode(facts), indent=2).decode()) + "\n"
+
+
+def json_line(facts: object) -> str:
+    """The same on one line, without its end."""
+    return exact_json(json.dumps(facts))
+
+
+def exact_json(text: str) -> str:
+    """JSON whose control characters are escapes of JSON: whoever reads it has the same data, a terminal obeys none.
+
+    text: JSON with no such characters but in its strings, and line ends.
+    """
+    return _BEYOND_ASCII_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
