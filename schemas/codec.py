@@ -85,6 +85,16 @@ def decode(data: bytes) -> Envelope:
     return enclosed(whole, event)
 
 
+def decode_whole(data: bytes) -> WholeEnvelope | Envelope:
+    """`decode` for readers of a whole log: what is of today's schema comes without an `Envelope` made around it."""
+    try:
+        whole = _whole.decode(data)
+    except _UNREADABLE:
+        return _decode_apart(data)
+    event: Event = whole.event
+    return whole if whole.schema == event.SCHEMA else _decode_apart(data)
+
+
 def decode_each(datas: Iterable[bytes]) -> Sequence[WholeEnvelope] | None:
     """What was stored, without an `Envelope` around it; None where any is no event of today's schema."""
     read = _whole.decode

@@ -9,6 +9,7 @@ turn-5-<sample>        the generation of an agent's turn       <sample>.0       
 <group>-s3             sample: the group's third, from 0                <group>-s3-1            the rollout's second
 """
 
+import functools
 import hashlib
 
 TRAIN, INBOX, LOADED, BROUGHT = "train", "inbox", "loaded", "brought"
@@ -116,7 +117,8 @@ def requested_sample(sample: str) -> str:
     return sample_id(group_of(sample), order_in_group(sample)[0])
 
 
+@functools.lru_cache(maxsize=4096)
 def order_in_group(sample: str) -> tuple[int, int]:
-    """(index, number) of a sample within its group: the order of a group's samples."""
+    """(index, number) of a sample within its group: the order of a group's samples. A reader looks several times."""
     index, _, number = sample.rpartition("-s")[2].partition("-")
     return int(index), int(number or 0)

@@ -107,17 +107,17 @@ def completed_sample(
     fetch: without it there are no tokens, log-probs and loss mask, which no built-in grader reads. whole: of a rollout
     that has chunks.
     """
-    place = completed.place or Place(order_in_group(completed.sample)[0])
+    place = place_of(completed)
     sample = Sample(
         group_index=place.group_index,
         index=place.index,
-        prompt=_prompt(asked) if completed.prompt is None else prompt_text(asked, completed),
+        prompt=_copied(shown_prompt(asked, completed)),
         response=completed.text,
         response_length=completed.length,
         label=asked.label,
         weight_versions=[str(span.version) for span in completed.spans],
         status=STATUS[completed.stop],
-        metadata=_with(given_metadata(asked), copy.deepcopy(completed.metadata)),
+        metadata=_copied(shown_metadata(asked, completed)),
         generate_function_path=asked.generate_function_path or None,
         custom_rm_path=asked.custom_rm_path or None,
         session_id=completed.sample,
@@ -132,16 +132,33 @@ def completed_sample(
     return Sample.from_dict(sample.to_dict() | copy.deepcopy(completed.attributes)) if completed.attributes else sample
 
 
-def _prompt(asked: PromptSubmitted) -> str | list[dict[str, Any]]:
-    """As slime has it: the messages only where no template is applied."""
-    return copy.deepcopy(asked.messages) if asked.chat and asked.messages else asked.text
+def place_of(completed: RolloutCompleted) -> Place:
+    """The numbers that its sample has."""
+    return completed.place or Place(order_in_group(completed.sample)[0])
+
+
+def shown_prompt(asked: PromptSubmitted, completed: RolloutCompleted | None = None) -> str | list[dict[str, Any]]:
+    """As slime has it: the messages only where no template is applied. Not to be changed: it is the event's."""
+    if completed is not None and completed.prompt is not None:
+        return prompt_text(asked, completed)
+    return asked.messages if asked.chat and asked.messages else asked.text
+
+
+def shown_metadata(asked: PromptSubmitted, completed: RolloutCompleted) -> Any:
+    """The metadata that a rollout ended with, but for its attributes. Not to be changed: it is the events'."""
+    return _with(_with(asked.metadata, {"tools": asked.tools} if asked.tools else {}), completed.metadata)
+
+
+def _copied(value: Any) -> Any:
+    """A copy that a user's function may change. Most metadata is empty, and a copy of that takes long by `copy`."""
+    return {} if value == {} and type(value) is dict else copy.deepcopy(value)
 
 
 def given_metadata(asked: PromptSubmitted) -> Any:
     """The metadata that a rollout begins with; a copy, which a function may change. As in slime it has the tools, if it
     is a dict.
     """
-    return copy.deepcopy(_with(asked.metadata, {"tools": asked.tools} if asked.tools else {}))
+    return _copied(_with(asked.metadata, {"tools": asked.tools} if asked.tools else {}))
 
 
 def left_metadata(asked: PromptSubmitted, completed: RolloutCompleted) -> Any:
@@ -159,7 +176,7 @@ def sample_to_make(request: RolloutRequested, asked: PromptSubmitted) -> Sample:
     return Sample(
         group_index=place.group_index,
         index=place.index,
-        prompt=_prompt(asked),
+        prompt=_copied(shown_prompt(asked)),
         label=copy.deepcopy(asked.label),
         metadata=given_metadata(asked),
         generate_function_path=asked.generate_function_path or None,

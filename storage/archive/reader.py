@@ -1,5 +1,6 @@
 """`ArchiveReader`: the archived log, in order, every byte checked on the way."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,9 +56,8 @@ class ArchiveReader:
 
     def records(self, start: int = 1) -> Iterator[SegmentRecord]:
         """The same without decoding the events: position, subject, exact bytes."""
-        for manifest in self.segments:
-            if manifest.last >= start:
-                yield from self.records_of(manifest, start)
+        later = (self.records_of(manifest, start) for manifest in self.segments if manifest.last >= start)
+        return itertools.chain.from_iterable(later)
 
     def read_records(self, start: int = 1) -> Iterator[Recorded | ForeignRecord]:
         """Everything from position `start`, foreign records too."""
@@ -137,7 +137,7 @@ class ArchiveReader:
     def _all_of(self, manifest: SegmentManifest, start: int = 1) -> Iterator[SegmentRecord]:
         segment = self.segment(manifest)
         try:
-            yield from segment.records(max(0, start - manifest.first))
+            return segment.records(max(0, start - manifest.first))
         except ArchiveDamaged as error:
             raise self.damaged_segment(manifest, str(error)) from error
 

@@ -34,7 +34,7 @@ _SMALL, _RATIO = 64 << 20, 1000
 """A segment is no larger than so many bytes, and so many for each stored one: no log of ours is packed more tightly."""
 
 
-class SegmentRecord(msgspec.Struct, frozen=True, array_like=True):
+class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One event as it lies in a segment."""
 
     position: int
@@ -88,8 +88,7 @@ class Segment:
 
     def records(self, begin: int = 0) -> Iterator[SegmentRecord]:
         """From the `begin`-th on. Raises ArchiveDamaged."""
-        for number, (subject, data) in enumerate(zip(self.subjects[begin:], self.datas(begin), strict=True), begin):
-            yield SegmentRecord(self.first + number, subject, data)
+        return map(SegmentRecord, itertools.count(self.first + begin), self.subjects[begin:], self.datas(begin))
 
     def record(self, number: int) -> SegmentRecord:
         """The `number`-th. Raises ArchiveDamaged."""

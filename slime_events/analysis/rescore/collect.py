@@ -5,10 +5,10 @@ are, and those that rescoring does not need are not decoded.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from schemas.batches import BatchSealed
-from schemas.codec import decode
+from schemas.codec import WholeEnvelope, decode_whole
 from schemas.envelope import Envelope
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose, type_of
@@ -52,24 +52,36 @@ class Collector:
         self._run = Run(run)
         self._evaluations: dict[tuple[str, int], list[str]] = {}
 
-    def apply(self, subject: str, data: bytes) -> Iterator[Item]:
+    def apply(self, subject: str, data: bytes) -> Iterable[Item]:
         """Take one stored event in; the items that are complete by it."""
-        _, _, noun, verb, entity = subject.split(".")
-        kind = self._needed.get(f"{noun}.{verb}")
+        tag, _, entity = subject.split(".", 2)[2].rpartition(".")
+        kind = self._needed.get(tag)
         if self.trajectories is not None and kind in FOLDED:
-            self.trajectories.apply(decode(data).event, 0)
+            self.trajectories.apply(decode_whole(data).event, 0)
         if kind is RolloutRequested:  # the subject has all that is needed: whose group it is
             self._requested(group_of(entity))
-        elif self.sessions is not None and f"{noun}.{verb}" in OF_SESSIONS:
-            self.sessions.apply(decode(data).event)
+        elif kind is RewardAssigned or kind is RolloutCompleted:  # two of three that are decoded: no iterator for them
+            self._of_sample(decode_whole(data))
+        elif self.sessions is not None and tag in OF_SESSIONS:
+            self.sessions.apply(decode_whole(data).event)
         elif kind is not None and kind is not RolloutProgressed:
-            yield from self._applied(decode(data))
+            return self._applied(decode_whole(data))
+        return ()
 
-    def _applied(self, envelope: Envelope) -> Iterator[Item]:
+    def _of_sample(self, envelope: Envelope | WholeEnvelope) -> None:
+        """A completion or a reward of a group that is open: what came later, its group was decided without."""
+        event, run = envelope.event, self._run
+        if isinstance(event, RewardAssigned):
+            sample = run.samples.get(event.sample)
+            if sample is not None:
+                self.graders[event.grader, event.grader_digest] += 1
+                sample.reward = Entry(event, 0, envelope.at, envelope.producer, run.run)
+        elif event.group in run.groups:
+            run.add(Entry(event, 0, envelope.at, envelope.producer, run.run))
+
+    def _applied(self, envelope: Envelope | WholeEnvelope) -> Iterator[Item]:
         event, run = envelope.event, self._run
         match event:
-            case RolloutCompleted() if event.group not in run.groups:
-                return  # it was decided without it
             case BatchSealed():
                 yield event
                 return
@@ -80,8 +92,6 @@ class Collector:
                 return
             case PromptSubmitted() if event.purpose is Purpose.EVAL:
                 self._evaluations.setdefault((event.dataset, event.version or 0), []).append(event.group)
-            case RewardAssigned() if event.sample in run.samples:
-                self.graders[event.grader, event.grader_digest] += 1
         run.add(Entry(event, 0, envelope.at, envelope.producer, run.run))
         if isinstance(event, GroupAccepted | GroupRejected):
             yield from self._taken(event.group)

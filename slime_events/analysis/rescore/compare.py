@@ -167,13 +167,14 @@ class Comparison:
             return
         self._compare_samples(group, grades)
         credited, parts = self.recredit.after(group)
-        given = dict(zip(group.samples, grades, strict=True))
-        grades = [given[name] if name in given else _recorded_grade(one) for name, one in credited.samples.items()]
+        if credited is not group:
+            given = dict(zip(group.samples, grades, strict=True))
+            grades = [given[name] if name in given else _recorded_grade(one) for name, one in credited.samples.items()]
         before, after = recorded_verdict(group), verdict_on(credited, grades, self.judge)
         self._compare_verdicts(group, grades, before, after)
         if before.accepted:
             rewards = tuple(one for one in grades if not isinstance(one, RewardFailure)) if after.accepted else None
-            recorded = self.recredit.before(group)
+            recorded = parts if credited is group else self.recredit.before(group)
             self._compare_credit(recorded, parts)
             states = self._states(group, credited, rewards)
             self.waiting[prompt.group] = _Waiting(recorded, parts, rewards, states)
@@ -185,7 +186,13 @@ class Comparison:
         return _state(group, was), _state(after, rewards) if rewards is not None else _state(group, was)
 
     def _compare_credit(self, before: Sequence[Part], after: Sequence[Part]) -> None:
-        credit, old, new = self.credit, *({one.name: one for one in parts} for parts in (before, after))
+        credit = self.credit
+        if before is after:  # the rule was not applied
+            tokens = sum([trained_tokens(one.mask) for one in before])
+            credit.tokens_before += tokens
+            credit.tokens_after += tokens
+            return
+        old, new = ({one.name: one for one in parts} for parts in (before, after))
         credit.tokens_before += sum(trained_tokens(one.mask) for one in before)
         credit.tokens_after += sum(trained_tokens(one.mask) for one in after)
         credit.samples_gone += len(old.keys() - new.keys())
@@ -291,6 +298,8 @@ def _recorded_grade(sample: Sample) -> Grade:
 
 def _without(groups: Sequence[_Waiting], sealed: BatchSealed) -> list[_Waiting]:
     """The groups of a batch, nothing of its removed samples trained on."""
+    if not sealed.removed:
+        return list(groups)
     removed = frozenset(sealed.removed)
 
     def left(parts: Sequence[Part]) -> tuple[Part, ...]:

@@ -20,7 +20,7 @@ from slime_events.plugins.rewards.dispatch import BOXED, GRADERS, REMOTE, built_
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.rewards.outcome import Graded, failure
 from slime_events.plugins.sample import Sample
-from slime_events.plugins.sample_view import completed_sample
+from slime_events.plugins.sample_view import completed_sample, place_of, shown_metadata, shown_prompt
 
 PROCESSES = 2
 
@@ -85,11 +85,23 @@ class Regrader:
         return grader_name(self._settings, completed_sample(completed, prompt))
 
     def _tasks(self, group: Group, names: Sequence[str]) -> list[Task]:
-        key = reward_key(self._settings, evaluation=is_evaluation(group))
-        return [
-            Task(name, key, numbers_of(seen), str(seen.prompt), seen.response, seen.label, seen.metadata)
-            for seen, name in zip(self._seen(group), names, strict=True)
-        ]
+        """What the rules read, of the events themselves: a `Sample` is made only where attributes may say else."""
+        key, asked, tasks = reward_key(self._settings, evaluation=is_evaluation(group)), prompt_of(group), list[Task]()
+        for sample, name in zip(group.samples.values(), names, strict=True):
+            done = completed_of(sample)
+            if done.attributes:
+                seen = completed_sample(done, asked)
+                tasks.append(
+                    Task(name, key, numbers_of(seen), str(seen.prompt), seen.response, seen.label, seen.metadata)
+                )
+                continue
+            place, prompt, metadata = place_of(done), str(shown_prompt(asked, done)), shown_metadata(asked, done)
+            tasks.append(
+                Task(name, key, (place.group_index, place.index, None), prompt, done.text, asked.label, metadata)
+            )
+        if self._trajectories:
+            self._trajectories.forget(tuple(group.samples))
+        return tasks
 
     async def _by_rules(self, tasks: Sequence[Task]) -> list[Grade] | None:
         if not tasks:
@@ -114,7 +126,7 @@ class Regrader:
         self.graders.update((outcome.grader, outcome.grader_digest) for outcome in outcomes)
         return [one.value if isinstance(one, Graded) else failure(one.kind, one.message) for one in outcomes]
 
-    def _seen(self, group: Group, fetch: Fetch | None = None) -> list[Sample]:
+    def _seen(self, group: Group, fetch: Fetch | None) -> list[Sample]:
         """Its samples as graders see them; with tokens where these can be fetched."""
         prompt, known = prompt_of(group), self._trajectories.by_sample if self._trajectories else {}
         seen = [

@@ -31,6 +31,8 @@ class Part(NamedTuple):
 
     def trains_as(self, other: Part) -> bool:
         """Whether the same tokens are trained on, and count as much."""
+        if isinstance(self.mask, int) and isinstance(other.mask, int):
+            return self.mask == other.mask and _same(self.credit, other.credit)
         return _same(_whole(self.mask), _whole(other.mask)) and _same(self.credit, other.credit)
 
 
