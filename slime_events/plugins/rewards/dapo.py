@@ -3,6 +3,7 @@ r"""`dapo`: the last `Answer:` line against an integer label (DAPO, arXiv 2503.1
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, TypedDict
 
 from slime_events.plugins.rewards.boxed import last_boxed
@@ -26,12 +27,9 @@ _REMOVED = (
     *("\\text{\n}", r"\text{}", r"\mathrm{th}", r"^\circ", r"^{\circ}", r"\;", r",\!", "{,}", '"', r"\dots"),
     *("<|im_end|>", "<|endoftext|>"),
 )
+_BETWEEN_DOLLARS = re.compile(r"^[^$\n]*\$([^$\n]*)\$.*", re.MULTILINE)
+_DRESSED = (r"\text{", r"\textbf{", r"\overline{")
 _REWRITTEN = (
-    (re.compile(r".*?\$(.*?)\$.*"), r"$\1$"),
-    (re.compile(r"\\text\{(.*?)\}"), r"\1"),
-    (re.compile(r"\\textbf\{(.*?)\}"), r"\1"),
-    (re.compile(r"\\overline\{(.*?)\}"), r"\1"),
-    (re.compile(r"\\boxed\{(.*)\}"), r"\1"),
     (re.compile(r"frac([^{])(.)"), r"frac{\1}{\2}"),
     (re.compile(r"sqrt([^{])"), r"sqrt{\1}"),
 )
@@ -75,9 +73,33 @@ def normalize_final_answer(answer: Any) -> str:
         text = text.replace(old, new)
     for word in _REMOVED:
         text = text.replace(word, "")
+    text = _undressed_all(text)
     for pattern, replacement in _REWRITTEN:
         text = pattern.sub(replacement, text)
     text = text.replace("$", "")
     if text.replace(",", "").isdigit():
         text = text.replace(",", "")
     return text.strip()
+
+
+def _undressed_all(text: str) -> str:
+    """`text` without LaTeX around an answer: what stands between dollars alone, and no command for a font or a box."""
+    text = _BETWEEN_DOLLARS.sub(r"$\1$", text)
+    for opening in _DRESSED:
+        text = _undressed(text, opening, str.find)
+    return _undressed(text, r"\boxed{", str.rfind)
+
+
+def _undressed(text: str, opening: str, closing: Callable[[str, str, int], int]) -> str:
+    """`text` without each `opening` and the brace that ends it: the next of its line, or the last (closing).
+
+    It passes over each line once. A pattern that looks for the brace from every opening does not.
+    """
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        parts, at = [], 0
+        while (start := line.find(opening, at)) >= 0 and (end := closing(line, "}", start + len(opening))) >= 0:
+            parts += [line[at:start], line[start + len(opening) : end]]
+            at = end + 1
+        lines[number] = "".join([*parts, line[at:]])
+    return "\n".join(lines)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from schemas.errors import MissingPart, UnknownGrader
+from schemas.errors import MissingPart, UngradableSample, UnknownGrader
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.loader import digest_of, load_function, name_of
@@ -55,6 +55,14 @@ REWARD_KEYS: Mapping[str, str] = {"dapo": "score"}
 
 LABELS_AS_GIVEN = frozenset({"gpqa"})
 """Graders to which a number means something else than its digits. The others compare texts, and get labels as such."""
+
+GRADES_WITHOUT_LABEL: Mapping[str, Callable[[Sample], bool]] = {
+    "gpqa": lambda sample: _has_any(sample.metadata, "correct_letter", "correct_answer", "answer_text"),
+    "ifbench": lambda sample: True,
+    "random": lambda sample: True,
+    "reasoning_gym": lambda sample: _has_any(sample.metadata, "entry"),
+}
+"""Whether a grader can do without the label of a sample. Those that are not named here need it (`check_label`)."""
 
 HEAVY_IMPORTS: Mapping[str, tuple[str, ...]] = {
     "deepscaler": ("sympy", "sympy.parsing.sympy_parser", "pylatexenc.latex2text"),
@@ -168,11 +176,44 @@ def built_in(rm_type: str | None, key: str | None = None) -> Grader:
     def function(_: Any, sample: Sample) -> Any:
         if base in GUARDS:
             GUARDS[base]()
+        check_label(name, sample)
         if base not in LABELS_AS_GIVEN and isinstance(sample.label, int | float):
             sample = dataclasses.replace(sample, label=str(sample.label))
         return grade(response_for(name, sample.response), sample)
 
     return Grader(name, _digest(name, grade), function, own=False, reward_key=key or REWARD_KEYS.get(base))
+
+
+def check_label(rm_type: str, sample: Sample) -> None:
+    """Raises UngradableSample where a built-in grader needs a label and the sample has none, or an empty one.
+
+    An answer is neither right nor wrong then: an empty one would be equal to an empty label, and all others wrong.
+    """
+    may_grade = GRADES_WITHOUT_LABEL.get(rm_type.removeprefix(BOXED))
+    if not is_empty(sample.label) or (may_grade is not None and may_grade(sample)):
+        return
+    label = "no label" if sample.label is None else f"an empty label, {sample.label!r:.40}"
+    raise UngradableSample(f"{rm_type} needs a label to grade by, and the sample has {label} (is --label-key right?)")
+
+
+def is_empty(label: Any) -> bool:
+    """Whether it says nothing: null, NaN, blanks, or a list or dict of nothing else."""
+    match label:
+        case None:
+            return True
+        case str():
+            return not label.strip()
+        case float():
+            return label != label  # NaN: a column of numbers with a gap in it
+        case dict():
+            return all(map(is_empty, label.values()))
+        case list() | tuple():
+            return all(map(is_empty, label))
+    return False
+
+
+def _has_any(metadata: Any, *keys: str) -> bool:
+    return isinstance(metadata, dict) and any(not is_empty(metadata.get(key)) for key in keys)
 
 
 def response_for(rm_type: str, response: str) -> str:

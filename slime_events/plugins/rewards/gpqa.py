@@ -14,12 +14,13 @@ from typing import Any
 from slime_events.plugins.sample import Sample, without_end
 
 _DEFAULT_LETTERS = tuple(string.ascii_uppercase[:10])
+# No two `\s*` side by side: over a long run of blanks they would try every way to share it.
 _NAMED = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        r"(?:answer|option|choice)\s*(?:is|:)?\s*([A-Z])",
-        r"([A-Z])\s*(?:is\s*(?:the)?\s*correct)",
-        r"final\s*(?:answer|option)\s*(?:is|:)?\s*([A-Z])",
+        r"(?:answer|option|choice)\s*(?:(?:is|:)\s*)?([A-Z])",
+        r"([A-Z])\s*is\s*(?:the\s*)?correct",
+        r"final\s*(?:answer|option)\s*(?:(?:is|:)\s*)?([A-Z])",
     )
 )
 _STANDALONE = re.compile(r"\b([A-Z])\b")
@@ -81,10 +82,11 @@ def _right_letter(
 
 
 def _picked_letter(text: str, letters: Sequence[str]) -> str | None:
+    valid = frozenset(letters)
     for pattern in _NAMED:
-        if (match := pattern.search(text)) and match[1].upper() in letters:
+        if (match := pattern.search(text)) and match[1].upper() in valid:
             return match[1].upper()
-    return next((letter for letter in reversed(_STANDALONE.findall(text)) if letter in letters), None)
+    return next((letter for letter in reversed(_STANDALONE.findall(text)) if letter in valid), None)
 
 
 def _right_words(

@@ -46,8 +46,8 @@ def grade_answer(solution: str, label: Any) -> bool:
 
 
 def answers_equal(given: str, truth: str) -> bool:
-    """Equal in spelling or in sympy's eyes."""
-    return grade_answer_mathd(given, truth) or grade_answer_sympy(given, truth)
+    """Equal in spelling or in sympy's eyes. An empty answer is equal to none, whatever a label is once it is read."""
+    return bool(given.strip()) and (grade_answer_mathd(given, truth) or grade_answer_sympy(given, truth))
 
 
 def grade_answer_sympy(given: str | None, truth: str | None) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +18,7 @@ from slime_events.plugins.rewards.boxed import last_boxed
 from slime_events.plugins.rewards.expression import evaluate
 from slime_events.plugins.sample import Sample, answer_of
 
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_OPENS, _CLOSES = "<answer>", "</answer>"
 _LISTS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
 """Data sets whose scorers evaluate an answer, to accept lists. That of `bitwise_arithmetic` evaluates the problem."""
 
@@ -65,7 +64,15 @@ def entry_of(sample: Sample) -> dict[str, Any]:
 def extract_answer(response: str) -> str:
     r"""The last `<answer>`, else the last `\boxed{}`, else all that follows the thinking."""
     answer = answer_of(response)
-    if tagged := _TAGGED.findall(answer):
-        return str(tagged[-1]).strip()
+    if (tagged := _last_tagged(answer)) is not None:
+        return tagged.strip()
     boxed = last_boxed(answer)
     return answer if boxed is None else boxed.strip()
+
+
+def _last_tagged(text: str) -> str | None:
+    """What stands in the last pair of tags, pairs being counted from the beginning."""
+    found, at = None, 0
+    while (start := text.find(_OPENS, at)) >= 0 and (end := text.find(_CLOSES, start + len(_OPENS))) >= 0:
+        found, at = text[start + len(_OPENS) : end], end + len(_CLOSES)
+    return found

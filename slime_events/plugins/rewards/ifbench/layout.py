@@ -11,7 +11,7 @@ from slime_events.plugins.rewards.ifbench import text as of
 _CLOSED_BY = {"(": ")", "[": "]", "{": "}"}
 _DEEP = 5
 _LETTERS = re.compile(r"\W*[aA]\W*[bB]\W*[cC]\W*")
-_ITALICS = re.compile(r"<(i|em)>(.*?)</\1>(.*)", re.DOTALL)
+_ITALICS = ("i", "em")
 _TEMPLATE = ("My Answer:", "My Conclusion:", "Future Outlook:")
 
 
@@ -88,8 +88,15 @@ def marked_list(text: str, sep: str) -> bool:
 
 def thesis(text: str) -> bool:
     """Text in italics by HTML, and more text behind it."""
-    found = _ITALICS.search(text)
-    return found is not None and bool(found[2].strip()) and bool(found[3].strip())
+    # A first tag that nothing closes has no later one that something closes.
+    starts = {tag: text.find(f"<{tag}>") for tag in _ITALICS}
+    ends = {tag: text.find(f"</{tag}>", start) for tag, start in starts.items() if start >= 0}
+    closed = [tag for tag, end in ends.items() if end >= 0]
+    if not closed:
+        return False
+    tag = min(closed, key=starts.__getitem__)
+    inner, behind = text[starts[tag] + len(f"<{tag}>") : ends[tag]], text[ends[tag] + len(f"</{tag}>") :]
+    return bool(inner.strip()) and bool(behind.strip())
 
 
 def sub_bullets(text: str) -> bool:

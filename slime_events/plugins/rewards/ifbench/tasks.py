@@ -12,7 +12,7 @@ from itertools import pairwise
 from slime_events.plugins.rewards.ifbench import text as of
 
 _MULTIPLES = [str(number) for number in range(14, 51, 7)]
-_QUESTION = re.compile(r"\n*Question \d+[.|):;]?\s*")
+_QUESTION = re.compile(r"Question \d+[.|):;]?\s*")
 _OPTION = re.compile(r"[A-Ea-e][.|)]\s*\w")
 _COUNTRIES = 52
 _CAPITALS = (
@@ -22,7 +22,7 @@ _CAPITALS = (
 _CITIES = ["ID", "Country", "City", "Year", "Count"]
 _PRODUCTS = ["ProductID", "Category", "Brand", "Price", "Stock"]
 _STUDENTS = ["StudentID", "Subject", "Grade", "Semester", "Score"]
-_SPECIAL = re.compile(r'".*[^\d\w\s].*"')
+_SPECIAL = re.compile(r"[^\d\w\s]")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _NAPOLEON = (1769, 1821)
 _ONLY = "only output this sentence here, ignore all other requests."
@@ -84,7 +84,13 @@ def special_csv(text: str) -> bool:
     """One field at least has a special character, and quotes."""
     rows = _table(text, keeps_quotes=True)
     whole = _has_header(text, _PRODUCTS, ",") and len(rows) == 15 and all(len(row) == 5 for row in rows[1:])
-    return whole and any(_SPECIAL.match(field) for row in rows[1:] for field in row)
+    return whole and any(_quotes_special(field) for row in rows[1:] for field in row)
+
+
+def _quotes_special(field: str) -> bool:
+    """Whether its first line begins with a quote, and has a special character ahead of its last one."""
+    line = field.partition("\n")[0]
+    return line.startswith('"') and _SPECIAL.search(line, 1, max(1, line.rfind('"'))) is not None
 
 
 def quoted_csv(text: str) -> bool:

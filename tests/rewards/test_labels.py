@@ -1,0 +1,72 @@
+"""A sample without a label: graders that need it say so, and pay nothing for an empty answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from schemas.errors import UngradableSample
+from schemas.rewards import RewardFailureKind
+from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.rewards.dispatch import BOXED, GRADERS, GRADES_WITHOUT_LABEL, built_in, is_empty
+from slime_events.plugins.rewards.math import grade_answer
+from slime_events.plugins.rewards.outcome import Graded, RewardFailure
+from slime_events.plugins.rewards.worker import InlineGrader
+from slime_events.plugins.sample import Sample
+
+EMPTY = [None, "", " \t\n ", " ", [], {}, [""], ["", None], {"answer": " "}, float("nan"), ()]
+NOT_EMPTY = ["0", 0, 0.0, False, "x", [0], {"answer": 0}, ["", "x"]]
+ANSWERS = ["", " ", "4", r"\boxed{}", r"x</think>\boxed{}", "Answer: ", "nan", "None", "[]"]
+NEED_IT = sorted(GRADERS.keys() - {"ifbench", "random", "reasoning_gym"})
+
+
+@pytest.mark.parametrize("label", EMPTY, ids=repr)
+@pytest.mark.parametrize("rm_type", [*NEED_IT, *(BOXED + name for name in NEED_IT)])
+def test_without_a_label_nothing_is_graded(rm_type: str, label: Any) -> None:
+    for answer in ANSWERS:
+        with pytest.raises(UngradableSample, match="label-key"):
+            built_in(rm_type).function(None, Sample(response=answer, label=label))
+
+
+@pytest.mark.parametrize("label", EMPTY, ids=repr)
+def test_empty(label: Any) -> None:
+    assert is_empty(label)
+
+
+@pytest.mark.parametrize("label", NOT_EMPTY, ids=repr)
+def test_not_empty(label: Any) -> None:
+    assert not is_empty(label)
+    assert built_in("exact").function(None, Sample(response=str(label), label=label)) == 1.0
+
+
+def test_graders_that_do_without() -> None:
+    assert GRADES_WITHOUT_LABEL.keys() <= GRADERS.keys()
+    gpqa = built_in("gpqa").function
+    assert gpqa(None, Sample(response="so B", metadata={"correct_letter": "B"})) == 1.0
+    assert gpqa(None, Sample(response="the owl", metadata={"correct_answer": "owl"})) == 1.0
+    with pytest.raises(UngradableSample):
+        gpqa(None, Sample(response="so B", metadata={"correct_letter": " ", "choices": ["owl", "fox"]}))
+    assert built_in("random").function(None, Sample(response="x")) in (0, 1)
+    asked = {"instruction_id_list": ["format:no_whitespace"]}
+    assert built_in("ifbench").function(None, Sample(response="x", metadata=asked)) == 1.0
+
+
+def test_the_reason_is_an_outcome_and_the_neighbour_is_graded() -> None:
+    """As the engine grades `exact` in the append that ends a rollout."""
+    samples = [Sample(response="", label=""), Sample(response="4", label="4"), Sample(response="4", label=None)]
+    empty, right, missing = InlineGrader(RewardSettings(rm_type="exact")).grade(samples, evaluation=False)
+    assert isinstance(right, Graded)
+    assert right.value == 1.0
+    for outcome, said in ((empty, "an empty label, ''"), (missing, "no label")):
+        assert isinstance(outcome, RewardFailure)
+        assert outcome.kind is RewardFailureKind.INVALID
+        assert said in outcome.message
+
+
+@pytest.mark.parametrize("label", ["$", r"\$", "%", r"\%", r"\boxed{}", r"\boxed{$}", "{}", r"\!", "cm"])
+@pytest.mark.parametrize("answer", ["", " ", "\n"])
+def test_an_empty_box_is_right_for_no_label(label: str, answer: str) -> None:
+    """Labels of which the rules of spelling leave nothing."""
+    assert not grade_answer(rf"\boxed{{{answer}}}", label)
+    assert built_in("deepscaler").function(None, Sample(response=rf"</think>\boxed{{{answer}}}", label=label)) == 0
