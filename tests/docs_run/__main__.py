@@ -1,0 +1,94 @@
+"""`python -m tests.docs_run [--only PAGE ...] [--list]`: every documented start; does it end as its page says?"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.docs_run.beside import exported, rescored
+from tests.docs_run.blocks import Start, all_starts
+from tests.docs_run.case import Case, Parts
+from tests.docs_run.cases import CASES, DEMO, NOT_STARTED
+from tests.docs_run.play import command_of, play
+from tests.docs_run.stage import Stage
+
+_LOOKS = re.compile(r"(?<!slime-events) demo\b|/demo\b")
+OF_DEMO = (exported, rescored)
+"""What is made of the run `demo` before a command."""
+
+
+def chosen(only: list[str], parts: list[str]) -> list[Case]:
+    """The cases of pages with one of these texts in their name that start these parts.
+
+    Before them stands the run `demo`, where one of them looks at it.
+    """
+    found = [
+        case for case in CASES if case.parts.value in parts and (not only or any(text in case.page for text in only))
+    ]
+    starts = starts_by_key()
+    if DEMO in found or not any(
+        case.before in OF_DEMO or _LOOKS.search(command_of(case, starts[case.key])) for case in found
+    ):
+        return found
+    return [DEMO, *found]
+
+
+def starts_by_key() -> dict[tuple[str, str], Start]:
+    """The first of those that are alike."""
+    found: dict[tuple[str, str], Start] = {}
+    for start in all_starts():
+        found.setdefault(start.key, start)
+    return found
+
+
+def show(cases: list[Case], starts: dict[tuple[str, str], Start]) -> None:
+    """What is started and how, then what is not and why."""
+    for case in cases:
+        start = starts[case.key]
+        print(f"{case.parts.value:<9} {start.page}:{start.line}  {command_of(case, start)}")
+    for key, start in starts.items():
+        for one in NOT_STARTED:
+            if one.holds_of(key):
+                print(f"not run   {start.page}:{start.line}  {start.text}: {one.reason}")
+
+
+def main() -> int:
+    """Print a line for each start and what was otherwise; 1 where something was."""
+    parser = argparse.ArgumentParser(prog="python -m tests.docs_run", description=__doc__)
+    parser.add_argument("--only", nargs="+", default=[], metavar="PAGE", help="pages with one of these in their name")
+    kinds = [one.value for one in Parts]
+    parser.add_argument("--parts", nargs="+", default=kinds, choices=kinds, help="only what starts these parts")
+    parser.add_argument("--list", action="store_true", help="print what would be started, and what is not and why")
+    asked = parser.parse_args()
+    cases, starts = chosen(asked.only, asked.parts), starts_by_key()
+    if asked.list:
+        show(cases, starts)
+        return 0
+    begun, failed = time.monotonic(), 0
+    with tempfile.TemporaryDirectory(prefix="docs-run-", ignore_cleanup_errors=True) as folder:
+        stage = Stage(Path(folder).resolve() / "me")
+        try:
+            for case in cases:
+                start = starts[case.key]
+                played = play(case, start, stage)
+                failed += bool(played.wrong)
+                ended = "as said" if not played.wrong else "NOT AS SAID"
+                print(f"{start.page}:{start.line}  {played.command}  {played.seconds:.1f} s  {ended}", flush=True)
+                for line in played.wrong:
+                    print(f"    {line}".replace("\n", "\n    "), flush=True)
+        finally:
+            stage.close()
+    documented = sum(1 + len(case.covers) for case in cases)
+    print(
+        f"\n{len(cases) - failed} of {len(cases)} documented starts end as the page says "
+        f"({documented} commands, configs and files), {time.monotonic() - begun:.0f} s in all"
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,301 @@
+"""Cases of pages from the letter M on."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests.docs_run import beside
+from tests.docs_run.case import Case, Parts
+
+REAL, NONE = Parts.REAL, Parts.NONE
+FEW = "--num-rollout 2 --rollout-batch-size 2 --n-samples-per-prompt 4"
+DEMO_FEW = "--steps 2 --rollout-batch-size 2 --n-samples-per-prompt 4"
+A_RUN = "train --config settings.toml"
+THE_FILE = "the file"
+
+LEARNERS = partial(Case, page="docs/several-learners.md", parts=REAL)
+METRICS = partial(Case, page="docs/metrics.md")
+OUTSIDE = partial(Case, page="docs/producing-prompts.md")
+RESUMING = partial(Case, page="docs/resuming.md")
+RETRAINING = partial(Case, page="docs/retraining.md", parts=REAL)
+SAMPLING = partial(Case, page="docs/sampling-from-the-archive.md", parts=REAL)
+SECURITY = partial(Case, page="docs/security.md")
+UNLEARNING = partial(Case, page="docs/unlearning.md", parts=REAL)
+
+
+SECOND_CASES = [
+    METRICS(
+        text="slime-events train ... --use-tensorboard --tb-project-name math --tb-experiment-name first",
+        more="--run boards",
+        steps=2,
+    ),
+    METRICS(
+        text="slime-events train ... --use-wandb --wandb-project math --wandb-group first --wandb-key $WANDB_KEY",
+        more="--wandb-mode offline --run weighed",
+        steps=2,
+    ),
+    METRICS(
+        text="slime-events train ... --otlp-endpoint http://collector:4318 --use-otlp",
+        changes=(("http://collector:4318", "http://127.0.0.1:{port:nobody}"),),
+        more="--run gauges",
+        steps=2,
+    ),
+    Case(
+        page="docs/own-losses.md",
+        text="slime-events train --config run.toml --custom-advantage-function-path own_loss.py:advantage",
+        parts=NONE,
+    ),
+    Case(
+        page="docs/own-losses.md",
+        text="# own_loss.py",
+        parts=REAL,
+        command=f"slime-events {A_RUN} --run own-loss --custom-advantage-function-path own_loss.py:advantages "
+        "--custom-pg-loss-reducer-function-path own_loss.py:by_constant "
+        "--custom-reward-post-process-path own_loss.py:post_process "
+        "--rollout-data-postprocess-path step_data.py:mask_surprises "
+        "--custom-model-provider-path own_model.py:provider",
+        steps=2,
+        covers=(("docs/own-losses.md", "# step_data.py"), ("docs/own-losses.md", "# own_model.py")),
+    ),
+    Case(
+        page="docs/own-rollout-functions.md",
+        text="# own_rollout.py",
+        parts=REAL,
+        command=f"slime-events {A_RUN} --run own-steps --rollout-function-path own_rollout.py:rollout",
+        steps=2,
+    ),
+    Case(
+        page="docs/ppo.md",
+        text="slime-events train ... --advantage-estimator ppo --normalize-advantages --critic-lr 1e-5 "
+        "--num-critic-only-steps 10",
+        changes=(("--num-critic-only-steps 10", "--num-critic-only-steps 1"),),
+        more="--run critic",
+        steps=2,
+    ),
+    Case(
+        page="docs/ppo.md",
+        text="slime-events demo --steps 60 --advantage-estimator ppo --normalize-advantages --critic-lr 5e-4 "
+        "--num-critic-only-steps 5 --save-interval 20",
+        parts=REAL,
+        changes=(
+            ("--steps 60", "--run ppo --steps 2 --rollout-batch-size 2"),
+            ("--num-critic-only-steps 5 --save-interval 20", "--num-critic-only-steps 1 --save-interval 2"),
+        ),
+        says=("2 weight versions",),
+    ),
+    OUTSIDE(
+        text="slime-events train ... --source-share quiz=0.3,file=0.5 --source-quota quiz=1000",
+        more="--run shares",
+        steps=2,
+    ),
+    OUTSIDE(
+        text="slime-events train ... --prompt-data outside --gateway --num-rollout 100",
+        changes=(
+            ("--gateway", "--gateway 127.0.0.1:{port:outside}"),
+            ("--num-rollout 100", "--num-rollout 1 --rollout-batch-size 2 --run outside-run"),
+        ),
+        beside=beside.producer_in_python,
+        steps=1,
+        covers=(("docs/producing-prompts.md", "python produce.py slime-runs/demo/nats/producer.json"),),
+    ),
+    Case(
+        page="docs/python-api.md",
+        text="python examples/the_loop.py",
+        parts=REAL,
+        steps=3,
+        says=("run loop is finished",),
+        covers=(
+            ("examples/the_loop.py", THE_FILE),
+            ("examples/rewards.py", THE_FILE),
+            ("examples/filters.py", THE_FILE),
+        ),
+    ),
+    Case(
+        page="docs/python-api.md",
+        text="import slime_events",
+        parts=REAL,
+        changes=(('"20"', '"2"'),),
+        says=(r"\d+ 1\n\d+ 2\n",),
+    ),
+    Case(
+        page="docs/replaying-decisions.md",
+        text="# spread.py",
+        parts=REAL,
+        command="slime-events replay demo --dynamic-sampling-filter-path spread.py:keep",
+        says=(r"now group\.rejected",),
+        code=1,
+    ),
+    RESUMING(
+        text="slime-events train --config slime-runs/demo/settings.toml --run y --num-rollout 2 "
+        "--custom-rm-path rewards.py:nofunc",
+        parts=NONE,
+    ),
+    RESUMING(
+        text="slime-events demo --steps 12",
+        changes=(("--steps 12", "--run interrupted --steps 6 --rollout-batch-size 4 --n-samples-per-prompt 4"),),
+        killed=r"step 2/6",
+    ),
+    RESUMING(
+        text="slime-events resume demo",
+        changes=(("resume demo", "resume interrupted"),),
+        says=(r"run interrupted continues after \d of 6 steps \(resumption 1\)",),
+        steps=6,
+    ),
+    RESUMING(
+        text="slime-events resume demo --num-rollout 80",
+        changes=(("resume demo --num-rollout 80", "resume interrupted --num-rollout 8"),),
+        says=(r"run interrupted continues after 6 of 8 steps",),
+        steps=8,
+    ),
+    RETRAINING(text="slime-events retrain demo", says=(r"6 steps re-trained, every digest equal",)),
+    RETRAINING(
+        text="slime-events retrain demo --steps :3 --tensor-model-parallel-size 2",
+        says=(r"began with the base checkpoint, on 2 ranks, tensor parallel 2", r"4 steps re-trained"),
+    ),
+    RETRAINING(
+        text="slime-events retrain demo --save-version 5 --out kept --checkpoint",
+        says=(r"written: kept/v000005-", r"written: kept/checkpoints/v000005", r"5 steps re-trained, every digest eq"),
+    ),
+    Case(
+        page="docs/rewards-and-filters.md",
+        text="# rewards.py",
+        command=f"slime-events {A_RUN} --run rewarded --custom-rm-path rewards.py:reward_func "
+        "--dynamic-sampling-filter-path filters.py:not_too_easy --over-sampling-batch-size 48",
+        steps=2,
+        covers=(("docs/rewards-and-filters.md", "# filters.py"),),
+    ),
+    Case(
+        page="docs/rewards-and-filters.md",
+        text="# mixed.py",
+        command=f"slime-events {A_RUN} --run mixed --custom-rm-path mixed.py:reward_func",
+        steps=2,
+    ),
+    SAMPLING(
+        text="# mine.py",
+        parts=Parts.SCRIPTED,
+        command=f"slime-events {A_RUN} --run hardest --archive-prompts archive/demo "
+        "--buffer-filter-path mine.py:choose",
+        steps=2,
+    ),
+    SAMPLING(
+        text="# my_source.py",
+        parts=Parts.SCRIPTED,
+        command=f"slime-events {A_RUN} --run sourced --data-source-path my_source.py:MySource",
+        steps=2,
+    ),
+    SAMPLING(
+        text="slime-events demo --run recalled --steps 8 --archive-prompts archive/demo --archive-reuse rollouts "
+        "--archive-share 0.5 --archive-max-staleness 16 --archive-min-pass-rate 0.2 --archive-max-pass-rate 0.8 "
+        "--use-tis",
+        changes=(("--steps 8", "--steps 2 --rollout-batch-size 4"),),
+        says=("2 weight versions",),
+    ),
+    SAMPLING(text="slime-events retrain recalled", says=(r"2 steps re-trained, every digest equal",)),
+    SAMPLING(
+        text="slime-events branch demo --from 5 --run fork --num-rollout 11 --archive-prompts archive/demo "
+        "--archive-reuse rollouts --archive-share 0.5 --archive-max-staleness 8 --use-tis",
+        changes=(("--num-rollout 11", "--num-rollout 6"),),
+        steps=6,
+    ),
+    SECURITY(
+        text="slime-events demo --nats-url nats://slime:s3cret@127.0.0.1:4222 --sglang-api-key k3y",
+        changes=(("4222", "{port:nats}"), ("slime-events demo", f"slime-events demo --run secret {DEMO_FEW}")),
+        before=beside.nats_with_a_password,
+        says=("2 weight versions",),
+        covers=(("docs/security.md",
+                 "slime-events train ... --nats-url 'nats://me:${NATS_PASSWORD}@10.0.0.5:4222'"),),
+    ),
+    SECURITY(
+        text="slime-events resume demo --nats-url nats://slime:s3cret@127.0.0.1:4222",
+        changes=(("4222", "{port:nats} --num-rollout 3"), ("resume demo", "resume secret")),
+        before=beside.nats_with_a_password,
+        steps=3,
+    ),
+    Case(
+        page="docs/settings.md",
+        text="[rollout]",
+        command="slime-events train --config page.toml --hf-checkpoint model --prompt-data questions.jsonl "
+        "--input-key question --label-key answer --rm-type exact --run from-page --num-rollout 1 "
+        "--rollout-batch-size 2 --n-samples-per-prompt 4 --rollout-max-response-len 40",
+        steps=1,
+    ),
+    LEARNERS(
+        text="slime-events learn live --run faster --follow --lr 2e-4",
+        changes=(("learn live", "learn demo"),),
+        says=(r"begins with version 0 of demo",),
+        steps=6,
+        covers=(
+            ("docs/several-learners.md",
+             "slime-events learn RUN --run NAME [--from VERSION] [--follow] [--drop SQL] [--changes FILE] [flags]"),
+        ),
+    ),
+    LEARNERS(text="slime-events learn demo --run evaluated --eval-interval 5", parts=NONE),
+    LEARNERS(
+        text="slime-events learn demo --run same --num-rollout 12",
+        changes=(("--num-rollout 12", "--num-rollout 4"),),
+        says=(r"every batch is as demo trained it", r"run same has version 4; 4 steps on"),
+    ),
+    LEARNERS(
+        text="slime-events branch same --from 8 --run same-at-8 --num-rollout 9 --plain",
+        changes=(("--from 8", "--from 4"), ("--num-rollout 9", "--num-rollout 5")),
+        says=(r"version 4 is there",),
+        steps=5,
+    ),
+    Case(
+        page="docs/supervised.md",
+        text="slime-events train --config sft.toml",
+        parts=REAL,
+        says=(r"num_epoch 3 over 32 rows is num_rollout 3",),
+        steps=3,
+        covers=(("docs/supervised.md", "# sft.toml"),),
+    ),
+    Case(
+        page="docs/tinker.md",
+        text="slime-events train --run mine --tinker 127.0.0.1:8600 --hf-checkpoint ~/models/Qwen3-0.6B",
+        parts=REAL,
+        changes=(("8600", "{port:tinker}"),),
+        says=(r"the script ended with 0",),
+        beside=beside.tinker_script,
+        stopped=r"the script ended with 0",
+        code=130,
+        covers=(("docs/tinker.md", "import tinker"),),
+    ),
+    UNLEARNING(
+        text="slime-events retrain poisoned --branch clean --drop \"SELECT group_id FROM prompts WHERE "
+        "metadata->>'$.file' = 'contractor.jsonl'\"",
+        changes=(("retrain poisoned", "retrain demo"),
+                 ("metadata->>'$.file' = 'contractor.jsonl'", "group_id = 'train-0-000040'")),
+        says=(r"1 of 6 batches of demo differ: 8 samples gone", r"run clean has version 6"),
+        covers=(("docs/unlearning.md", "slime-events retrain RUN --branch NAME --drop SQL"),),
+    ),
+    UNLEARNING(
+        text="slime-events retrain poisoned --branch filtered --changes changes.jsonl",
+        changes=(("retrain poisoned", "retrain demo"),),
+        before=beside.rescored,
+        says=(r"batches of demo differ", r"run filtered has version 6"),
+        covers=(("docs/unlearning.md", "slime-events retrain RUN --branch NAME --changes FILE"),),
+    ),
+    Case(
+        page="docs/writing-a-generate-function.md",
+        text="slime-events demo --run calc --steps 6 --custom-generate-function-path calculator.py:generate "
+        "--max-turns 2 --custom-rm-path calculator.py:reward_func",
+        parts=REAL,
+        changes=(("--steps 6", DEMO_FEW),),
+        says=("2 weight versions",),
+        covers=(("examples/calculator.py", THE_FILE),),
+    ),
+    Case(
+        page="docs/writing-a-generate-function.md",
+        text="# own_client.py",
+        parts=REAL,
+        command=f"slime-events {A_RUN} --run own-client --custom-generate-function-path own_client.py:generate",
+        steps=2,
+    ),
+    Case(
+        page="docs/writing-a-generate-function.md",
+        text="# mine.yaml",
+        command=f"slime-events {A_RUN} --run named --custom-config-path mine.yaml "
+        "--custom-rm-path rewards.py:reward_func",
+        steps=2,
+    ),
+]  # fmt: skip

@@ -1,0 +1,284 @@
+"""Cases of the README and of pages up to the letter L."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests.docs_run import beside
+from tests.docs_run.case import Case, Parts
+
+REAL, NONE = Parts.REAL, Parts.NONE
+FEW = "--num-rollout 2 --rollout-batch-size 2 --n-samples-per-prompt 4"
+DEMO_FEW = "--steps 2 --rollout-batch-size 2 --n-samples-per-prompt 4"
+A_RUN = "train --config settings.toml"
+THE_FILE = "the file"
+ONE_STEP = " --num-rollout 1 --rollout-batch-size 2 --n-samples-per-prompt 2"
+
+README = partial(Case, page="README.md")
+AGENTS_EXAMPLES = partial(Case, page="docs/agents-examples.md")
+BRANCHING = partial(Case, page="docs/branching.md")
+SLIME = partial(Case, page="docs/coming-from-slime.md")
+EVALUATING = partial(Case, page="docs/evaluating.md")
+EXPORTING = partial(Case, page="docs/exporting.md", parts=REAL)
+FIRST = partial(Case, page="docs/first-run.md")
+
+DEMO = README(
+    text="make demo",
+    parts=REAL,
+    changes=(("make demo", "slime-events demo"),),
+    more="--steps 6",
+    says=(r"6 weight versions", r"Everything lies in"),
+    covers=(("docs/first-run.md", "slime-events demo"), ("docs/gpu.md", "make demo")),
+)
+"""The model learns in 60 steps, which the demo's own tests look at; here it is to run."""
+
+FIRST_CASES = [
+    DEMO,
+    AGENTS_EXAMPLES(
+        text='slime-events train --config settings.toml --agents --gateway --agent-command "python agent.py"',
+        changes=(("--gateway", "--gateway 127.0.0.1:{port:command}"),),
+        more=f"--run command{ONE_STEP}",
+        before=beside.agent_program,
+        steps=1,
+        covers=(("examples/frameworks/openai_client.py", THE_FILE),),
+    ),
+    Case(
+        page="examples/frameworks/anthropic_client.py",
+        text=THE_FILE,
+        command=f"slime-events {A_RUN} --run anthropic --agents --gateway 127.0.0.1:{{port:anthropic}} "
+        '--agent-command "python examples/frameworks/anthropic_client.py"' + ONE_STEP,
+        steps=1,
+    ),
+    AGENTS_EXAMPLES(
+        text="sh examples/search_agent/train.sh",
+        parts=REAL,
+        more=f"search-agent{ONE_STEP} --global-batch-size 4 --gateway 127.0.0.1:{{port:search}}",
+        before=beside.base_for("search-agent"),
+        steps=1,
+        covers=(
+            ("examples/search_agent/train.sh", THE_FILE),
+            ("examples/search_agent/agent.py", THE_FILE),
+            ("examples/search_agent/pages.py", THE_FILE),
+            ("examples/agents.toml", THE_FILE),
+        ),
+    ),
+    AGENTS_EXAMPLES(
+        text="sh examples/code_agent/train.sh",
+        more=f"code-agent{ONE_STEP} --global-batch-size 4 --gateway 127.0.0.1:{{port:code}}",
+        before=beside.base_for("code-agent"),
+        steps=1,
+        covers=(
+            ("examples/code_agent/train.sh", THE_FILE),
+            ("examples/code_agent/agent.py", THE_FILE),
+            ("examples/code_agent/sandbox.py", THE_FILE),
+            ("examples/code_agent/tasks.py", THE_FILE),
+        ),
+    ),
+    Case(
+        page="examples/tiny_base.py",
+        text=THE_FILE,
+        command="python examples/tiny_base.py tiny-base --steps 1 && ls tiny-base",
+        says=("config.json", r"model\.safetensors", r"tokenizer\.json"),
+    ),
+    Case(
+        page="docs/agents.md",
+        text="slime-events train --config settings.toml --agents --gateway",
+        changes=(("--gateway", "--gateway 127.0.0.1:{port:agents}"),),
+        more="--run agents --num-rollout 1",
+        beside=beside.harness,
+        says=(r"the gateway is at http://127\.0\.0\.1:\d+; `slime-events gateway agents --issue NAME`",),
+        steps=1,
+        covers=(("docs/agents.md", "import httpx"),),
+    ),
+    Case(
+        page="docs/algorithms.md",
+        text="slime-events demo --lambd 0.9 --tis-clip 3",
+        more=f"--run clipped {DEMO_FEW}",
+        says=("2 weight versions",),
+    ),
+    BRANCHING(
+        text="slime-events branch RUN --from 5 --run NAME --rm-type math --num-rollout 80",
+        parts=REAL,
+        changes=(("RUN", "demo"), ("NAME", "as-it-was"), ("--num-rollout 80", "--num-rollout 6")),
+        steps=6,
+        covers=(("docs/branching.md", "slime-events branch RUN --from 5 --run NAME"),),
+    ),
+    BRANCHING(
+        text="slime-events branch demo --from 5 --run faster --lr 3e-4 --num-rollout 12",
+        parts=REAL,
+        changes=(("--num-rollout 12", "--num-rollout 6"), ("--run faster", "--run faster-branch")),
+        says=(r"making version 5 of run demo", r"version 5 is there"),
+        steps=6,
+        covers=(("docs/branching.md", "slime-events branch RUN --from 5 --run NAME --lr 3e-4"),),
+    ),
+    BRANCHING(
+        text="slime-events branch live --from 99 --run off",
+        parts=NONE,
+        changes=(("branch live", "branch slime-runs/demo"),),
+        says=(r"error: run demo has no weight version 99: there are 0 to 6",),
+        code=2,
+        shown=False,
+    ),
+    BRANCHING(text="slime-events branch demo --from 5 --run other --optimizer sgd --num-rollout 4", parts=NONE),
+    BRANCHING(text="slime-events branch demo --from 5 --run other --optimizer sgd", parts=NONE),
+    BRANCHING(text="slime-events branch demo --from 77 --run other", parts=NONE),
+    BRANCHING(
+        text="slime-events branch archive/demo --from 5 --run left --num-rollout 8",
+        parts=REAL,
+        changes=(("--num-rollout 8", "--num-rollout 7"),),
+        killed=r"step 6/7",
+        covers=(("docs/branching.md", "slime-events branch s3://bucket/archive/demo --from 5 --run NAME"),),
+    ),
+    BRANCHING(
+        text="slime-events resume left",
+        parts=REAL,
+        before=beside.no_checkpoints,
+        says=(r"run left continues after 6 of 7 steps \(resumption 1\)", r"making version 5 of run demo"),
+        steps=7,
+    ),
+    BRANCHING(
+        text="slime-events resume left --runs-dir elsewhere --num-rollout 9",
+        parts=REAL,
+        changes=(("--num-rollout 9", "--num-rollout 8"),),
+        before=beside.restored,
+        says=(r"run left continues after 7 of 8 steps",),
+        steps=8,
+    ),
+    SLIME(
+        text="slime-events train ... --finetune --num-gpus-per-node 4 --seq-length 4096 --tis-clip 3 --wandb-project p",
+        changes=(
+            (
+                " ...",
+                " --hf-checkpoint model --prompt-data questions.jsonl --input-key question --label-key answer "
+                "--rm-type exact --num-rollout 1 --run finetune",
+            ),
+        ),
+        steps=1,
+    ),
+    SLIME(text="slime-events train ... --rollout-sample-hook-path hook.py:note", parts=NONE, before=beside.slime_s_own),
+    SLIME(
+        text="slime-events train ... --custom-rollout-log-function-path log.py:log",
+        parts=NONE,
+        before=beside.slime_s_own,
+    ),
+    SLIME(
+        text="# convert.py",
+        command=f"slime-events {A_RUN} --run converted --custom-convert-samples-to-train-data-path convert.py:convert",
+        steps=2,
+    ),
+    Case(
+        page="docs/disk.md",
+        text="slime-events train ... --archive-url s3://slime/archive --log-keep-steps 100",
+        changes=(("s3://slime/archive", "kept-archive"),),
+        more="--run kept",
+        steps=2,
+    ),
+    Case(
+        page="docs/distilling.md",
+        text="slime-events demo --run distilled --use-opd --opd-teacher-load "
+        "slime-runs/teacher/weights/v000060-eba1d162c201 --custom-reward-post-process-path "
+        "slime.rollout.on_policy_distillation.post_process_rewards",
+        parts=REAL,
+        changes=(("slime-runs/teacher/weights/v000060-eba1d162c201", "slime-runs/demo/weights/v000006-*"),),
+        more=DEMO_FEW,
+        says=("2 weight versions",),
+    ),
+    Case(
+        page="docs/distilling.md",
+        text="slime-events train ... --use-opd --opd-type sglang --rm-url http://127.0.0.1:13141/generate "
+        "--custom-rm-path slime.rollout.on_policy_distillation.reward_func --custom-reward-post-process-path "
+        "slime.rollout.on_policy_distillation.post_process_rewards",
+        changes=(("13141", "{port:teacher}"),),
+        more="--run taught",
+        beside=beside.teacher,
+        steps=2,
+    ),
+    EVALUATING(
+        text="slime-events train ... --eval-prompt-data digits4 eval.jsonl --eval-interval 20 --eval-temperature 0",
+        more="--run evaluated-sets",
+        says=(r"eval digits4 of version 0:", r"eval digits4 of version 2:"),
+        steps=2,
+    ),
+    EVALUATING(
+        text="eval:",
+        command="slime-events train --config settings.toml --eval-config sets.yaml --eval-interval 2 --run sets",
+        before=beside.evaluation_sets,
+        says=(r"eval aime of version 2", r"eval gpqa of version 2", r"eval search of version 2"),
+        steps=2,
+    ),
+    EVALUATING(
+        text="slime-events train ... --eval-config sets.yaml",
+        parts=NONE,
+        more="--eval-interval 2",
+        before=beside.mistaken_sets,
+    ),
+    EXPORTING(
+        text="slime-events train --prompt-data exported/prompts.jsonl --input-key input --label-key label "
+        "--apply-chat-template ...",
+        parts=Parts.SCRIPTED,
+        changes=((" ...", f" --hf-checkpoint model --rm-type exact --run again {FEW}"),),
+        before=beside.exported,
+        steps=2,
+    ),
+    EXPORTING(
+        text="slime-events train --config slime-runs/demo/settings.toml --run rollouts --num-rollout 2 --plain "
+        "--debug-rollout-only --dump-details dumps",
+        steps=2,
+    ),
+    EXPORTING(
+        text="slime-events train --config slime-runs/demo/settings.toml --run trained --num-rollout 2 --plain "
+        "--debug-train-only --load-debug-rollout-data 'dumps/rollout_data/{rollout_id}.pt' "
+        "--save-debug-train-data 'dumps/train/{rollout_id}.pt'",
+        steps=2,
+    ),
+    EXPORTING(
+        text="slime-events train --config slime-runs/demo/settings.toml --run part --num-rollout 2 --plain "
+        "--rollout-batch-size 8 --global-batch-size 64 --load-debug-rollout-data "
+        "'dumps/rollout_data/{rollout_id}.pt' --load-debug-rollout-data-subsample 0.5",
+        steps=2,
+    ),
+    EXPORTING(
+        text="slime-events train --config slime-runs/demo/settings.toml --run loaded --num-rollout 4 --plain "
+        "--load-debug-rollout-data 'exported/dumps/{rollout_id}.pt'",
+        before=beside.exported,
+        steps=4,
+    ),
+    FIRST(
+        text="slime-events demo --run wide --n-samples-per-prompt 16 --steps 30",
+        changes=(("--steps 30", "--steps 2 --rollout-batch-size 2"),),
+        says=("2 weight versions",),
+    ),
+    FIRST(
+        text="slime-events demo --run async --max-staleness 1",
+        more=DEMO_FEW,
+        says=("2 weight versions",),
+    ),
+    FIRST(
+        text="slime-events train --run first --hf-checkpoint models/Qwen3-0.6B --prompt-data data/train.jsonl "
+        "--input-key question --label-key answer --apply-chat-template --rm-type math --num-rollout 100 "
+        "--rollout-batch-size 32 --n-samples-per-prompt 8 --rollout-max-response-len 1024 --lr 1e-6",
+        changes=(
+            ("data/train.jsonl", "questions.jsonl"),
+            ("--num-rollout 100", "--num-rollout 1"),
+            ("--rollout-max-response-len 1024", "--rollout-max-response-len 64"),
+        ),
+        steps=1,
+    ),
+    Case(
+        page="docs/gateway.md",
+        text="slime-events train ... --run demo --gateway",
+        changes=(("--run demo --gateway", "--run door --gateway 127.0.0.1:{port:door}"),),
+        says=(r"the gateway is at http://127\.0\.0\.1:\d+; `slime-events gateway door --issue NAME`",),
+        steps=2,
+    ),
+    Case(
+        page="docs/gateway.md",
+        text="slime-events gateway demo",
+        parts=REAL,
+        more="--port {port:gateway}",
+        says=(r"http://127\.0\.0\.1:\d+",),
+        stopped=r"healthy",
+        beside=beside.gateway_answers,
+        code=130,
+    ),
+]
