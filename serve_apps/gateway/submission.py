@@ -8,6 +8,7 @@ from schemas.inbox import PROMPTS
 from schemas.outside_json import read_json
 from schemas.submission import LineProblem, Submission, TakenPrompt
 from serve_apps.gateway.refusals import Refused, whole_body
+from slime_events.loop.prompts.json_line import without_mark
 from slime_events.loop.prompts.outside import BadLine, InboxClient, Line, produce, read_line
 from storage.log import MAX_BATCH
 
@@ -61,6 +62,7 @@ async def _send(inbox: InboxClient, lines: Iterable[Line | BadLine], taken: Subm
 
 
 def _items(data: bytes, key: str | None, kind: str) -> Iterator[Line | BadLine]:
+    data = without_mark(data)
     try:
         many = data.lstrip()[:1] == b"["
         items = read_json(data, list[msgspec.Raw]) if many else [msgspec.Raw(data)]

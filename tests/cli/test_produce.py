@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import io
 import json
 import shutil
@@ -16,10 +17,13 @@ from typing import Any
 import msgspec
 import nats
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.errors import AccessDenied, LogUnavailable
 from schemas.inbox import FieldError, InboxPrompt, InboxReply
 from slime_events.app.cli.commands.produce import read_lines, send_file
+from slime_events.loop.prompts.inbox_message import read_message
 from slime_events.loop.prompts.outside import BadLine, InboxClient, Line, produce
 from storage.jetstream.address import NatsAddress
 from storage.log import MAX_BATCH
@@ -178,3 +182,76 @@ def _node() -> str:
 async def _run(words: argparse.Namespace, file: Path) -> int:
     with file.open() as opened:
         return await send_file(words, opened)
+
+
+ODD: list[tuple[bytes, list[str], int]] = [
+    (b'{"prompt": "a"}\n{"prompt": "caf\xe9"}\n{"prompt": "b"}\n', ["f:2: prompt: cannot be read: not UTF-8"], 2),
+    (b'\xef\xbb\xbf{"prompt": "a"}\r\n\xef\xbb\xbf{"prompt": "b"}', [], 2),
+    (b'\xef\xbb\xbf[{"prompt": "a"},\n {"prompt": "b"}]', [], 2),
+    (b'\xef\xbb\xbf{\n "prompt": "a"\n}\n', [], 1),
+    (b'{"prompt": "a"}\r{"prompt": "b"}\r', [], 2),
+    (b'[{"prompt": "caf\xe9"}, {"prompt": "b"}]', ["f:item 1: prompt: cannot be read: not UTF-8"], 1),
+    (b'{"prompt": "a", "label": 1e999}\n', ["f:1: label: cannot be read: Number out of range"], 0),
+    (b'{"prompt": "a", "metadata": ' + b"[" * 1500 + b"]" * 1500 + b"}\n", ["f:1: metadata: is nested too deep"], 0),
+    (b"[" * 1500 + b"]" * 1500, ["f: not JSON: nested too deeply"], 0),
+    (b'{"prompt": "a \\ud83d"}\n', ["f:1: not JSON: 'prompt' has half a character"], 0),
+    (b'{"prompt": "a", "label": NaN}\n', ["f:1: not JSON: NaN is no JSON value"], 0),
+    ('{"prompt": "a"}'.encode("utf-16"), ["f: holds UTF-16"], 0),
+    (b"\x1f\x8bxxx", ["f: holds gzip"], 0),
+    (b'{"prompt": "a", "tools": [{"n": 1%s}]}\n' % (b"0" * 30), ["f:1: tools[0].n: is an integer of some 31"], 0),
+    (b'{"prompt": "a"}\n{"prompt": "half', ["f:2: not JSON"], 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "refused", "taken"), ODD)
+def test_files_as_people_have_them(content: bytes, refused: list[str], taken: int) -> None:
+    lines = list(read_lines(io.BytesIO(content), "f"))
+    bad = [str(line) for line in lines if isinstance(line, BadLine)]
+    assert len(_prompts(lines)) == taken
+    assert len(bad) == len(refused)
+    assert all(line.startswith(said) for line, said in zip(bad, refused, strict=True)), bad
+
+
+def test_a_big_integer_is_its_decimal_text() -> None:
+    (prompt,) = _prompts(read_lines(io.BytesIO(b'{"prompt": "a", "label": 1%s}' % (b"0" * 30)), "f"))
+    assert prompt.label == "1" + "0" * 30
+    assert msgspec.json.encode(prompt)
+
+
+def test_a_line_without_end_is_refused_and_the_next_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from slime_events.app.cli.commands import produce as command
+
+    monkeypatch.setattr(command, "LONGEST_LINE", 1000)
+    content = b'{"prompt": "a"}\n{"prompt": "%s"}\n{"prompt": "b"}\n' % (b"x" * 5000)
+    lines = list(read_lines(io.BytesIO(content), "f"))
+    assert [str(line)[:20] for line in lines if isinstance(line, BadLine)] == ["f:2: the line has mo"]
+    assert [prompt.prompt for prompt in _prompts(lines)] == ["a", "b"]
+
+
+@given(st.binary(max_size=200) | st.lists(st.sampled_from([one for one, _, _ in ODD])).map(b"".join))
+def test_any_bytes_are_prompts_or_bad_lines(content: bytes) -> None:
+    lines = list(read_lines(io.BytesIO(content), "f"))
+    assert all(isinstance(line, Line | BadLine) for line in lines)
+    items, errors = read_message(content, InboxPrompt)
+    assert all(isinstance(item, InboxPrompt) for _, item in items)
+    assert all(error.message for error in errors)
+
+
+async def test_reasons_are_counted_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from slime_events.app.cli.commands import produce as command
+
+    @contextlib.asynccontextmanager
+    async def door(_: Any) -> AsyncIterator[InboxClient]:
+        yield InboxClient(FakeInbox().send, 1 << 20)
+
+    monkeypatch.setattr(command, "_inbox", door)
+    content = b'{"prompt": "a"}\n' + b'{"prompt": "caf\xe9"}\n' * 4 + b'{"prompt": "no"}\n\x1b[31m\n'
+    assert await send_file(arguments("produce", "r", "f"), io.BytesIO(content)) == 1
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    *_, reasons, last = said.splitlines()
+    assert reasons.startswith("refused: 4 x prompt: cannot be read: not UTF-8")
+    assert "1 x prompt: too_long" in reasons
+    assert last == "1 accepted, 6 refused"

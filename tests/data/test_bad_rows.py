@@ -258,13 +258,17 @@ def test_a_damaged_row_group_costs_its_rows(tmp_path: Path) -> None:
     assert getattr(rows[4], "line", 0) == 5
 
 
-def test_integers_beyond_64_bits_are_their_decimal_text(tmp_path: Path) -> None:
+def test_an_integer_beyond_64_bits_is_a_labels_decimal_text_and_refused_elsewhere(tmp_path: Path) -> None:
     big = 123456789012345678901234567890
-    line = {"q": "1", "a": big, "metadata": {"n": [big, 2**63 - 1]}, "tools": [{"name": "f"}]}
+    line: dict[str, Any] = {"q": "1", "a": big, "metadata": {"n": 2**63 - 1}}
     (row,) = opened(file_of(tmp_path, json.dumps(line).encode())).take(0, 1)
     assert isinstance(row, PromptRow)
-    assert (row.label, row.metadata) == (str(big), {"n": [str(big), 2**63 - 1]})
-    line["tools"] = [{"name": "f", "parameters": {"most": big}}]
-    (bad,) = opened(file_of(tmp_path, json.dumps(line).encode())).read(0, range(1))
-    assert "'tools[0].parameters.most' is an integer of some 30 digits" in str(bad)
+    assert (row.label, row.metadata) == (str(big), {"n": 2**63 - 1})
+    for more, field in (
+        ({"tools": [{"name": "f", "most": big}]}, "tools[0].most"),
+        ({"metadata": {"n": [1, big]}}, "metadata.n[1]"),
+        ({"a": {"n": big}}, "a.n"),
+    ):
+        (bad,) = opened(file_of(tmp_path, json.dumps(line | more).encode())).read(0, range(1))
+        assert f"'{field}' is an integer of some 30 digits" in str(bad)
     assert DEPTH == 64

@@ -79,16 +79,16 @@ class OutsidePrompts:
 
     def _settings(self, *, is_chat: bool) -> DataSettings:
         return DataSettings(
-            input_key=self._data.input_key,
-            tool_key=self._data.tool_key,
+            input_key="prompt",
+            tool_key="tools",
             apply_chat_template=is_chat,
             apply_chat_template_kwargs=self._data.apply_chat_template_kwargs,
         )
 
     def _given(self, prompt: InboxPrompt) -> tuple[dict[str, Any], DataSettings]:
-        """As the fields of a line, and how they are read."""
+        """As the fields of a line by a producer's names, and how they are read."""
         is_chat = not isinstance(prompt.prompt, str) or (self._data.apply_chat_template and not prompt.rendered)
-        return {self._data.input_key: prompt.prompt, self._data.tool_key: prompt.tools}, self._read_as[is_chat]
+        return {"prompt": prompt.prompt, "tools": prompt.tools}, self._read_as[is_chat]
 
 
 def _wrong(field: str, reason: BadReason, why: object) -> WrongField:

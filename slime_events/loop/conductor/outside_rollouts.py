@@ -17,9 +17,12 @@ from schemas.outside import OutsideGroup, OutsideSample
 from schemas.prompts import PromptSubmitted
 from schemas.recorded import CommonVersion, Recalled
 from schemas.rollouts import RolloutOffered, StopReason
+from schemas.text import message_text
 from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.prompts.inbox_message import WrongField
+from slime_events.loop.prompts.json_value import BadValue
+from slime_events.loop.prompts.messages import BadMessage, read_messages
 from slime_events.plugins.tokenizer import Tokenizer, loaded_tokenizer
 
 
@@ -139,7 +142,7 @@ class OutsideRollouts:
         if len(given) != 1:
             raise WrongField(given[-1] if given else "tokens", "give one of tokens, text and messages")
         if sample.messages is not None:
-            tokens, mask, text = self._of_messages(sample.messages, prompt)
+            tokens, mask, text = self._of_messages(_read(sample.messages), prompt)
         else:
             text = sample.text if sample.text is not None else self._tokenizer.decode(sample.tokens or [])
             tokens = sample.tokens if sample.tokens is not None else self._encoded(text)
@@ -170,7 +173,17 @@ class OutsideRollouts:
                 self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=prompts_answer, **more)
             )
         except Exception as error:  # a template is a program of the model's authors
-            raise WrongField("messages", f"the chat template raised {type(error).__name__}: {error}") from error
+            raise WrongField(
+                "messages", f"the chat template raised {type(error).__name__}: {message_text(error)}"
+            ) from error
 
     def _encoded(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False)
+
+
+def _read(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages as a template can show them. Raises WrongField."""
+    try:
+        return read_messages(messages, "messages")
+    except (BadMessage, BadValue) as error:
+        raise WrongField(error.field, error.message) from None

@@ -1,16 +1,19 @@
 """`read_message`: what a producer has sent, and every field of it that is wrong."""
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from schemas.inbox import FieldError
 from schemas.outside_json import read_json
+from slime_events.loop.prompts.json_line import without_mark
+from slime_events.loop.prompts.json_value import BadValue, is_stored, json_value, label_value
 from storage.log import MAX_BATCH
 
 WHOLE = "message"
 """In place of a field, where all of a message is wrong."""
+LABEL = "label"
 ItemT = TypeVar("ItemT")
 _NAMED = re.compile(r"field `(\w+)`")
 
@@ -25,6 +28,7 @@ class WrongField(Exception):
 
 def read_message(data: bytes, kind: type[ItemT]) -> tuple[list[tuple[int, ItemT]], list[FieldError]]:
     """The items of a message by index, and its errors by index and field."""
+    data = without_mark(data)
     try:
         many = data.lstrip()[:1] == b"["
         raw = read_json(data, list[msgspec.Raw]) if many else [msgspec.Raw(data)]
@@ -37,10 +41,41 @@ def read_message(data: bytes, kind: type[ItemT]) -> tuple[list[tuple[int, ItemT]
     errors: list[FieldError] = []
     for index, item in enumerate(raw):
         try:
-            items.append((index, read_json(item, kind)))
+            items.append((index, _with_label(read_json(item, kind))))
         except msgspec.DecodeError as error:
             errors.append(field_error(index, error, "prompt"))
+        except WrongField as error:
+            errors.append(FieldError(index, error.field, error.message))
     return items, errors
+
+
+def as_carried(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of JSON as the log carries them: see `label_value`, `json_value`. Raises WrongField."""
+    if _is_carried(fields):
+        return fields
+    try:
+        return {name: (label_value if name == LABEL else json_value)(value, name) for name, value in fields.items()}
+    except BadValue as error:
+        raise WrongField(error.field, error.message) from None
+
+
+def _is_carried(value: Any) -> bool:
+    try:
+        msgspec.msgpack.encode(value)
+    except (OverflowError, RecursionError):
+        return False
+    return True
+
+
+def _with_label(item: ItemT) -> ItemT:
+    """A producer's item whose label is an integer of any size."""
+    label = getattr(item, LABEL, None)
+    if not isinstance(label, int) or is_stored(label):
+        return item
+    try:
+        return msgspec.structs.replace(item, label=label_value(label, LABEL))  # type: ignore[type-var]
+    except BadValue as error:
+        raise WrongField(error.field, error.message) from None
 
 
 def field_error(index: int, error: msgspec.DecodeError, whole: str) -> FieldError:

@@ -51,7 +51,7 @@ def _message(message: Any, path: str) -> dict[str, Any]:
         own["tool_calls"] = calls
     if role != "assistant" or not calls or message.get("content") is not None:  # calls alone may come with null
         own["content"] = _content(message, role, f"{path}.content")
-    return dict(json_value(own, path, big_as_text=False))
+    return dict(json_value(own, path))
 
 
 def _content(message: Mapping[str, Any], role: str, path: str) -> str:

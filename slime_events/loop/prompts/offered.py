@@ -7,11 +7,11 @@ import msgspec
 from schemas.envelope import enclose
 from schemas.errors import InboxFull, LogUnavailable
 from schemas.ids import inbox_group_id
-from schemas.inbox import InboxPrompt, InboxReply
+from schemas.inbox import FieldError, InboxPrompt, InboxReply
 from schemas.prompts import PromptOffered
 from schemas.runs import FinishReason, RunFinished
 from schemas.subjects import about, of_type
-from slime_events.loop.prompts.inbox_message import read_message
+from slime_events.loop.prompts.inbox_message import WrongField, as_carried, read_message
 from storage.log import EventLog, once
 
 MOST = 100_000
@@ -27,6 +27,11 @@ async def offer(log: EventLog, data: bytes, sender: str, worker: str, *, most: i
     InboxFull, LogUnavailable.
     """
     prompts, errors = read_message(data, InboxPrompt)
+    for index, prompt in prompts:
+        try:
+            as_carried(msgspec.structs.asdict(prompt))
+        except WrongField as error:
+            errors.append(FieldError(index, error.field, error.message))
     if errors:
         return InboxReply(accepted=False, errors=tuple(errors))
     groups = [inbox_group_id(prompt.key, sender) for _, prompt in prompts]

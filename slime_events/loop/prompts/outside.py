@@ -16,6 +16,8 @@ from schemas.errors import DeadlineExceeded, InboxFull, LogUnavailable
 from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, InboxPrompt, InboxReply
 from schemas.outside import OutsideGroup, OutsideReward
 from schemas.outside_json import read_any
+from slime_events.loop.prompts.inbox_message import WrongField, as_carried
+from slime_events.loop.prompts.json_line import BadField, fields_of, why_not, without_mark
 from storage.log import MAX_BATCH
 
 Item = InboxPrompt | OutsideGroup | OutsideReward
@@ -60,12 +62,20 @@ def read_line(
     """One prompt as a JSON object, or what else is sent (`kind`). Its key is its field `key_field` (`key` where none is
     named), or `default`, or the sha256 of the line. `messages` is another name of `prompt`.
     """
+    data = without_mark(data)
     try:
         fields = read_any(data)
     except msgspec.DecodeError as error:
-        return BadLine(place, "", f"not JSON: {error}")
+        read = fields_of(data) if data.lstrip()[:1] == b"{" else BadField("", f"not JSON: {why_not(data, error)}")
+        if isinstance(read, BadField):
+            return BadLine(place, read.field, read.message)
+        fields = read
     if not isinstance(fields, dict):
         return BadLine(place, "", "not a JSON object: write {...} with a prompt")
+    try:
+        fields = as_carried(fields)
+    except WrongField as error:
+        return BadLine(place, error.field, error.message)
     if kind == REWARDS:  # a sample has one reward: it needs no key
         return _line(fields, place, kind)
     if key_field and key_field not in fields:

@@ -1,7 +1,7 @@
 """Prompts: from the fields of a line, or of an outside producer's message, to the event that submits or rejects it."""
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from schemas.outside_json import read_any
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.text import message_text, valid_text
 from slime_events.core.config.data import DataSettings
-from slime_events.loop.prompts.json_value import BadValue, json_value
+from slime_events.loop.prompts.json_value import BadValue, json_value, label_value
 from slime_events.loop.prompts.messages import BadMessage, names_of, read_messages
 from slime_events.plugins.loss_masks import loss_masks_of
 from slime_events.plugins.tokenizer import Tokenizer, TokenizerSource, encode_all, loaded_tokenizer
@@ -182,7 +182,7 @@ _OF_PROMPT = "a text or a list of chat messages"
 
 def _number_or_text(prompt: str | int | float, key: str) -> str:
     """A prompt as text. A number is that of a task, which a generate function looks up."""
-    return valid_text(str(_json(prompt, key)))
+    return valid_text(str(_json(prompt, key, label_value)))
 
 
 def _chat(messages: Any, key: str, wanted: str) -> list[dict[str, Any]]:
@@ -241,7 +241,7 @@ def _with_tokens(prompt: Prompt, tokens: list[int], max_prompt_len: int | None) 
 
 
 def _label(fields: Mapping[str, Any], key: str | None) -> Any:
-    return None if key is None else _json(_required(fields, key, "--label-key"), key)
+    return None if key is None else _json(_required(fields, key, "--label-key"), key, label_value)
 
 
 def _metadata(fields: Mapping[str, Any], key: str) -> Any:
@@ -254,9 +254,9 @@ def _metadata(fields: Mapping[str, Any], key: str) -> Any:
     return {} if metadata in (None, "") else _json(metadata, key)
 
 
-def _json(value: Any, key: str, *, big_as_text: bool = True) -> Any:
+def _json(value: Any, key: str, read: Callable[[Any, str], Any] = json_value) -> Any:
     try:
-        return json_value(value, key, big_as_text=big_as_text)
+        return read(value, key)
     except BadValue as error:
         raise _BadFieldError(BadReason.WRONG_TYPE, str(error)) from None
 
@@ -267,7 +267,7 @@ def _tools(fields: Mapping[str, Any], key: str) -> list[dict[str, Any]] | None:
         return None
     if not _is_list_of_objects(tools):
         raise _wrong_type(key, tools, "a list of objects")
-    return list(_json(tools, key, big_as_text=False))
+    return list(_json(tools, key))
 
 
 def _parsed(value: Any, key: str, wanted: str) -> Any:

@@ -1,11 +1,8 @@
 """Rows of a data file by number, without ever holding the file in memory."""
 
-import codecs
 import contextlib
-import json
-import re
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -13,29 +10,14 @@ import numpy as np
 
 from schemas.errors import DataError, TooManyBadLines
 from schemas.outside_json import read_json
-from schemas.text import message_text
 from slime_events.loop.prompts.data_file import BLOCK, DataFile
+from slime_events.loop.prompts.json_line import BadField, fields_of, kind_of, why_not, without_mark
 from slime_events.loop.prompts.parquet_reader import ParquetReader
 from slime_events.loop.prompts.prompt import BadReason, BadRow, Problem
 from slime_events.loop.prompts.refusals import reasons_of
 
 LONGEST_LINE = 64 * BLOCK
 """Bytes of a line that is read; a longer one is a bad line, and never in memory whole."""
-EXPLAINED = BLOCK
-"""Bytes of a line that is looked at once more for a better reason than the decoder's."""
-_BOM = codecs.BOM_UTF8
-_KINDS = {
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-    b"\x1f\x8b": "gzip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"PAR1": "Parquet",
-}
-"""What a file holds that begins so, in this order: a mark of UTF-32 begins like one of UTF-16."""
-_ENDINGS = {"gzip": "name it .jsonl.gz", "zstd": "name it .jsonl.zst", "Parquet": "name it .parquet"}
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|\\.|[{}\[\]]', re.DOTALL)
 _object = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -71,8 +53,8 @@ class JsonlReader:
         for number, start, line in lines_of(file):
             if stop is not None and len(starts) >= stop:
                 break
-            if line.startswith(_BOM):  # of the file, or of one that was put behind another
-                start, line = start + len(_BOM), line[len(_BOM) :]
+            unmarked = without_mark(line)  # of the file, or of one that was put behind another
+            start, line = start + len(line) - len(unmarked), unmarked
             is_blank = not line.strip()
             problem = None if is_blank else bad_line(line)
             if not is_blank and problem is None:
@@ -109,18 +91,8 @@ class JsonlReader:
             return _object.decode(line)
         if len(line) < size or bad_line(line) is not None:
             return Problem(BadReason.NOT_JSON, "the file has changed since it was indexed: this is no row any more")
-        try:
-            fields: Mapping[str, msgspec.Raw] = read_json(line, dict[str, msgspec.Raw])
-        except msgspec.DecodeError:
-            return Problem(BadReason.NOT_JSON, f"{deep_field(line)!r} is nested too deeply to be read")
-        read: dict[str, Any] = {}
-        for name, value in fields.items():
-            try:
-                read[name] = read_json(value, Any)
-            except msgspec.DecodeError as error:
-                if name in self._used:
-                    return Problem(BadReason.NOT_JSON, f"{name!r} cannot be read: {reason_of(error)}")
-        return read
+        read = fields_of(line, self._used)
+        return Problem(BadReason.NOT_JSON, str(read)) if isinstance(read, BadField) else read
 
 
 def too_many(bad: Sequence[BadRow], limit: int) -> TooManyBadLines:
@@ -133,11 +105,9 @@ def too_many(bad: Sequence[BadRow], limit: int) -> TooManyBadLines:
 def check_kind(file: DataFile) -> None:
     """Raises DataError for a file that begins as no text in UTF-8 does, so that no line of it could be read."""
     with file.open() as opened:
-        head = opened.read(4)
-    kind = next((kind for mark, kind in _KINDS.items() if head.startswith(mark)), None)
+        kind = kind_of(opened.read(4))
     if kind is not None:
-        advice = _ENDINGS.get(kind, f"convert it, as with iconv -f {kind} -t UTF-8")
-        raise DataError(f"{file.url} holds {kind}, and lines of JSON in UTF-8 are read here: {advice}")
+        raise DataError(f"{file.url} {kind}")
 
 
 def lines_of(file: DataFile) -> Iterator[tuple[int, int, bytes]]:
@@ -177,51 +147,3 @@ def bad_line(line: bytes) -> Problem | None:
             return None  # how much is too deep depends on who reads it; the reader of the row will say it
         return Problem(BadReason.NOT_JSON, f"not JSON: {why_not(line, error)}")
     return None
-
-
-def why_not(line: bytes, error: Exception) -> str:
-    """A reason in words: Python reads two things that JSON does not have, and files that it wrote hold them."""
-    reason = reason_of(error)
-    if b"\r" in line.strip():
-        return f"{reason}; lone carriage returns do not end a line: convert the file, as with tr '\\r' '\\n'"
-    if len(line) > EXPLAINED:
-        return reason
-    constants: list[str] = []
-    with contextlib.suppress(ValueError, RecursionError):
-        fields = json.loads(line, parse_constant=constants.append)
-        if constants:
-            return f"{constants[0]} is no JSON value: write null, or a text; {reason}"
-        items = fields.items() if isinstance(fields, dict) else ()
-        halved = next((name for name, value in items if _is_halved(name) or _is_halved(value)), None)
-        if halved is not None:
-            return f"{halved!r} has half a character, a \\ud800 to \\udfff without its other half; {reason}"
-    return reason
-
-
-def reason_of(error: Exception) -> str:
-    """A decoder's message without the path that it knows by position alone."""
-    return message_text(error).partition(" - at `$")[0]
-
-
-def deep_field(line: bytes, depth: int = 64) -> str:
-    """The field of an object that is nested more deeply than `depth`; empty where there is none."""
-    name, level = b"", 0
-    for match in _TOKEN.finditer(line[:EXPLAINED]):
-        token = match[0]
-        if token in (b"{", b"["):
-            level += 1
-        elif token in (b"}", b"]"):
-            level -= 1
-        elif level == 1 and token.startswith(b'"') and line[match.end() : match.end() + 8].lstrip()[:1] == b":":
-            name = token[1:-1]
-        if level > depth:
-            return name.decode(errors="replace")
-    return ""
-
-
-def _is_halved(value: Any) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return True
-    return False

@@ -1,40 +1,51 @@
-"""`counts_by_reason`: why rows or lines were refused, counted, for one sentence."""
+"""`ReasonCounts`: why rows, lines or prompts were refused, counted, for one sentence."""
 
 import re
 from collections.abc import Iterable
-
-from slime_events.loop.prompts.prompt import Problem
+from typing import Protocol
 
 REASONS = 4
 """Reasons that a sentence names; the rest is a count."""
 LENGTH = 200
 """Characters of a reason in it."""
+KINDS = 100
+"""Reasons that are told apart; what comes after so many others is counted as one."""
+OTHER = "other reasons"
 _NUMBER = re.compile(r"\d+")
 
 
-def counts_by_reason(messages: Iterable[str]) -> str:
-    """Return `12 x the chat template raised ..., 1 x no field 'messages'`, the most common reason first.
+class _Problem(Protocol):
+    @property
+    def message(self) -> str: ...
 
-    Reasons that differ in numbers alone, or behind a semicolon, are one: it is named as it was met first.
-    """
-    counts: dict[str, int] = {}
-    named: dict[str, str] = {}
-    for message in messages:
+
+class ReasonCounts:
+    """Reasons that differ in numbers alone, or behind a semicolon, are one: it is named as it was met first."""
+
+    def __init__(self, messages: Iterable[str] = ()) -> None:
+        self._counts: dict[str, int] = {}
+        self._named: dict[str, str] = {}
+        for message in messages:
+            self.add(message)
+
+    def add(self, message: str) -> None:
+        """Count one more."""
         reason = message.partition("; ")[0]
-        kind = _NUMBER.sub("0", reason)
-        counts[kind] = counts.get(kind, 0) + 1
-        named.setdefault(kind, reason)
-    ordered = sorted(counts, key=lambda kind: -counts[kind])
-    parts = [f"{counts[kind]} x {_short(named[kind])}" for kind in ordered[:REASONS]]
-    if rest := sum(counts[kind] for kind in ordered[REASONS:]):
-        parts.append(f"{rest} x other reasons")
-    return ", ".join(parts)
+        kind = _NUMBER.sub("0", reason[: 2 * LENGTH])
+        if kind not in self._counts and len(self._counts) >= KINDS:
+            kind = reason = OTHER
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        self._named.setdefault(kind, reason if len(reason) <= LENGTH else reason[: LENGTH - 3] + "...")
+
+    def __str__(self) -> str:
+        """`12 x the chat template raised ..., 1 x no field 'messages'`, the most common reason first."""
+        ordered = sorted(self._counts, key=lambda kind: -self._counts[kind])
+        parts = [f"{self._counts[kind]} x {self._named[kind]}" for kind in ordered[:REASONS]]
+        if rest := sum(self._counts[kind] for kind in ordered[REASONS:]):
+            parts.append(f"{rest} x {OTHER}")
+        return ", ".join(parts)
 
 
-def reasons_of(problems: Iterable[Problem]) -> str:
-    """`counts_by_reason` of some problems."""
-    return counts_by_reason(problem.message for problem in problems)
-
-
-def _short(reason: str) -> str:
-    return reason if len(reason) <= LENGTH else reason[: LENGTH - 3] + "..."
+def reasons_of(problems: Iterable[_Problem]) -> str:
+    """The counts of some problems."""
+    return str(ReasonCounts(problem.message for problem in problems))

@@ -9,7 +9,7 @@ import itertools
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, TextIO
+from typing import IO, Any
 
 import msgspec
 import nats
@@ -17,34 +17,50 @@ import nats.errors
 
 from schemas.errors import LogUnavailable, RunNotFound
 from schemas.inbox import InboxReply
+from schemas.outside_json import read_json
 from schemas.subjects import inbox
+from schemas.text import message_text, terminal_text
 from slime_events.app.cli.files import nats_place
 from slime_events.core.run.run_folder import find_run
+from slime_events.loop.prompts.json_line import kind_of, without_mark
 from slime_events.loop.prompts.offered import OFF_BYTES, offer
 from slime_events.loop.prompts.outside import ROOM, BadLine, InboxClient, Line, ask_inbox, patient, produce, read_line
+from slime_events.loop.prompts.refusals import ReasonCounts
 from storage.jetstream.address import NatsAddress, read_credentials, refusal_of
 from storage.nats.accounts import Access
 from storage.open_log import live_address, open_run_log
 
 PROGRESS_S = 2.0
+LONGEST_LINE = 64 << 20
+"""Bytes of a line that is read: more than any message to a run can have."""
+SEEN = 3
+"""Refused lines after which their reasons are counted at the end."""
 
 
-def read_lines(file: TextIO, name: str, *, key_field: str | None = None) -> Iterator[Line | BadLine]:
+def read_lines(file: IO[Any], name: str, *, key_field: str | None = None) -> Iterator[Line | BadLine]:
     """The prompts of a file, one by one; a list, or one object over several lines, is read whole.
 
-    A prompt's key is its field `key_field` (`key` where none is named), or the sha256 of its line.
+    file: of bytes, or of text with bytes below. A prompt's key is its field `key_field` (`key` where none is named), or
+    the sha256 of its line.
     """
-    lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
+    source = getattr(file, "buffer", file)
+    lines = ((number, line) for number, line in _lines(source) if line is None or line.strip())
     head = list(itertools.islice(lines, 1))
-    first = "".join(line for _, line in head)
-    if first.lstrip()[:1] != "[" and first.strip() != "{":
+    first = (head[0][1] or b"") if head else b""
+    if (kind := kind_of(first)) is not None:
+        yield BadLine(name, "", kind)
+        return
+    if first.lstrip()[:1] != b"[" and first.strip() != b"{":
         for number, line in itertools.chain(head, lines):
-            yield read_line(line.strip().encode(), f"{name}:{number}", key_field=key_field)
+            if line is None:
+                yield BadLine(f"{name}:{number}", "", f"the line has more than {LONGEST_LINE >> 20} MiB")
+            else:
+                yield read_line(_stripped(line), f"{name}:{number}", key_field=key_field)
         return
     try:
-        items = msgspec.json.decode(first + file.read(), type=list[msgspec.Raw] | dict[str, Any])
+        items = read_json(first + _bytes(source.read()), list[msgspec.Raw] | dict[str, Any])  # type: ignore[arg-type]
     except msgspec.DecodeError as error:
-        yield BadLine(name, "", f"not JSON: {error}")
+        yield BadLine(name, "", f"not JSON: {message_text(error)}")
         return
     if isinstance(items, dict):
         yield read_line(msgspec.json.encode(items), name, key_field=key_field)
@@ -53,12 +69,36 @@ def read_lines(file: TextIO, name: str, *, key_field: str | None = None) -> Iter
         yield read_line(bytes(item), f"{name}:item {number}", key_field=key_field)
 
 
+def _lines(file: IO[Any]) -> Iterator[tuple[int, bytes | None]]:
+    """The lines by number, ended as Python ends them; None for one that is longer than `LONGEST_LINE`."""
+    number = 0
+    while line := _bytes(file.readline(LONGEST_LINE)):
+        whole = line
+        while len(line) >= LONGEST_LINE and not line.endswith(b"\n"):
+            line = _bytes(file.readline(LONGEST_LINE))
+        for part in whole.splitlines() if line is whole else [None]:
+            number += 1
+            yield number, part if part is None or number > 1 else without_mark(part)
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text.encode(errors="surrogatepass") if isinstance(text, str) else text
+
+
+def _stripped(line: bytes) -> bytes:
+    """Without white space at its ends, Unicode's too, as the key of a line has always been made."""
+    try:
+        return line.decode().strip().encode()
+    except UnicodeDecodeError:
+        return line.strip()
+
+
 async def run(arguments: argparse.Namespace) -> int:
     """Send a file. 1 where any line was refused."""
     if arguments.file == "-":
         return await send_file(arguments, sys.stdin)
     try:
-        file = open(arguments.file, encoding="utf-8")  # noqa: SIM115, ASYNC230  the handler is for opening alone
+        file = open(arguments.file, "rb")  # noqa: SIM115, ASYNC230  the handler is for opening alone
     except OSError as error:
         raise RunNotFound(f"{arguments.file} cannot be read: {error.strerror}") from error
     with file:
@@ -121,21 +161,24 @@ class _Progress:
             sys.stderr.write(f"{taken:,} accepted, {refused:,} refused so far\n")
 
 
-async def send_file(arguments: argparse.Namespace, file: TextIO) -> int:
+async def send_file(arguments: argparse.Namespace, file: IO[Any]) -> int:
     """Print the group of each line that was taken, and on standard error why another was not."""
     taken = refused = 0
     name = "standard input" if arguments.file == "-" else arguments.file
     lines = read_lines(file, name, key_field=arguments.key_field)
-    progress = _Progress()
+    progress, reasons = _Progress(), ReasonCounts()
     async with _inbox(arguments) as door:
         async for result in produce(door, lines, arguments.batch):
             if isinstance(result, BadLine):
                 refused += 1
-                sys.stderr.write(f"{result}\n")
+                reasons.add(f"{result.field + ': ' if result.field else ''}{result.message}")
+                sys.stderr.write(f"{terminal_text(str(result))}\n")
             else:
                 taken += 1
                 line, group = result
                 print(f"{group}  {line.key}")
             progress.say(taken, refused)
+    if refused > SEEN:  # more than a person reads one by one
+        sys.stderr.write(f"refused: {terminal_text(str(reasons))}\n")
     sys.stderr.write(f"{taken} accepted, {refused} refused\n")
     return int(refused > 0)
