@@ -50,7 +50,7 @@ async def watch(worker: Participant, folder: Path, *events: Event, note: Any = l
     archivist = asyncio.get_running_loop().create_future()
     roles: Any = SimpleNamespace(tasks={ARCHIVIST: archivist}, stop=lambda role: archivist.cancel())
     settings = TrainSettings(rollout=RolloutSettings(rollout_batch_size=1, num_rollout=1, rollout_deadline=0.1))
-    run_folder: Any = SimpleNamespace(path=folder, logs=folder, archive=folder / "archive")
+    run_folder: Any = SimpleNamespace(path=folder, logs=folder, archive=folder / "archive", named="sim")
     view: Any = SimpleNamespace(begin=lambda *_: archivist.set_result(None), tick=lambda *_: None, note=note)
     progress = Progress("sim")
     with pytest.MonkeyPatch.context() as patch:

@@ -19,6 +19,7 @@ from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.analysis.model.foreign import named
 from slime_events.analysis.model.progress import Progress, ProgressSnapshot, disagreement
 from slime_events.analysis.model.rejections import Rejections
+from slime_events.app.launch.refusal_watch import RefusalWatch, refused_prompts
 from slime_events.app.launch.roles import ARCHIVIST, CONDUCTOR, GATEWAY, Roles, error_of, is_lost, reason_of
 from slime_events.app.launch.run_announcement import FAIL_DEADLINE_S, announce_failure
 from slime_events.app.launch.view import View
@@ -70,6 +71,7 @@ class Supervisor:
         self._settings, self._folder = settings, folder
         self._foreign = ForeignWatch()
         self._engines, self._rejections = EngineWatch(settings.engine.replicas), RejectionWatch(progress.state)
+        self._refusals = RefusalWatch(folder, progress.state)
         snapshots = Snapshots(folder.path / "snapshots" / LAUNCHER, ProgressSnapshot)
         self._keeper = StateKeeper(snapshots, settings.run.archive_url or str(folder.archive))
         self._archive = ArchiveWatch(settings.run.archive_seconds + ARCHIVE_LATE_S)
@@ -81,9 +83,11 @@ class Supervisor:
     async def watch(self) -> None:
         """Until the run has finished and its roles have ended. Raises a SlimeEventsError that says why it failed."""
         await self._restore()
+        await self._say_refused()
         try:
             await self._follow()
         finally:
+            await self._say_refused()
             await self._keeper.close(self._progress)
         state = self._progress.state
         if state.phase is RunPhase.FAILED:
@@ -91,6 +95,13 @@ class Supervisor:
         if state.phase is not RunPhase.FINISHED:
             raise TrainerError(f"run {state.run} was resumed by another launcher: this one ends, the run goes on there")
         await self._await_roles()
+
+    async def _say_refused(self) -> None:
+        """Which prompts of the run were refused until now, at the start of a resumed run and at the end of any."""
+        with contextlib.suppress(StorageError, TimeoutError):  # a sentence is not worth a long wait
+            async with asyncio.timeout(FAIL_DEADLINE_S):
+                if text := await refused_prompts(self._worker.log, self._progress.state, self._folder):
+                    self._view.note(text)
 
     async def _restore(self) -> None:
         """Take in the past, which takes long only where no snapshot is there; who dies meanwhile is started again."""
@@ -115,6 +126,7 @@ class Supervisor:
                     if is_news and not has_begun:
                         has_begun = True
                         self._rejections = RejectionWatch(self._progress.state)
+                        self._refusals = RefusalWatch(self._folder, self._progress.state)
                         self._view.begin(self._progress)
                     if isinstance(recorded, Recorded):
                         self._take(recorded, is_news=is_news)
@@ -147,7 +159,8 @@ class Supervisor:
                 self._view.note(warning)
         archived = self._archive.apply(event, time.monotonic())
         said = _said_of(event, self._folder)
-        for news in (self._rejections.apply(event), self._engines.apply(event), archived, said):
+        refused = self._refusals.apply(event)
+        for news in (refused, self._rejections.apply(event), self._engines.apply(event), archived, said):
             if news:
                 self._view.note(news)
 

@@ -30,6 +30,7 @@ from slime_events.app.launch.sparkline import sparkline
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.snapshot import Snapshots
+from slime_events.loop.prompts.refusals import ReasonCounts
 from storage.log import Readable, Recorded
 
 LAST_STEPS = 10
@@ -246,7 +247,11 @@ def _steps(facts: dict[str, Any]) -> str:
 def _refused(facts: dict[str, Any]) -> str:
     rejected = [(r["groups"], r["cause"], r["reason"], " ".join(r["examples"])) for r in facts["rejections"]]
     bad = [f"{b['source']['path']}:{b['source']['line']} {b['reason']}" for b in facts["bad_prompts"]]
-    shown = [*bad[:EXAMPLES], f"and {len(bad) - EXAMPLES} more"] if len(bad) > EXAMPLES else bad
+    shown = bad
+    if len(bad) > EXAMPLES:
+        every = f"and {len(bad) - EXAMPLES} more: slime-events tail {facts['run']} --type prompt.rejected --no-follow"
+        reasons = ReasonCounts(b["reason"].partition(": ")[2] for b in facts["bad_prompts"])
+        shown = [*bad[:EXAMPLES], every, f"in all {reasons}"]
     return paragraphs(
         table(("rejected", "cause", "reason", "for example"), rejected) if rejected else "",
         "prompts refused\n" + block("\n".join(shown), "  ") if bad else "",
