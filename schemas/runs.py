@@ -53,6 +53,18 @@ class Branched(msgspec.Struct, frozen=True, kw_only=True):
     critic_digest: str = ""
 
 
+class PromptFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file of prompts held when an incarnation began.
+
+    path: as the settings name it, without a slice. size: its bytes, packed if it is packed. digest: sha256 of them, or
+    of blocks of a large file (`slime_events.loop.prompts.prompt_files`).
+    """
+
+    path: str
+    size: int
+    digest: str
+
+
 class _AboutTheRun:
     __slots__ = ()
 
@@ -65,7 +77,7 @@ class RunStarted(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.starte
 
     settings: what flags and TOML resolved to, one table per component. code_version: of this package.
     environment: versions of the parts (python, torch, sglang, megatron, nats). branched: None for a run that begins
-    with its base checkpoint. Example:
+    with its base checkpoint. prompt_files: those that prompts and evaluations are read from. Example:
     `RunStarted(settings={...}, code_version="0.1.0", environment={"torch": "2.13.0"})`.
     """
 
@@ -73,19 +85,21 @@ class RunStarted(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.starte
     code_version: str
     environment: dict[str, str] = {}
     branched: Branched | None = None
+    prompt_files: tuple[PromptFile, ...] = ()
 
 
 class RunResumed(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.resumed"):
     """The launcher, each time a stopped run resumes. Fenced on all events of the run itself: of two only one wins.
 
     incarnation: 1 for the first resumption. Participants of an earlier one end when they read this. settings:
-    what changes from here on, by field; everything else stays.
+    what changes from here on, by field; everything else stays. prompt_files: as they are now.
     """
 
     incarnation: int
     code_version: str
     environment: dict[str, str] = {}
     settings: dict[str, dict[str, Any]] = {}
+    prompt_files: tuple[PromptFile, ...] = ()
 
     def identity(self) -> tuple[str | int, ...]:
         return ("run", self.incarnation)

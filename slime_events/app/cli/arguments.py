@@ -81,8 +81,11 @@ def _train(parser: CommandParser) -> None:
     parser.whole_help = lambda: help_text(max(60, min(120, shutil.get_terminal_size().columns)), registered())
 
 
+ACCEPTS = "go on though a prompt file is not the one that RUN has read [refused]"
+
+
 def _resume(parser: CommandParser) -> None:
-    parser.usage = "slime-events resume RUN [--runs-dir DIR] [flags]"
+    parser.usage = "slime-events resume RUN [--runs-dir DIR] [--accept-changed-data] [flags]"
     parser.description = """\
 Continue a run that was interrupted, has failed or was killed: no acked token is lost, no sample is trained twice.
 The settings are those that it was started with."""
@@ -97,10 +100,14 @@ Flags may change what does not enter into what is trained:
   --trace-share, --plain, --use-tensorboard, --tb-*, --use-wandb, --wandb-*, --use-otlp, --log-*
 
 A run that is on is not touched. A run that has finished is left as it is."""
+    switch(parser, "--accept-changed-data", ACCEPTS)
 
 
 def _branch(parser: CommandParser) -> None:
-    parser.usage = "slime-events branch RUN --from VERSION --run NAME [--reset-optimizer] [any flag of train ...]"
+    parser.usage = (
+        "slime-events branch RUN --from VERSION --run NAME [--reset-optimizer] [--accept-changed-data] "
+        "[any flag of train ...]"
+    )
     parser.description = """\
 A new run that continues from weight version VERSION of RUN: one that is on, has finished, or of which only the
 archive is left (<--archive-url>/<name>). Its past is RUN's log up to there, which is shared, not copied."""
@@ -109,6 +116,7 @@ archive is left (<--archive-url>/<name>). Its past is RUN's log up to there, whi
     option(parser, "--from VERSION", "the weight version that it begins with", weight_version, dest="version")
     option(parser, "--run NAME", "name of the new run", dest="name")
     switch(parser, "--reset-optimizer", "begin with a new optimizer and schedule; else both continue")
+    switch(parser, "--accept-changed-data", ACCEPTS)
 
 
 def _learn(parser: CommandParser, naming: str = "--run") -> None:

@@ -21,6 +21,7 @@ from slime_events.core.config.toml import to_toml
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation, queue_of
 from slime_events.core.run.run_folder import RunFolder
+from slime_events.loop.prompts.prompt_files import read_prompt_files
 from storage.log import Fence
 
 FAIL_DEADLINE_S = 5.0
@@ -34,7 +35,8 @@ async def announce_start(
     log = worker.log
     if held := await log.position():
         raise RunIsOn(f"NATS holds a log of run {log.run} already, with {held} events: choose another name with --run")
-    started = RunStarted(settings=msgspec.to_builtins(settings), branched=branched, **_made_by())
+    files = await asyncio.to_thread(read_prompt_files, settings)
+    started = RunStarted(settings=msgspec.to_builtins(settings), branched=branched, prompt_files=files, **_made_by())
     _write(settings, folder)  # before the append: a run that was started must be found
     (since,) = await worker.append([started])
     await _check_first(worker)
@@ -46,7 +48,9 @@ async def announce_resume(
 ) -> Incarnation:
     """Go on from `record` with these settings. Raises RunIsOn where another was first, RunHasEnded."""
     log, number = worker.log, record.incarnation
-    resumed = RunResumed(incarnation=number, settings=changes(record.settings, settings), **_made_by())
+    files = await asyncio.to_thread(read_prompt_files, settings)
+    changed = changes(record.settings, settings)
+    resumed = RunResumed(incarnation=number, settings=changed, prompt_files=files, **_made_by())
     try:
         since = await worker.append_fenced(resumed, Fence(_subject(worker), record.last.position))
     except Conflict as error:

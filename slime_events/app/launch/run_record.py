@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from schemas.errors import InvalidValue, RunNotFound
-from schemas.runs import FinishReason, RunFinished, RunResumed, RunStarted
+from schemas.runs import FinishReason, PromptFile, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from schemas.subjects import about, of_type
 from slime_events.core.config.gateway import RunGatewaySettings
 from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_settings import differences, flag_of, settings_in_force
-from storage.log import EventLog, Recorded
+from storage.log import Readable, Recorded
 
 Changes = dict[str, dict[str, Any]]
 """Component to field to new value."""
@@ -63,13 +63,22 @@ class RunRecord:
         end = self.last.envelope.event
         return isinstance(end, RunFinished) and end.reason is FinishReason.ALL_STEPS
 
+    def is_over(self, steps: int | None) -> bool:
+        """Whether it has finished, and has as many steps as it is to have."""
+        return self.has_finished and steps is not None and self.steps >= steps
+
+    @property
+    def prompt_files(self) -> dict[str, PromptFile]:
+        """What is known of its prompt files, by path: as its newest incarnation saw each."""
+        return {file.path: file for event in (self.started, *self.resumed) for file in event.prompt_files}
+
     @property
     def settings(self) -> TrainSettings:
         """The settings in force."""
         return settings_in_force((self.started, *self.resumed))
 
 
-async def read_run_record(log: EventLog) -> RunRecord:
+async def read_run_record(log: Readable) -> RunRecord:
     """Read the record from the log. Raises RunNotFound where the log does not begin with run.started."""
     events = [recorded async for recorded in log.read(1, about(log.run, "run", "run"))]
     if not events or not isinstance(started := events[0].envelope.event, RunStarted):

@@ -69,10 +69,22 @@ class DataFile:
 
     def read_ranges(self, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
         """Several byte ranges; one request to a remote store."""
-        if self._compression or self._is_local:
+        if self._compression:
             with self.open() as opened:
                 return [os.pread(opened.fileno(), size, start) for start, size in zip(starts, sizes, strict=True)]
+        return self.read_stored(starts, sizes)
+
+    def stored_size(self) -> int:
+        """Bytes of the file as it is stored."""
         with self._named_errors():
+            return int(self._fs.info(self._path)["size"])
+
+    def read_stored(self, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """Several byte ranges of the file as it is stored, packed if it is packed."""
+        with self._named_errors():
+            if self._is_local:
+                with open(self._path, "rb") as opened:
+                    return [os.pread(opened.fileno(), size, start) for start, size in zip(starts, sizes, strict=True)]
             stops = [start + size for start, size in zip(starts, sizes, strict=True)]
             paths = [self._path] * len(starts)
             ranges: list[bytes] = self._fs.cat_ranges(paths, list(starts), stops, on_error="raise")

@@ -6,12 +6,14 @@ import asyncio
 from schemas.errors import InvalidValue
 from schemas.runs import Branched
 from slime_events.analysis.model.branch_point import read_point, with_draws
-from slime_events.app.cli.commands.train import finish, resolve, run_to_end
+from slime_events.app.cli.commands.train import finish, resolve, run_to_end, say
 from slime_events.app.launch.branch_settings import branch_settings, check_branch
+from slime_events.app.launch.run_record import read_run_record
 from slime_events.core.config.reach import check_reach
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 from slime_events.core.run.run_reader import open_run
+from slime_events.loop.prompts.prompt_files import check_prompt_files
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -39,6 +41,10 @@ async def _read_parent(arguments: argparse.Namespace) -> tuple[TrainSettings, Br
         flags = (*arguments.flags, "--run", arguments.name)
         parsed = branch_settings(parent.settings, arguments.runs_dir or beside, flags)
         check_reach(parsed.settings)
+        record = await read_run_record(parent.log)
+        accept = arguments.accept_changed_data
+        for note in check_prompt_files(record.prompt_files, parsed.settings, parent.run, accept=accept):
+            say(note)
         check_branch(parent.settings, parsed.settings, version, fresh_optimizer=not branched.optimizer_digest)
         settings = await asyncio.to_thread(resolve, parsed)  # it has an event loop of its own
         return settings, await with_draws(branched, parent.log, settings.data)

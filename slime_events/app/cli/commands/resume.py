@@ -35,8 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
                 record = asyncio.run(_read_record(folder))
                 from slime_events.app.cli.commands.resume_run import resume, trusting
 
+                accept = arguments.accept_changed_data
                 with trusting(folder, record.settings):
-                    return resume(folder, record, arguments.flags)
+                    return resume(folder, record, arguments.flags, accept_changed_data=accept)
         except RunHasEnded as ended:
             from slime_events.app.cli.commands.train import say
 

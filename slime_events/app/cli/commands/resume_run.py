@@ -19,12 +19,15 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_settings import nats_place
+from slime_events.loop.prompts.prompt_files import check_prompt_files
 from storage.nats.server import NatsServer
 from storage.open_log import open_run_log, record_place, recorded_place
 
 
-def resume(folder: RunFolder, record: RunRecord, flags: Sequence[str]) -> int:
-    """Resume by the run's status now; the exit code. Raises RunHasEnded where it changes meanwhile."""
+def resume(folder: RunFolder, record: RunRecord, flags: Sequence[str], *, accept_changed_data: bool = False) -> int:
+    """Resume by the run's status now; the exit code. Raises RunHasEnded where it changes meanwhile, DataError where its
+    prompt files have changed and that is not accepted.
+    """
     branched = record.started.branched
     check_reach(record.settings, flags=flags)
     if branched is not None and branched.follows:
@@ -35,11 +38,15 @@ def resume(folder: RunFolder, record: RunRecord, flags: Sequence[str]) -> int:
         from slime_events.app.cli.commands.learn import continue_learner  # replay, which imports this, needs none
 
         return continue_learner(folder, branched.where)
-    settings = resolve(with_flags(record.settings, flags), new=False)
+    parsed = with_flags(record.settings, flags)
+    if not record.is_over(parsed.settings.rollout.num_rollout):  # else nothing is drawn any more
+        for note in check_prompt_files(record.prompt_files, parsed.settings, folder.run, accept=accept_changed_data):
+            say(note)
+    settings = resolve(parsed, new=False)
     folder.restored.unlink(missing_ok=True)  # all that they name is the user's from here on
     check_changes(changes(record.settings, settings), record.steps)
     steps = settings.rollout.num_rollout or 0
-    if record.has_finished and record.steps >= steps:
+    if record.is_over(steps):
         asyncio.run(_tidy(folder))
         say(f"run {folder.run} has finished all its {record.steps} steps: nothing to do (--num-rollout N for more)")
         return 0

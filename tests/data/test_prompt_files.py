@@ -1,0 +1,87 @@
+"""What a prompt file held: the same for the same bytes anywhere, another for another file; growth is told apart."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from schemas.errors import DataError
+from schemas.runs import PromptFile, RunResumed, RunStarted
+from slime_events.app.launch.run_record import RunRecord
+from slime_events.core.config.data import DataSettings
+from slime_events.core.config.evaluation import EvalSettings
+from slime_events.core.config.settings import TrainSettings
+from slime_events.loop.prompts import prompt_files
+from slime_events.loop.prompts.prompt_files import changed_files, check_prompt_files, prompt_file, read_prompt_files
+
+ROWS = b"".join(b'{"q": "%d"}\n' % n for n in range(200))
+
+
+def settings_of(path: str, *evaluated: str) -> TrainSettings:
+    pairs = [word for n, one in enumerate(evaluated) for word in (f"set{n}", one)]
+    return TrainSettings(data=DataSettings(prompt_data=path), evaluation=EvalSettings(eval_prompt_data=pairs))
+
+
+def seen(path: str) -> dict[str, PromptFile]:
+    return {path: prompt_file(path)}
+
+
+def test_the_same_bytes_are_the_same_file_near_and_far(tmp_path: Path) -> None:
+    near = tmp_path / "a.jsonl"
+    near.write_bytes(ROWS)
+    with fsspec.open("memory://changed/a.jsonl", "wb") as remote:
+        remote.write(ROWS)
+    one, other = prompt_file(str(near)), prompt_file("memory://changed/a.jsonl")
+    assert (one.size, one.digest) == (other.size, other.digest) == (len(ROWS), one.digest)
+
+
+def test_files_of_a_run_are_looked_at_once_each_and_without_slices(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(ROWS)
+    packed = tmp_path / "b.jsonl.gz"
+    packed.write_bytes(gzip.compress(ROWS))
+    settings = settings_of(f"{path}@[:3]", f"{path}@[3:]", str(packed), str(tmp_path / "none.jsonl"))
+    assert [(file.path, file.size) for file in read_prompt_files(settings)] == [
+        (str(path), len(ROWS)),
+        (str(packed), packed.stat().st_size),
+    ]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_every_change_is_said_with_both_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
+    if not whole:  # a large file is known by its blocks
+        monkeypatch.setattr(prompt_files, "BLOCK", 32)
+        monkeypatch.setattr(prompt_files, "WHOLE", 64)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(ROWS)
+    before, settings = seen(str(path)), settings_of(str(path))
+    assert changed_files(before, settings) == []
+    assert changed_files({}, settings) == [], "an older run has recorded nothing"
+    path.write_bytes(ROWS[:-4] + b"x" + ROWS[-3:])
+    (said,) = changed_files(before, settings)
+    assert f"it had {len(ROWS):,} bytes (sha256 {before[str(path)].digest[:12]})" in said
+    path.write_bytes(ROWS + b'{"q": "new"}\n')
+    (said,) = changed_files(before, settings)
+    assert "has grown from" in said
+    path.write_bytes(ROWS[:40])
+    assert "and has 40 bytes now" in changed_files(before, settings)[0]
+    with pytest.raises(DataError, match=r"(?s)run demo .*has 40 bytes now.*--accept-changed-data"):
+        check_prompt_files(before, settings, "demo", accept=False)
+    assert "40 bytes now" in check_prompt_files(before, settings, "demo", accept=True)[0]
+    path.unlink()
+    with pytest.raises(DataError, match="no file"):
+        check_prompt_files(before, settings, "demo", accept=True)
+
+
+def test_the_newest_incarnation_says_what_a_file_held() -> None:
+    old, new, other = (PromptFile(path=path, size=size, digest="") for path, size in (("a", 1), ("a", 2), ("b", 3)))
+    started = RunStarted(settings={}, code_version="", prompt_files=(old, other))
+    resumed = (
+        RunResumed(incarnation=1, code_version="", prompt_files=(new,)),
+        RunResumed(incarnation=2, code_version=""),
+    )
+    record = RunRecord(started, resumed, last=None, steps=0)  # type: ignore[arg-type]
+    assert record.prompt_files == {"a": new, "b": other}
