@@ -29,6 +29,7 @@ from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.snapshot import Snapshot, Snapshots, low_water, training_start
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.core.trajectory import Fetch
+from slime_events.core.vocabulary import vocabulary_of
 from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.conductor.prompts import PromptFeed
@@ -76,7 +77,7 @@ class ConductorActor:
                 deadline_s=settings.rollout.rollout_deadline,
                 keeper=StateKeeper(_snapshots(address), address.archive_url),
                 readers=Readers(
-                    RecordedRolloutReader(worker.id, recorded),
+                    RecordedRolloutReader(worker.id, recorded, vocabulary_of(checkpoint)),
                     finishing,
                     OfferedPrompts(worker.log, OutsidePrompts.of(settings, feed.tokenizer)),
                     OfferedRollouts(worker.log, worker.id, partial(fetch, blobs=blobs)),

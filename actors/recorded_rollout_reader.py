@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from schemas.arrays import Array, pack, pack_log_probs, pack_tokens
+from schemas.arrays import Array, pack, pack_log_probs, pack_tokens, unpack
 from schemas.errors import LogUnavailable, RunNotFound, SlimeEventsError, StorageError, StoreUnavailable
 from schemas.event import Event
 from schemas.ids import sibling_id
@@ -13,18 +13,20 @@ from schemas.rollouts import FailureKind, Origin, RolloutCompleted, RolloutFaile
 from schemas.subjects import about
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.trajectory import Trajectories, Trajectory, merge_spans
+from slime_events.core.vocabulary import check_ids
 from slime_events.loop.conductor.draw import ReusedRollout
 from storage.log import Recorded
 
 
 class RecordedRolloutReader:
-    """worker: named as the engine. archive: the run that rollouts are drawn from now; None: there is none.
+    """worker: named as the engine. archive: the run that rollouts are drawn from now; None: there is none. vocabulary:
+    ids of this run's model, which may have fewer than that run's; None is unknown.
 
     It has no state: the due samples follow from the run's state, and a repeated completion is the same event.
     """
 
-    def __init__(self, worker: str, archive: OpenedRun | None) -> None:
-        self._worker, self._archive = worker, archive
+    def __init__(self, worker: str, archive: OpenedRun | None, vocabulary: int | None = None) -> None:
+        self._worker, self._archive, self._vocabulary = worker, archive, vocabulary
 
     async def answers(self, due: Iterable[ReusedRollout]) -> list[Event]:
         """The completion of each, or its failure. Raises StoreUnavailable, LogUnavailable."""
@@ -69,6 +71,11 @@ class RecordedRolloutReader:
         """The recorded completion with all its tokens inline, and its weight versions as this run counts them."""
         event, sample = end.envelope.event, due.sample.sample
         assert isinstance(event, RolloutCompleted)
+        check_ids(whole.tokens, self._vocabulary, f"sample {event.sample} of {opened.run}: tokens")
+        if event.prompt is not None:
+            check_ids(opened.fetch(event.prompt), self._vocabulary, f"sample {event.sample} of {opened.run}: prompt")
+        elif due.group.prompt.blob is None:
+            check_ids(unpack(due.group.prompt), self._vocabulary, "prompt")
         common = due.recalled.common
         spans = tuple(WeightSpan(span.start, span.end, common.number(span.version)) for span in event.spans)
 

@@ -21,7 +21,9 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
     │   └── PlugPointMissing / NameTaken / GenerateDiffers / ToolInterrupted / ToolFailed
     ├── TrainerError
     │   └── RankLost
-    └── CheckpointMismatch / EngineError / MissingPart / DeadlineExceeded / RunNotFound
+    ├── EngineError
+    │   └── RequestRefused / EngineLost
+    └── CheckpointMismatch / MissingPart / DeadlineExceeded / RunNotFound
 """
 
 from schemas.redaction import shown
@@ -202,6 +204,18 @@ class CheckpointMismatch(SlimeEventsError):
 
 class EngineError(SlimeEventsError):
     """The rollout engine failed."""
+
+
+class RequestRefused(EngineError):
+    """No engine makes this request: the message has an engine's own reason, or says that it ended engines."""
+
+
+class EngineLost(EngineError):
+    """An engine has ended. requests: the samples that may be why, where nobody outside has ended it."""
+
+    def __init__(self, message: str, requests: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.requests = requests
 
 
 class TrainerError(SlimeEventsError):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from schemas.errors import Conflict, EngineError, SlimeEventsError, StorageError
+from schemas.errors import Conflict, EngineError, RequestRefused, SlimeEventsError, StorageError
 from schemas.rollouts import (
     FailureKind,
     RolloutCompleted,
@@ -120,7 +120,8 @@ class OpenCalls:
             if event.kind is FailureKind.ABORTED:
                 call.resolve(None)
             elif event.kind is not FailureKind.ENGINE or event.attempt + 1 >= self.attempts:
-                call.fail(EngineError(f"the generation {event.sample} failed: {event.message}"))
+                kind = RequestRefused if event.kind is FailureKind.INVALID else EngineError
+                call.fail(kind(f"the generation {event.sample} failed: {event.message}"))
             else:
                 call.retry = asyncio.create_task(self.again(call))
         call.moved.set()

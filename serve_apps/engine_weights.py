@@ -28,7 +28,9 @@ from schemas.errors import DeadlineExceeded, EngineError, WeightsDamaged
 from schemas.rollouts import RolloutRequested, StopReason
 from schemas.subjects import of_type
 from schemas.weights import WeightsActivated, WeightsPublished
+from serve_apps.engine.checks import checked
 from serve_apps.engine.engine import Delta, Engine, GenerateRequest
+from serve_apps.engine.limits import NO_LIMITS, EngineLimits
 from slime_events.core.run.participant import Participant
 from storage.group_commit import GroupCommit
 from storage.log import Append, Recorded
@@ -95,7 +97,8 @@ def choose_version(
 class EngineWeights:
     """url: this run's weight store, for versions that were published from a folder that is missing here.
 
-    deadline_s: how long a rollout may wait for weights that it accepts. hold_s: see `choose_version`.
+    deadline_s: how long a rollout may wait for weights that it accepts. hold_s: see `choose_version`. limits: of what
+    the engine is asked, and answers.
     """
 
     def __init__(
@@ -107,7 +110,9 @@ class EngineWeights:
         url: str | None = None,
         deadline_s: float = DEADLINE_S,
         hold_s: float = HOLD_S,
+        limits: EngineLimits = NO_LIMITS,
     ) -> None:
+        self._limits, self._interrupted = limits, dict[str, None]()
         self._worker, self._engine, self._commit = worker, engine, commit
         self._url, self._deadline_s, self._hold_s = url, deadline_s, hold_s
         self._missing: dict[int | None, str] = {}
@@ -280,8 +285,10 @@ class EngineWeights:
     async def generate(self, claim: Claim, request: GenerateRequest) -> AsyncIterator[Delta]:
         """See `Engine.generate`; paused while the engine runs weights that may not make the rollout.
 
-        After a pause it continues from its last token. Raises DeadlineExceeded.
+        After a pause it continues from its last token. Raises DeadlineExceeded, and InvalidValue for a request that an
+        engine would refuse or die of.
         """
+        await self._limits.check(request)
         made, paused = [request.resume], True
         while paused:
             paused = False
@@ -293,7 +300,8 @@ class EngineWeights:
             try:
                 deltas = self._engine.generate(replace(request, rid=rid, resume=np.concatenate(made)))
                 async with contextlib.aclosing(deltas):  # type: ignore[type-var]
-                    async for delta in deltas:
+                    async for came in deltas:
+                        delta = checked(came, self._limits.vocabulary, request.rid)
                         made.append(delta.tokens)
                         for span in delta.spans:  # no older version may continue the work of a newer one
                             claim.oldest = max(claim.oldest, span.version)
@@ -302,10 +310,17 @@ class EngineWeights:
                         yield replace(delta, finish=None, text=None) if paused else delta
                         if paused:
                             break
+            except EngineError:
+                self._interrupted[request.rid] = None
+                raise
             finally:
                 del self._generating[rid]
                 if self._next is not None:
                     self._notify()
+
+    def under_way(self) -> list[str]:
+        """The names of the requests that are being generated, or were when the engine failed, the last ones first."""
+        return [*dict.fromkeys([*reversed(self._generating), *reversed(self._interrupted)])]
 
     def _notify(self) -> None:
         """Wake up every task that waits for a change."""

@@ -28,6 +28,7 @@ from schemas.rollouts import (
     WeightSpan,
 )
 from schemas.subjects import about
+from serve_apps.engine.checks import checked
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens, narrows
 from slime_events.core.kept_tokens import pack_kept
 from slime_events.core.trajectory import Trajectory, content_digest, mask_older_versions, merge_spans
@@ -209,7 +210,8 @@ async def stream(
     """
     deltas = context.generate(request)
     async with contextlib.aclosing(deltas):  # type: ignore[type-var]  # so that a refused append ends it at once
-        async for delta in deltas:
+        async for came in deltas:
+            delta = checked(came, None, request.rid)
             rollout.add(delta)
             aborted, suspended = delta.finish is StopReason.ABORT, context.is_suspended()
             if delta.finish is not None and not aborted:

@@ -1,6 +1,6 @@
 """`Answerer`: takes the place of engines and graders in a run whose rollouts are there already.
 
-rollout.requested -> rollout.completed + reward.assigned, one append
+rollout.requested -> rollout.completed + reward.assigned, one append; or rollout.failed with the reason
 """
 
 import logging
@@ -10,7 +10,7 @@ from schemas.envelope import Envelope
 from schemas.errors import Conflict
 from schemas.event import Event
 from schemas.rewards import RewardAssigned
-from schemas.rollouts import RolloutCompleted, RolloutRequested
+from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutRequested
 from schemas.subjects import about
 from slime_events.core.run.participant import Participant
 from storage.follow import Follower
@@ -19,7 +19,7 @@ from storage.payloads import Offload
 
 log = logging.getLogger(__name__)
 
-Answer = RolloutCompleted | RewardAssigned
+Answer = RolloutCompleted | RolloutFailed | RewardAssigned
 
 
 class Answerer:
@@ -47,7 +47,7 @@ class Answerer:
         """Prompts that are due now."""
 
     async def answers(self, request: RolloutRequested) -> Sequence[Answer]:
-        """The samples of a rollout, the one that was asked for last, and their rewards."""
+        """The samples of a rollout, the one that was asked for last, and their rewards; or its failure."""
         raise NotImplementedError
 
     async def enclosed(self, event: Event) -> Envelope:
@@ -58,7 +58,7 @@ class Answerer:
         self._over = self.worker.is_over(self._over, event)
         if isinstance(event, RolloutRequested):
             self._asked[event.sample] = (position, event)
-        elif isinstance(event, RolloutCompleted):
+        elif isinstance(event, RolloutCompleted | RolloutFailed):
             self._asked.pop(event.sample, None)
         self.observe(event)
 
@@ -74,6 +74,6 @@ class Answerer:
 
     def _fence(self, event: Answer, request: RolloutRequested, position: int) -> Fence:
         """A sample has no event after its request; a further sample of its rollout has none at all."""
-        noun = "rollout" if isinstance(event, RolloutCompleted) else "reward"
+        noun = "reward" if isinstance(event, RewardAssigned) else "rollout"
         asked = noun == "rollout" and event.sample == request.sample
         return Fence(about(self.worker.log.run, noun, event.sample), position if asked else 0)

@@ -28,6 +28,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.core.trajectory import Fetch
+from slime_events.core.vocabulary import vocabulary_of
 from storage.blobs import BlobStore
 from storage.follow import Follower
 from storage.log import append_all, once
@@ -142,6 +143,7 @@ class LoaderActor:
                 samples=rollout.n_samples_per_prompt,
                 reward_key=settings.reward.reward_key,
                 part=settings.debug.load_debug_rollout_data_subsample,
+                vocabulary=vocabulary_of(settings.engine.hf_checkpoint),
             )
             offload = partial(offload_async, blobs=BlobStore(address.blob_url))
             await worker.join({})

@@ -9,17 +9,18 @@ from functools import partial
 import numpy as np
 
 from actors.debug.answerer import Answer, Answerer
-from schemas.arrays import pack, pack_log_probs, pack_tokens
+from schemas.arrays import pack, pack_log_probs, pack_tokens, unpack
 from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
-from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason, WeightSpan
+from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested, StopReason, WeightSpan
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.trajectory import content_digest
+from slime_events.core.vocabulary import vocabulary_of, wrong_id
 from slime_events.plugins.loader import digest_of, name_of
 from slime_events.plugins.loss_masks import MultiTurnLossMaskGenerator
 from slime_events.plugins.tokenizer import load_tokenizer
@@ -28,11 +29,15 @@ from storage.payloads import Offload, offload_async
 
 
 class Supervised(Answerer):
-    """It holds the prompts of groups without a verdict. masks: of the model's tokenizer."""
+    """It holds the prompts of groups without a verdict. masks: of the model's tokenizer, which may make ids that the
+    model does not have. vocabulary: ids of the model; None is unknown.
+    """
 
-    def __init__(self, worker: Participant, masks: MultiTurnLossMaskGenerator, offload: Offload) -> None:
+    def __init__(
+        self, worker: Participant, masks: MultiTurnLossMaskGenerator, offload: Offload, vocabulary: int | None = None
+    ) -> None:
         super().__init__(worker, offload)
-        self._masks = masks
+        self._masks, self._vocabulary = masks, vocabulary
         self._prompts: dict[str, PromptSubmitted] = {}
 
     def observe(self, event: Event) -> None:
@@ -45,7 +50,24 @@ class Supervised(Answerer):
     async def answers(self, request: RolloutRequested) -> Sequence[Answer]:
         """The response is what follows the prompt's tokens, with the mask of the assistant's turns."""
         prompt = self._prompts[request.group]
-        return example(request, prompt, self._masks, self.worker.id)
+        answers = example(request, prompt, self._masks, self.worker.id)
+        completed = answers[0]
+        assert isinstance(completed, RolloutCompleted)
+        for array, field in ((prompt.tokens, "prompt"), (completed.tokens, "answer")):
+            if (reason := wrong_id(unpack(array), self._vocabulary)) is not None:
+                return [_failed(request, f"{field}: {reason}", self.worker.id)]
+        return answers
+
+
+def _failed(request: RolloutRequested, reason: str, worker: str) -> RolloutFailed:
+    return RolloutFailed(
+        sample=request.sample,
+        group=request.group,
+        attempt=request.attempt,
+        kind=FailureKind.INVALID,
+        message=reason,
+        engine=worker,
+    )
 
 
 def example(
@@ -94,4 +116,4 @@ class SupervisedActor:
             )
             offload = partial(offload_async, blobs=BlobStore(address.blob_url))
             await worker.join({})
-            await Supervised(worker, masks, offload).run()
+            await Supervised(worker, masks, offload, vocabulary_of(settings.engine.hf_checkpoint)).run()

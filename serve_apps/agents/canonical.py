@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 _CARRIER = "text:"
-GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
-"""SGLang's sampling parameters that say which texts may be generated. A request has one of them at most."""
 
 
 class Call(NamedTuple):

@@ -11,10 +11,11 @@ import msgspec
 
 from schemas.errors import InvalidValue, MissingPart
 from serve_apps.agents.asked import Asked, BadField, DialectName
-from serve_apps.agents.canonical import GRAMMARS
 from serve_apps.agents.detokenizer import Detokenizer, StopFilter
 from serve_apps.agents.turn_reader import Parsed, TurnReader
+from serve_apps.engine.checks import GRAMMARS
 from serve_apps.engine.engine import Tokens
+from serve_apps.engine.limits import grammar_backend
 from slime_events.core.config.engine import EngineSettings
 
 _AUTO = "auto"
@@ -39,9 +40,10 @@ class ParserNames:
 def parser_names(settings: EngineSettings) -> ParserNames:
     """Of a run's engines. On the CPU they have no grammar back-end, if none is asked for."""
     given = settings.sglang
-    backend = given.get("grammar_backend") or ("xgrammar" if settings.device == "cuda" else "none")
     return ParserNames(
-        given.get("tool_call_parser") or "", given.get("reasoning_parser") or "", grammar=backend != "none"
+        given.get("tool_call_parser") or "",
+        given.get("reasoning_parser") or "",
+        grammar=grammar_backend(settings) != "none",
     )
 
 

@@ -12,6 +12,7 @@ from schemas.event import Event
 from schemas.turns import AgentTurn
 from serve_apps.agents.bridge import Bridge
 from serve_apps.agents.parsing import Parsers, parser_names
+from serve_apps.engine.limits import NO_LIMITS, EngineLimits
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.credit import CreditRule
 from slime_events.core.state.sessions import Limits
@@ -46,7 +47,8 @@ class AgentRules:
 
 @dataclass(frozen=True, slots=True)
 class AgentSetup:
-    """bridge, parsers, tokenizer: of the run's model. fetch, offload: large arrays from the blob store, and into it.
+    """bridge, parsers, tokenizer: of the run's model. engine: what its engines are not asked. fetch, offload: large
+    arrays from the blob store, and into it.
     keep: the body of a request into it, unless it is small.
     """
 
@@ -57,6 +59,7 @@ class AgentSetup:
     fetch: Fetch
     offload: Callable[[Event], Awaitable[Event]]
     keep: Callable[[AgentTurn], Awaitable[AgentTurn]]
+    engine: EngineLimits = NO_LIMITS
 
 
 def agent_rules(settings: TrainSettings) -> AgentRules:
@@ -90,4 +93,5 @@ async def agent_setup(settings: TrainSettings, blob_url: str) -> AgentSetup:
         partial(fetch, blobs=blobs),
         partial(offload_async, blobs=blobs),
         partial(offload_async, blobs=blobs, limit=BODY_LIMIT),
+        EngineLimits.of(settings.engine),
     )

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from schemas.arrays import pack_log_probs, pack_tokens
-from schemas.errors import Conflict, EngineError, PlugPointError
+from schemas.errors import Conflict, EngineError, InvalidValue, PlugPointError, RequestRefused
 from schemas.event import Purpose
 from schemas.ids import sample_id, turn_group_id
 from schemas.rollouts import RolloutRequested, Sampling, TurnEnd
@@ -32,10 +32,12 @@ from serve_apps.agents.run_log import RunLog
 from serve_apps.agents.setup import AgentSetup
 from serve_apps.agents.turn_reader import TurnReader
 from serve_apps.calls import Call
+from serve_apps.engine.checks import GRAMMARS, check_sampling
 from serve_apps.engine.engine import Tokens
 from serve_apps.generate.session import read_sampling
 from slime_events.core.agent_requests import PackedBody, packed_body
 from slime_events.core.state.sessions import Session, read_session
+from slime_events.core.vocabulary import token_ids
 from slime_events.loop.conductor.draw import sample_seed
 from storage.cancellation import end_all
 from storage.log import Fence
@@ -56,6 +58,7 @@ class Turns:
     async def close(self) -> None:
         """End what is under way: another gateway goes on with it when it is asked again."""
         await end_all(*self._tasks)
+        self._setup.engine.close()
 
     async def ask(self, live: LiveSession, asked: Asked, body: bytes, key: TurnKey) -> Turn:
         """The turn of a request. Raises TurnRefused, BadField, StorageError."""
@@ -63,6 +66,7 @@ class Turns:
         if asked.text is not None:
             ids = self._setup.tokenizer.encode(asked.text, add_special_tokens=False)
             asked = replace(asked, tokens=tuple(ids), text=None)
+        asked = await self._checked(asked)
         async with live.lock:
             while True:
                 if not live.takes_turns:
@@ -77,6 +81,25 @@ class Turns:
                 except Conflict:  # another gateway, or its end, was first
                     await self._read(live)
                     check_open(live)
+
+    async def _checked(self, asked: Asked) -> Asked:
+        """A request that engines take, its sampling with the shape of the calls that it asks for. Raises BadField,
+        TurnRefused.
+        """
+        shape = self._setup.parsers.constraint(asked)
+        asked = replace(asked, sampling={**asked.sampling, **shape}) if shape else asked
+        given = {name: asked.sampling[name] for name in (*GRAMMARS, "stop_token_ids") if name in asked.sampling}
+        try:
+            if asked.tokens is not None:
+                token_ids(asked.tokens, self._setup.engine.vocabulary, "input_ids")
+            if given:
+                sampling, _ = read_sampling(Sampling(max_new_tokens=1), given)
+                await self._setup.engine.check_sampling(sampling)
+        except (InvalidValue, PlugPointError) as error:
+            raise _bad_field(error) from error
+        except EngineError as error:
+            raise TurnRefused(429, str(error), again_s=2.0) from error
+        return asked
 
     def count(self, live: LiveSession, asked: Asked) -> int:
         """Tokens of the prompt that a request would have. Raises BadField."""
@@ -139,7 +162,6 @@ class Turns:
     def _sampling(self, run: Sampling, asked: Asked, prompt: int) -> tuple[Sampling, int | None]:
         """The run's, with what a request may say; and its seed. Raises BadField, TurnRefused."""
         own = {name: value for name, value in asked.sampling.items() if name not in FROM_THE_RUN}
-        own |= self._setup.parsers.constraint(asked)
         most = min(run.max_new_tokens, own.get("max_new_tokens") or run.max_new_tokens)
         if self._rules.context is not None:
             most = min(most, self._rules.context - prompt)
@@ -148,9 +170,11 @@ class Turns:
         if "stop" in own:
             own["stop"] = [*run.stop, *(stop for stop in own["stop"] if stop not in run.stop)]
         try:
-            return read_sampling(run, own | {"max_new_tokens": most})
-        except PlugPointError as error:
-            raise BadField("", str(error)) from error
+            sampling, seed = read_sampling(run, own | {"max_new_tokens": most})
+            check_sampling(sampling, self._setup.engine.vocabulary)
+        except (InvalidValue, PlugPointError) as error:
+            raise _bad_field(error) from error
+        return sampling, seed
 
     async def _again(self, live: LiveSession, asked: Asked, body: bytes, index: int) -> Turn | None:
         """A turn that was asked for before; None where there is nothing of it to go on with."""
@@ -212,6 +236,8 @@ class Turns:
             await self._place.calls.abort(call, "its turn took too long")
             message = f"no engine ended the turn within {self._rules.limits.turn_s:g} s (--agent-turn-seconds)"
             raise TurnRefused(504, message) from None
+        except RequestRefused as error:  # so will the next one be: no client comes again after 400
+            raise TurnRefused(400, str(error)) from error
         except EngineError as error:
             raise TurnRefused(502, str(error)) from error
         if completed is None:
@@ -304,3 +330,11 @@ class Turns:
             reasoning_tokens=reader.reasoning_tokens,
             pieces=reader.pieces,
         )
+
+
+def _bad_field(error: Exception) -> BadField:
+    """The messages of checks begin with the field's name."""
+    if isinstance(error.__cause__, InvalidValue):
+        error = error.__cause__
+    field, found, message = str(error).partition(": ")
+    return BadField(field, message) if found and isinstance(error, InvalidValue) else BadField("", str(error))

@@ -21,6 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ import numpy as np
 
 from schemas.references import expand_all
 from schemas.rollouts import Sampling, StopReason, WeightSpan
+from schemas.text import message_text
 from serve_apps.engine import messages
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens, sampling_params
 from serve_apps.engine.engine_folder import ARGUMENTS, clean
@@ -105,6 +107,7 @@ class Host:
         self.loop: asyncio.AbstractEventLoop = engine.loop
         self.connection = connection
         self.tasks: set[asyncio.Task[None]] = set()
+        self.aborted: set[str] = set()
 
     async def serve(self) -> None:
         """Until the caller closes the socket."""
@@ -119,6 +122,7 @@ class Host:
                 return
             if isinstance(frame, messages.Abort):
                 # Not before SGLang knows the request, which may have come just now.
+                self.aborted.add(frame.id)
                 self.loop.call_soon(self.manager.abort_request, frame.id)
                 continue
             task = self.loop.create_task(self._answer(frame))
@@ -136,11 +140,13 @@ class Host:
                     await self._update(frame)
                 case messages.Ping():
                     self.sender.send(messages.Answer(frame.id))
-        except ValueError as error:  # SGLang's error for a request that it cannot take
-            self.sender.send(messages.Answer(frame.id, str(error)))
+        except (ValueError, TypeError) as error:  # SGLang's errors for a request that it cannot take
+            self.sender.send(messages.Answer(frame.id, message_text(error)))
         except Exception as error:  # whatever it is, the caller waits for an answer
             traceback.print_exception(error)
-            self.sender.send(messages.Answer(frame.id, f"{type(error).__name__}: {error}"))
+            self.sender.send(messages.Answer(frame.id, f"{type(error).__name__}: {message_text(error)}"))
+        finally:
+            self.aborted.discard(frame.id)
 
     async def _generate(self, id: str, request: GenerateRequest) -> None:
         from sglang.srt.managers.io_struct import GenerateReqInput
@@ -210,9 +216,16 @@ class Host:
     def _piece(
         self, id: str, request: GenerateRequest, meta: dict[str, Any], tokens: list[int], response: list[int]
     ) -> bool:
-        """Send one step of a response and add it to `response`, the tokens before it. Returns whether it has ended."""
+        """Send one step of a response and add it to `response`, the tokens before it. Returns whether it has ended.
+
+        Raises ValueError with SGLang's reason where its scheduler does not take the request.
+        """
+        if (refusal := refusal_of(meta)) is not None and id not in self.aborted:
+            raise ValueError(refusal)
+        log_probs = [pair[0] for pair in (meta.get("output_token_logprobs") or [])[-len(tokens) :]] if tokens else []
+        if len(log_probs) < len(tokens) and (meta["finish_reason"] or {}).get("type") == StopReason.ABORT:
+            tokens, log_probs = [], []  # nobody sampled them
         start, resumed, came = len(response), len(request.resume), len(tokens)
-        log_probs = [pair[0] for pair in meta["output_token_logprobs"][-len(tokens) :]] if tokens else []
         reason = meta["finish_reason"]["type"] if meta["finish_reason"] else None
         finish = None if reason is None else StopReason(reason) if reason in KNOWN_REASONS else StopReason.STOP
         if finish is StopReason.ABORT:
@@ -254,6 +267,18 @@ class Host:
         finally:
             await self.manager.continue_generation(io_struct.ContinueGenerationReqInput(torch_empty_cache=False))
         self.sender.send(messages.Answer(frame.id, None if success else message))
+
+
+def refusal_of(meta: Mapping[str, Any]) -> str | None:
+    """Why SGLang's scheduler does not take a request, such as a grammar that does not compile; None for any other end.
+
+    It says so by an abort, after a step that has a token and no log-prob. Requests that are aborted while they wait for
+    their grammar end the same way.
+    """
+    reason = meta["finish_reason"] or {}
+    if reason.get("type") != StopReason.ABORT or reason.get("status_code") != HTTPStatus.BAD_REQUEST:
+        return None
+    return str(reason.get("message") or "no reason")
 
 
 def end_tokens(manager: Any) -> frozenset[int]:

@@ -1,6 +1,7 @@
 """The frames between an engine and its host process: length-prefixed MessagePack over a socket pair."""
 
 import asyncio
+import re
 import struct
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 
 HEADER = struct.Struct("<I")
+_TYPED = re.compile(r"[\w.]*(Error|Exception|Exit)\b")
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -63,9 +65,16 @@ class Failed(Frame, frozen=True):
 
 
 class Answer(Numbered, frozen=True):
-    """The end of a request. error: why it failed, or None."""
+    """The end of a request. error: why it failed, or None. It begins with the exception's type, but where SGLang does
+    not take the request: then it is SGLang's reason alone.
+    """
 
     error: str | None = None
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether every engine would say so."""
+        return self.error is not None and _TYPED.match(self.error) is None
 
 
 class Piece(Numbered, frozen=True):

@@ -19,7 +19,7 @@ from typing import IO
 
 import msgspec
 
-from schemas.errors import DeadlineExceeded, EngineError, WeightsDamaged
+from schemas.errors import DeadlineExceeded, EngineError, RequestRefused, WeightsDamaged
 from serve_apps.engine import messages
 from serve_apps.engine.arguments import EngineLaunch, engine_launch
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
@@ -38,6 +38,7 @@ TIED = "lm_head.weight"
 
 Answers = asyncio.Queue[messages.Piece | messages.Answer | None]
 
+_KILLED = re.compile(rf"ended with exit code -({signal.SIGKILL:d}|{signal.SIGTERM:d})$")
 _ERROR_LINE = re.compile(r"^[\w.]*(Error|Exception|Interrupt)\b.*", re.MULTILINE)
 
 
@@ -68,7 +69,7 @@ class SglangEngine:
         self._numbers = itertools.count()
         self._answers: dict[str, Answers] = {}
         self._ids: dict[str, str] = {}
-        self.tokens_generated = 0
+        self.tokens_generated, self.was_killed = 0, False
         self.scheduler_pids: tuple[int, ...] = ()
 
     async def start(self, deadline_s: float) -> None:
@@ -77,7 +78,8 @@ class SglangEngine:
             raise EngineError("the engine was started before; make a new one")
         ours, theirs = socket.socketpair()
         with theirs:
-            self._host = _start_host(self._launch, self._folder.path, theirs.fileno(), self._log, self._template)
+            self._log_start = self._log.seek(0, os.SEEK_END)
+        self._host = _start_host(self._launch, self._folder.path, theirs.fileno(), self._log, self._template)
         await asyncio.to_thread(clear_abandoned)  # while SGLang is being imported
         reader, writer = await asyncio.open_connection(sock=ours)
         self._sender = messages.Sender(writer)
@@ -109,7 +111,7 @@ class SglangEngine:
         self._folder.remove()
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
-        """See `Engine.generate`. A request that SGLang refuses (too long, say) is an EngineError with its reason."""
+        """See `Engine.generate`. A request that SGLang refuses (too long, say) is RequestRefused with its reason."""
         own_id, failed = self._new_id(), f"response {request.rid} was not finished"
         with self._asked(messages.Generate(own_id, request)) as answers:
             self._ids[request.rid] = own_id
@@ -128,7 +130,7 @@ class SglangEngine:
                     self._send(messages.Abort(own_id))
 
     async def score(self, request: GenerateRequest, tokens: Tokens) -> LogProbs:
-        """See `Engine.score`. A request that SGLang refuses is an EngineError with its reason."""
+        """See `Engine.score`. A request that SGLang refuses is RequestRefused with its reason."""
         with self._asked(messages.Score(self._new_id(), request, tokens)) as answers:
             return self._delta(await answers.get(), f"response {request.rid} was not scored").log_probs
 
@@ -175,7 +177,8 @@ class SglangEngine:
     def _delta(self, answer: messages.Piece | messages.Answer | None, failed: str) -> Delta:
         if isinstance(answer, messages.Piece):
             return answer.delta
-        raise EngineError(f"{failed}: {self._failure if answer is None else answer.error}")
+        kind = RequestRefused if answer is not None and answer.is_refusal else EngineError
+        raise kind(f"{failed}: {self._failure if answer is None else answer.error}")
 
     async def _call(self, frame: messages.Request, deadline_s: float) -> str | None:
         """The error of a request that has one answer; None where it succeeded."""
@@ -211,7 +214,9 @@ class SglangEngine:
                             self._ready.set_result(frame)
                     case messages.Failed():  # the socket closes next, and the log has more
                         reason = reason or frame.reason
-        log_reason = reason_in_log(_log_end(self._log))
+        text = _log_end(self._log, self._log_start)
+        log_reason = reason_in_log(text)
+        self.was_killed = reason is None and ended_from_outside(text)
         self._fail("SGLang ended: " + "; its log: ".join(part for part in (reason, log_reason) if part))
 
     def _fail(self, reason: str) -> None:
@@ -276,10 +281,10 @@ def _name_of(launch: EngineLaunch) -> str:
     return hashlib.sha256(msgspec.json.encode(launch.environment, order="deterministic")).hexdigest()[:16]
 
 
-def _log_end(log: IO[bytes]) -> str:
-    """The last 64 KiB of a log."""
+def _log_end(log: IO[bytes], start: int = 0) -> str:
+    """The last 64 KiB of a log, from `start` at the earliest."""
     log.seek(0, os.SEEK_END)
-    log.seek(max(0, log.tell() - 65536))
+    log.seek(max(start, log.tell() - 65536))
     return log.read().decode(errors="replace")
 
 
@@ -287,6 +292,15 @@ def reason_in_log(text: str) -> str:
     """The last line of a log that names an exception, or nothing."""
     found = list(_ERROR_LINE.finditer(text))
     return found[-1].group().strip() if found else ""
+
+
+def ended_from_outside(text: str) -> bool:
+    """Whether a log of an engine that is gone has no reason of its own: its processes were ended by SIGKILL or SIGTERM.
+
+    A scheduler that fails says so, and has its host end the others.
+    """
+    reason = reason_in_log(text)
+    return "hit an exception" not in text and (not reason or _KILLED.search(reason) is not None)
 
 
 def shapes_in(folder: Path) -> Shapes:

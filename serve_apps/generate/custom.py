@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.arrays import pack, pack_log_probs, pack_tokens, unpack
-from schemas.errors import Conflict, EngineError, PlugPointError, SlimeEventsError
+from schemas.errors import Conflict, EngineError, InvalidValue, PlugPointError, SlimeEventsError
 from schemas.event import Event, Purpose
 from schemas.ids import sibling_id
 from schemas.prompts import PromptSubmitted
@@ -27,6 +27,7 @@ from serve_apps.generate.listener import Listener
 from serve_apps.generate.session import Session
 from serve_apps.rollout import Prompts, Rollout, RolloutContext, Suspended
 from slime_events.core.trajectory import Fetch, content_digest, mask_older_versions
+from slime_events.core.vocabulary import token_ids, vocabulary_of
 from slime_events.plugins.args_view import ArgsView, CallArgs
 from slime_events.plugins.rewards.outcome import outcome_event, signed
 from slime_events.plugins.rewards.teacher import graded
@@ -50,7 +51,7 @@ _STOPS = {Status.COMPLETED: StopReason.STOP, Status.TRUNCATED: StopReason.LENGTH
 class Made(msgspec.Struct, frozen=True):
     """What all samples of one rollout share. asked: its group's prompt. prompt: int32, as requested. turns: the
     generations with their prompts, or with the place where their tokens are known to begin. tokenizer: the run's.
-    functions: that made it, and their digests.
+    functions: that made it, and their digests. vocabulary: ids of the model; None is unknown.
     """
 
     request: RolloutRequested
@@ -61,6 +62,7 @@ class Made(msgspec.Struct, frozen=True):
     tokenizer: Any
     timings: Timings
     functions: dict[str, str] = {}
+    vocabulary: int | None = None
 
 
 def completions(returned: Any, made: Made) -> list[RolloutCompleted]:
@@ -79,7 +81,7 @@ def completions(returned: Any, made: Made) -> list[RolloutCompleted]:
 def completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
     """The event of one sample. Raises as `completions`."""
     stop = _stop(sample, name, made)
-    tokens = np.array(sample.tokens, np.int32)
+    tokens = ids_of(sample, name, made.vocabulary)
     cut = len(tokens) - sample.response_length
     if sample.response_length < 1 or cut < 1:
         raise PlugPointError(
@@ -121,6 +123,14 @@ def completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
         functions=made.functions,
     )
     return msgspec.structs.replace(completed, attributes=_attributes(sample, completed, made))
+
+
+def ids_of(sample: Sample, name: str, vocabulary: int | None) -> Tokens:
+    """The tokens of a function's sample. Raises PlugPointError for whatever is no token of the model."""
+    try:
+        return token_ids(sample.tokens, vocabulary, f"sample {name}: tokens")
+    except InvalidValue as error:
+        raise PlugPointError(str(error)) from error
 
 
 def _added(sample: Sample, asked: PromptSubmitted) -> dict[str, Any]:
@@ -241,7 +251,7 @@ class CustomGenerate:
         if setup.path:
             self._function(setup.path)
         self._timeout_s, self._tokenizer, self._log, self._fetch = setup.timeout_s, tokenizer, log, fetch
-        self._args = ArgsView(setup.args)
+        self._args, self._vocabulary = ArgsView(setup.args), vocabulary_of(setup.tokenizer)
         self._prompts, self._loop, self._http = Prompts(log), UserLoop(room), UserLoop(1, "listener")
 
     def close(self) -> None:
@@ -279,7 +289,7 @@ class CustomGenerate:
             journal.close()
         tokens, timings = self._fetch(request.prompt), rollout.timings()
         engine, code = rollout.engine, function.code
-        made = Made(request, prompt, tokens, journal.turns, engine, self._tokenizer, timings, code)
+        made = Made(request, prompt, tokens, journal.turns, engine, self._tokenizer, timings, code, self._vocabulary)
         events = completions(returned, made)
         await context.append([*events, *self._rewards(function, returned, events, request)])
 

@@ -27,12 +27,14 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from schemas.errors import PlugPointError
+from schemas.errors import InvalidValue, PlugPointError
 from schemas.redaction import shown
 from schemas.rollouts import Sampling, StopReason
 from schemas.turns import ToolCall
+from serve_apps.engine.checks import check_sampling
 from serve_apps.engine.engine import FIXED_SAMPLING, Tokens
 from serve_apps.generate.journal import Ended, InFlight
+from slime_events.core.vocabulary import token_ids
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import name_of
 from slime_events.plugins.rewards.outcome import plain
@@ -126,7 +128,10 @@ class Session:
             extra = tools | getattr(self.args, "apply_chat_template_kwargs", {})
             text = self.tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True, **extra)
             return self.tokenize(text)
-        return [int(token) for token in prompt]  # type: ignore[arg-type]
+        try:
+            return list(token_ids(prompt, None, "prompt").tolist())
+        except InvalidValue as error:
+            raise PlugPointError(f"session.tokenize: {error}") from error
 
     async def generate(
         self,
@@ -259,11 +264,31 @@ def read_sampling(given: Sampling, params: Mapping[str, Any]) -> tuple[Sampling,
         elif value != _ALLOWED[name]:
             raise PlugPointError(f"sampling parameter {name} can only be {_ALLOWED[name]!r} here, not {value!r}")
     for name in own.keys() & {"stop", "stop_token_ids"}:
-        own[name] = [own[name]] if isinstance(own[name], str) else list(own[name])
+        own[name] = [own[name]] if isinstance(own[name], str | int) else own[name]
     try:
+        if "stop_token_ids" in own:
+            own["stop_token_ids"] = token_ids(_listed(own["stop_token_ids"]), None, "stop_token_ids").tolist()
+        if "stop" in own:
+            own["stop"] = _listed(own["stop"])
         sampling = msgspec.convert(msgspec.to_builtins(given) | own | {"more": more}, Sampling)
-    except msgspec.ValidationError as error:
-        raise PlugPointError(f"sampling parameters {dict(params)!r}: {error}") from error
+        check_sampling(sampling, None)
+        if seed is not None and not -(2**63) <= (seed := _seed(seed)) < 2**63:
+            raise InvalidValue(f"sampling_seed: it has {seed.bit_length()} bits, and 63 are taken")
+    except (msgspec.ValidationError, InvalidValue) as error:
+        raise PlugPointError(f"sampling parameters {dict(params)!r:.500}: {error}") from error
     if sampling.max_new_tokens < 1:
         raise PlugPointError(f"max_new_tokens is {sampling.max_new_tokens}: there is no room for a turn")
-    return sampling, None if seed is None else int(seed)
+    return sampling, seed
+
+
+def _listed(values: Any) -> Any:
+    """A set or a tuple as a list."""
+    return list(values) if isinstance(values, set | frozenset | tuple) else values
+
+
+def _seed(value: Any) -> int:
+    """A whole number, as a float or a text too. Raises InvalidValue."""
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidValue(f"sampling_seed: this has to be a whole number, not {value!r:.40}") from None

@@ -11,6 +11,7 @@ from slime_events.core.run.join import join_run
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.snapshot import Snapshot, Snapshots
+from slime_events.core.vocabulary import vocabulary_of
 from slime_events.loop.conductor.plan import make_plan
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.tokenizer import load_tokenizer
@@ -32,6 +33,7 @@ class RolloutFunctionActor:
                 partial(fetch, blobs=blobs),
                 partial(offload_async, blobs=blobs),
                 grades=not settings.debug.debug_train_only,
+                vocabulary=vocabulary_of(settings.engine.hf_checkpoint),
             )
             paths = ((ROLLOUT, settings.rollout.rollout_function_path), (EVALUATION, settings.evaluation.own_function))
             train, evaluate = (RolloutFunction(flag, path) if path else None for flag, path in paths)

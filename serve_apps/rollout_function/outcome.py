@@ -15,13 +15,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from schemas.arrays import EMPTY_TOKENS, pack_tokens
-from schemas.errors import SlimeEventsError
+from schemas.errors import PlugPointError, SlimeEventsError
 from schemas.event import Event
 from schemas.ids import BROUGHT, brought_group_id, group_of, sample_id, sibling_id
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, Place, RolloutCompleted, RolloutFailed, RolloutRequested, Timings
-from serve_apps.generate.custom import Made, completion
+from schemas.text import message_text
+from serve_apps.generate.custom import Made, completion, ids_of
 from serve_apps.rollout_function.function import RolloutFunction
 from serve_apps.rollout_function.made_turns import MadeTurns
 from slime_events.loop.conductor.draw import sample_seed
@@ -36,7 +37,7 @@ Rollout = Sample | list[Sample]
 class Making:
     """What the events of one call need to know. version: published when the function was called. order, offset: of its
     first group among those requested, and among those that the function brought. ungraded: the reward of samples that
-    have none; None leaves them to the run's grader.
+    have none; None leaves them to the run's grader. vocabulary: ids of the model; None is unknown.
     """
 
     function: RolloutFunction
@@ -49,6 +50,7 @@ class Making:
     offset: int
     reward_key: str | None = None
     ungraded: float | None = None
+    vocabulary: int | None = None
 
 
 @dataclass(slots=True)
@@ -124,7 +126,7 @@ def outcome_of(
 
 
 def _own_prompt(sample: Sample, offset: int, making: Making) -> PromptSubmitted:
-    tokens = sample.tokens[: max(0, len(sample.tokens) - sample.response_length)]
+    tokens = _prompt_ids(sample, making)
     chat = sample.prompt if isinstance(sample.prompt, list) else None
     text = sample.prompt if isinstance(sample.prompt, str) and sample.prompt else making.tokenizer.decode(tokens)
     return PromptSubmitted(
@@ -139,6 +141,15 @@ def _own_prompt(sample: Sample, offset: int, making: Making) -> PromptSubmitted:
         metadata=carried(sample.metadata, "sample.metadata"),
         custom_rm_path=sample.custom_rm_path or "",
     )
+
+
+def _prompt_ids(sample: Sample, making: Making) -> list[int]:
+    """None where the sample has no tokens of the model: it is failed with the reason after its prompt."""
+    try:
+        ids = ids_of(sample, "", making.vocabulary).tolist()
+    except PlugPointError:
+        return []
+    return ids[: max(0, len(ids) - sample.response_length)]
 
 
 def _request(prompt: PromptSubmitted, index: int, order: int, making: Making) -> RolloutRequested:
@@ -168,7 +179,7 @@ def _rollout(rollout: Rollout, request: RolloutRequested, prompt: PromptSubmitte
             group=prompt.group,
             attempt=0,
             kind=FailureKind.INVALID,
-            message=str(error),
+            message=message_text(error),
             engine=making.worker,
         )
         return
@@ -180,10 +191,11 @@ def _rollout(rollout: Rollout, request: RolloutRequested, prompt: PromptSubmitte
 def _completed(
     sample: Sample, name: str, request: RolloutRequested, prompt: PromptSubmitted, making: Making
 ) -> RolloutCompleted:
-    turns = making.turns.of(np.array(sample.tokens, np.int32))
+    ids = ids_of(sample, name, making.vocabulary)
+    turns = making.turns.of(ids)
     if sample.loss_mask is None:  # as in slime
         sample.loss_mask = [1] * sample.response_length
-    asked = np.array(sample.tokens[: request.prompt.n], np.int32)
+    asked = ids[: request.prompt.n]
     made = Made(
         request,
         prompt,
@@ -193,6 +205,7 @@ def _completed(
         making.tokenizer,
         Timings(),
         {making.function.name: making.function.digest},
+        making.vocabulary,
     )
     return replace(completion(sample, name, made), calls=tuple(turn.call for turn in turns))
 

@@ -66,7 +66,7 @@ def packed(value: Any) -> Array:
 @dataclass(frozen=True, slots=True)
 class RunnerContext:
     """What a runner works with. fetch, offload: large arrays from the blob store, and into it. args: what the functions
-    see. grades: whether the run has graders; else samples without a reward have 0.
+    see. grades: whether the run has graders; else samples without a reward have 0. vocabulary: ids of the model.
     """
 
     plan: Plan
@@ -75,6 +75,7 @@ class RunnerContext:
     fetch: Fetch
     offload: Callable[[Any], Awaitable[Any]]
     grades: bool = True
+    vocabulary: int | None = None
 
 
 class FunctionRunner:
@@ -228,6 +229,7 @@ class FunctionRunner:
             offset=state.cursors.get(function.name, 0),
             reward_key=context.args.reward_key,
             ungraded=None if context.grades else 0.0,
+            vocabulary=context.vocabulary,
         )
 
     def _open_calls(

@@ -8,7 +8,9 @@ from schemas.arrays import pack_tokens
 from schemas.errors import InvalidValue
 from schemas.event import Purpose
 from schemas.rollouts import RolloutRequested, Sampling
+from serve_apps.engine.checks import check_sampling
 from serve_apps.tinker.names import Samples
+from slime_events.core.vocabulary import token_ids
 from slime_events.loop.conductor.draw import sample_seed
 
 _REFUSED = ("topk_prompt_logprobs", "topk_sample_logprobs", "target_prompt_logprobs", "prompt_alt_tokens_k")
@@ -68,8 +70,7 @@ def check(asked: SampleRequest, *, vocabulary: int, longest: int) -> list[int]:
     prompt = [token for chunk in asked.prompt.chunks for token in chunk.tokens]
     if not prompt or len(prompt) >= longest:
         raise InvalidValue(f"prompt has {len(prompt)} tokens: 1 to {longest - 1} are taken")
-    if min(prompt) < 0 or max(prompt) >= vocabulary:
-        raise InvalidValue(f"prompt has ids from {min(prompt)} to {max(prompt)}: there are {vocabulary}")
+    token_ids(prompt, vocabulary, "prompt")
     if not 1 <= asked.num_samples <= MOST_SAMPLES:
         raise InvalidValue(f"num_samples {asked.num_samples}: 1 to {MOST_SAMPLES} are made")
     params = asked.sampling_params
@@ -77,6 +78,7 @@ def check(asked: SampleRequest, *, vocabulary: int, longest: int) -> list[int]:
         raise InvalidValue("sampling_params: temperature from 0, top_p above 0 to 1, top_k from 1 or -1")
     if params.max_tokens is not None and params.max_tokens < 1:
         raise InvalidValue(f"max_tokens {params.max_tokens}: 1 at least")
+    check_sampling(_sampling(params, longest - len(prompt)), vocabulary)
     return prompt
 
 

@@ -7,6 +7,7 @@ from schemas.runs import RunStarted
 from schemas.subjects import about
 from serve_apps.tinker.calls import Served
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.vocabulary import HIGHEST, vocabulary_of
 from storage.log import Readable
 
 LONGEST = 4096
@@ -29,7 +30,7 @@ async def served_model(log: Readable, settings: TrainSettings) -> Served:
         name=str(folder),
         short=folder.name,
         architecture=(config.get("architectures") or [config.get("model_type", "")])[0],
-        vocabulary=config["vocab_size"],
+        vocabulary=vocabulary_of(folder) or HIGHEST + 1,
         longest=min(int(one) for one in limits if one),
         first=first,
         seed=settings.rollout.rollout_seed,

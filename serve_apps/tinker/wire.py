@@ -14,6 +14,7 @@ from schemas.errors import InvalidValue
 from schemas.rollouts import StopReason
 from slime_events.core.datums import LOSSES, WEIGHTS, Datum
 from slime_events.core.trajectory import Trajectory
+from slime_events.core.vocabulary import check_ids
 
 TARGETS = "target_tokens"
 _FLOATS = {proto.DTYPE_FLOAT32: "<f4", proto.DTYPE_INT64: "<i8", proto.DTYPE_INT32: "<i4"}
@@ -89,8 +90,9 @@ def _datum(one: Any, inputs: Sequence[str], vocabulary: int, longest: int) -> Da
         if not np.isfinite(values).all():
             raise InvalidValue(f"{name} has entries that are no numbers")
     for name, ids in (("model_input", tokens), (TARGETS, targets)):
-        if ids.min() < 0 or ids.max() >= vocabulary:
-            raise InvalidValue(f"{name} has ids from {ids.min():.0f} to {ids.max():.0f}: there are {vocabulary}")
+        if (ids != np.floor(ids)).any():
+            raise InvalidValue(f"{name} has entries that are no whole numbers")
+        check_ids(ids, vocabulary, name)
     return Datum(
         tokens.astype(np.int32),
         targets.astype(np.int32),

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from serve_apps.agents.canonical import GRAMMARS
 from serve_apps.agents.dialects.fields import Object, bad, get, take, to_json, under
+from serve_apps.engine.checks import GRAMMARS
 
 ANY_OBJECT = {"type": "object"}
 

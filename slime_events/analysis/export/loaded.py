@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from schemas.arrays import pack, pack_log_probs, pack_tokens
-from schemas.errors import DataError
+from schemas.errors import DataError, InvalidValue
 from schemas.ids import LOADED, group_id, requested_sample, sibling_id
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
@@ -21,6 +21,7 @@ from slime_events.analysis.export.files import read_file
 from slime_events.analysis.export.sample import OURS, ExportedSample, Fate, as_slime
 from slime_events.analysis.export.writers import AS_JSON
 from slime_events.core.trajectory import content_digest
+from slime_events.core.vocabulary import token_ids
 from slime_events.plugins.rewards.outcome import RewardFailure
 from slime_events.plugins.rewards.teacher import graded
 from slime_events.plugins.sample import Sample, Status
@@ -85,14 +86,19 @@ class LoadedStep:
         samples: int,
         reward_key: str | None = None,
         part: float | None = None,
+        vocabulary: int | None = None,
     ) -> LoadedStep:
         """groups, samples: groups of a step and rollouts of a group, as the run has them. part: of the dump's groups
-        that a step is made of. Raises DataError where the dump differs.
+        that a step is made of. vocabulary: ids of the run's model. Raises DataError where the dump differs, and for a
+        sample that cannot be trained on.
 
         A template that ends in .jsonl or .parquet is of `slime-events export`, one file for all steps or one for each.
         """
         path = template.format(rollout_id=step)
         loaded = load_rows(path, step) if path.endswith(SUFFIXES) else load_dump(path)[1]
+        for place, sample in enumerate(loaded):
+            if (reason := _misfit(sample, vocabulary)) is not None:
+                raise DataError(f"{path}: sample {place} cannot be trained on: {reason}")
         there = _grouped(path, loaded, samples)
         kept = _part_of(there, part)
         if len(kept) != groups:
@@ -182,6 +188,21 @@ class LoadedStep:
             grader_digest="",
             teacher_log_probs=outcome.teacher_log_probs,
         )
+
+
+def _misfit(sample: Sample, vocabulary: int | None) -> str | None:
+    """Why the trainer would not take a sample, said before any of its step is in the log."""
+    try:
+        count = len(token_ids(sample.tokens, vocabulary, "tokens"))
+    except InvalidValue as error:
+        return str(error)
+    response = sample.response_length
+    if isinstance(response, bool) or not isinstance(response, int) or not 0 < response < count:
+        return f"response_length is {response!r:.40} of {count} tokens: prompt and response need at least 1 each"
+    for name, values in (("loss_mask", sample.loss_mask), ("rollout_log_probs", sample.rollout_log_probs)):
+        if values and len(values) != response:
+            return f"{name} has {len(values)} entries for a response of {response} tokens"
+    return None
 
 
 def _ours(sample: Sample) -> dict[str, Any]:

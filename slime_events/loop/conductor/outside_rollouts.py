@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from schemas.arrays import EMPTY_LOG_PROBS, pack, pack_log_probs, pack_tokens
+from schemas.arrays import EMPTY_LOG_PROBS, pack, pack_log_probs, pack_tokens, unpack
+from schemas.errors import InvalidValue
 from schemas.event import Event
 from schemas.ids import sample_id
 from schemas.outside import OutsideGroup, OutsideSample
@@ -19,6 +20,7 @@ from schemas.recorded import CommonVersion, Recalled
 from schemas.rollouts import RolloutOffered, StopReason
 from schemas.text import message_text
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.vocabulary import token_ids, vocabulary_of
 from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.prompts.inbox_message import WrongField
 from slime_events.loop.prompts.json_value import BadValue
@@ -46,7 +48,7 @@ class Limits(NamedTuple):
             rollout.rollout_max_response_len,
             rollout.rollout_max_context_len,
             settings.data.archive_max_staleness,
-            len(tokenizer),
+            vocabulary_of(settings.engine.hf_checkpoint) or len(tokenizer),
         )
 
 
@@ -114,8 +116,8 @@ class OutsideRollouts:
             raise WrongField(
                 field, f"with its prompt it has {count + prompt.tokens.n} tokens, {limits.context} is the most"
             )
-        if max(answer.tokens) >= limits.vocabulary:
-            raise WrongField(field, f"token {max(answer.tokens)} is none of the model's {limits.vocabulary}")
+        self._check_ids(answer.tokens, field)
+        self._check_ids(unpack(prompt.tokens), "prompt")
         if len(answer.mask) != count:
             raise WrongField("loss_mask", f"it has {len(answer.mask)} numbers for {count} tokens")
         if not any(answer.mask):
@@ -129,6 +131,13 @@ class OutsideRollouts:
         elif sample.reward is not None and not math.isfinite(sample.reward):
             raise WrongField("reward", "it is no finite number")
 
+    def _check_ids(self, tokens: Any, field: str) -> None:
+        """A special token that was added to the tokenizer may be none of the model's."""
+        try:
+            token_ids(tokens, self._limits.vocabulary, field)
+        except InvalidValue as error:
+            raise WrongField(field, str(error).removeprefix(f"{field}: ")) from error
+
     def _check_log_probs(self, log_probs: list[float], count: int, *, is_tokens: bool) -> None:
         if not is_tokens:
             raise WrongField("log_probs", "they are of tokens: give these in place of text or messages")
@@ -141,6 +150,8 @@ class OutsideRollouts:
         given = [name for name in ("tokens", "text", "messages") if getattr(sample, name) is not None]
         if len(given) != 1:
             raise WrongField(given[-1] if given else "tokens", "give one of tokens, text and messages")
+        if sample.tokens is not None:
+            self._check_ids(sample.tokens, "tokens")
         if sample.messages is not None:
             tokens, mask, text = self._of_messages(_read(sample.messages), prompt)
         else:

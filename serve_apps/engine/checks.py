@@ -1,0 +1,153 @@
+"""What an engine is asked, and what it answers, checked before either does harm.
+
+SGLang indexes tensors with the ids of a request: one outside of its vocabulary ends the scheduler, and with it every
+request of that engine. Its other refusals come back as the reason of an abort. What it answers goes into the log, where
+tokens without log-probs could never be read again.
+"""
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+
+from schemas.errors import EngineError, InvalidValue
+from schemas.rollouts import Sampling, StopReason
+from schemas.text import valid_text
+from serve_apps.engine.engine import Delta, GenerateRequest
+from slime_events.core.vocabulary import HIGHEST, check_ids, token_ids, wrong_id
+
+MOST_STOPS = 32
+"""Stop strings, and stop patterns, of one request: SGLang's limit."""
+STOP_REGEX_BYTES = 256
+GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+"""Sampling parameters that say which texts may be generated: at most one of them."""
+_NUMBERS: dict[str, tuple[float, float, bool]] = {
+    "min_p": (0.0, 1.0, False),
+    "frequency_penalty": (-2.0, 2.0, False),
+    "presence_penalty": (-2.0, 2.0, False),
+    "repetition_penalty": (0.0, 2.0, True),
+}
+"""Of SGLang's parameters: the least, the most, and whether the least itself is too little."""
+_FLAGS = ("ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim", "ebnf_full_assistant")
+
+
+def check_request(request: GenerateRequest, vocabulary: int | None) -> None:
+    """Raise InvalidValue for a request that an engine would refuse, or die of."""
+    check_ids(request.prompt, vocabulary, "prompt")
+    check_ids(request.resume, vocabulary, "response so far")
+    check_sampling(request.sampling, vocabulary)
+    if not -(2**63) <= request.seed < 2**63:
+        raise InvalidValue("sampling_seed: it has more than 63 bits")
+    for name in ("token_ids_logprob",):
+        if (ids := request.payload.get(name)) is not None:
+            token_ids(ids, vocabulary, name)
+
+
+def check_sampling(sampling: Sampling, vocabulary: int | None) -> None:
+    """Raise InvalidValue for parameters that SGLang refuses, or dies of. vocabulary: None is unknown."""
+    if not 0 <= sampling.max_new_tokens <= HIGHEST:
+        raise InvalidValue(f"max_new_tokens: this has to be from 0 to {HIGHEST}, not {sampling.max_new_tokens}")
+    if not 0 <= sampling.min_new_tokens <= sampling.max_new_tokens:
+        least, most = sampling.min_new_tokens, sampling.max_new_tokens
+        raise InvalidValue(f"min_new_tokens: this has to be from 0 to max_new_tokens {most}, not {least}")
+    _check_number("temperature", sampling.temperature, 0.0, math.inf)
+    _check_number("top_p", sampling.top_p, 0.0, 1.0, above=True)
+    if sampling.top_k != -1 and not 1 <= sampling.top_k <= HIGHEST:
+        raise InvalidValue(f"top_k: this has to be -1 or at least 1, not {sampling.top_k}")
+    _check_texts("stop", list(sampling.stop))
+    token_ids(list(sampling.stop_token_ids), vocabulary, "stop_token_ids")
+    _check_more(sampling.more, vocabulary)
+
+
+def _check_more(more: dict[str, Any], vocabulary: int | None) -> None:
+    for name, (low, high, above) in _NUMBERS.items():
+        if more.get(name) is not None:
+            _check_number(name, more[name], low, high, above=above)
+    for name in _FLAGS:
+        if not isinstance(more.get(name), bool | None):
+            raise InvalidValue(f"{name}: this has to be true or false, not {more[name]!r:.40}")
+    given = [name for name in GRAMMARS if more.get(name)]
+    for name in given:
+        if not isinstance(more[name], str):
+            raise InvalidValue(f"{name}: this has to be a text, not {type(more[name]).__name__}")
+        _check_unicode(name, more[name])
+    if len(given) > 1:
+        raise InvalidValue(f"{given[1]}: an answer has one shape: give {given[0]} or {given[1]}")
+    if (patterns := more.get("stop_regex")) is not None:
+        _check_patterns([patterns] if isinstance(patterns, str) else patterns)
+    if (bias := more.get("logit_bias")) is not None:
+        _check_bias(bias, vocabulary)
+
+
+def _check_number(name: str, value: Any, low: float, high: float, *, above: bool = False) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidValue(f"{name}: this has to be a number, not {type(value).__name__}")
+    if not low <= value <= high or value == math.inf or (above and value == low):
+        least, most = (
+            f"{'above' if above else 'at least'} {low:g}",
+            "" if high == math.inf else f" and at most {high:g}",
+        )
+        raise InvalidValue(f"{name}: this has to be {least}{most}, not {value!r:.40}")
+
+
+def _check_texts(name: str, values: Any) -> None:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise InvalidValue(f"{name}: this has to be a text or a list of texts")
+    if len(values) > MOST_STOPS:
+        raise InvalidValue(f"{name}: at most {MOST_STOPS} are taken, not {len(values)}")
+    if "" in values:
+        raise InvalidValue(f"{name}: a stop string cannot be empty")
+    for value in values:
+        _check_unicode(name, value)
+
+
+def _check_unicode(name: str, text: str) -> None:
+    if valid_text(text) != text:
+        raise InvalidValue(f"{name}: the text has half a character (a lone surrogate)")
+
+
+def _check_patterns(values: Any) -> None:
+    _check_texts("stop_regex", values)
+    for value in values:
+        if len(value.encode(errors="replace")) > STOP_REGEX_BYTES:
+            raise InvalidValue(f"stop_regex: at most {STOP_REGEX_BYTES} bytes are taken, not {len(value.encode())}")
+        try:
+            re.compile(value)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise InvalidValue(f"stop_regex: {error}") from error
+
+
+def _check_bias(bias: Any, vocabulary: int | None) -> None:
+    if not isinstance(bias, dict):
+        raise InvalidValue("logit_bias: this has to be an object of token ids and numbers")
+    ids = []
+    for name, value in bias.items():
+        text = str(name)
+        if not text.isascii() or not text.isdigit() or len(text) > 19:
+            raise InvalidValue(f"logit_bias: {text!r:.40} is no token id")
+        ids.append(int(text))
+        _check_number(f"logit_bias.{text}", value, -math.inf, math.inf)
+        if not math.isfinite(value):
+            raise InvalidValue(f"logit_bias.{text}: this has to be a finite number")
+    token_ids(ids, vocabulary, "logit_bias")
+
+
+def checked(delta: Delta, vocabulary: int | None, where: str) -> Delta:
+    """An engine's answer that can be appended. Raises EngineError for one that cannot. where: the response's name.
+
+    The last step of an abort may have tokens without log-probs, as where a grammar does not compile. Nothing sampled
+    them, so they are left out.
+    """
+    count = len(delta.tokens)
+    if len(delta.log_probs) != count:
+        if delta.finish is StopReason.ABORT:
+            return Delta(delta.tokens[:0], delta.log_probs[:0], (), delta.finish, delta.text, delta.meta)
+        raise EngineError(f"response {where}: {count} tokens came with {len(delta.log_probs)} log-probs")
+    if not count:
+        return delta
+    if (reason := wrong_id(delta.tokens, vocabulary)) is not None:
+        raise EngineError(f"response {where}: the engine sampled an id that cannot be trained on: {reason}")
+    if np.isnan(delta.log_probs).any():
+        raise EngineError(f"response {where}: a log-prob of the engine is no number")
+    return delta
