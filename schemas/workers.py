@@ -19,8 +19,13 @@ class WorkerJoined(Event, frozen=True, kw_only=True, tag="worker.joined"):
 
 
 class WorkerLost(Event, frozen=True, kw_only=True, tag="worker.lost"):
-    """Any participant that notices that a worker is gone. worker, role: as it joined. reason: one sentence."""
+    """Any participant that notices that a worker is gone. worker, role: as it joined. reason: one sentence.
+
+    requests: the samples that may be why: those under way at an engine that ended by itself, or the one of them that
+    was tried. Absent in older logs, and where it was ended from outside.
+    """
 
     worker: str
     role: str
     reason: str
+    requests: tuple[str, ...] = ()

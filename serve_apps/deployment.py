@@ -14,10 +14,11 @@ import ray
 from ray import serve
 from ray.serve._private import replica
 
-from schemas.errors import EngineError, SlimeEventsError, StorageError
+from schemas.errors import EngineError, EngineLost, SlimeEventsError, StorageError
 from schemas.redaction import shown
 from schemas.workers import WorkerLost
 from serve_apps.engine.engine import Engine
+from serve_apps.engine.limits import EngineLimits
 from serve_apps.engine.sglang_engine import SglangEngine
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.generate.custom import CustomGenerate
@@ -88,7 +89,10 @@ class RolloutEngine:
             if (setup := self._generate) is not None:
                 custom = CustomGenerate(setup, load_tokenizer(setup.tokenizer), worker.log, fetching, room)
                 stack.callback(custom.close)
-            weights = EngineWeights(worker, engine, commit, url=address.weights_url, hold_s=settings.eval_hold_seconds)
+            stack.callback((limits := EngineLimits.of(settings)).close)
+            weights = EngineWeights(
+                worker, engine, commit, url=address.weights_url, hold_s=settings.eval_hold_seconds, limits=limits
+            )
             rule = ChunkRule(settings.chunk, settings.chunk_seconds)
             await RolloutWorker(
                 EngineContext(worker, engine, commit, fetching, partial(offload_async, blobs=blobs), weights, rule),
@@ -107,7 +111,8 @@ async def _loss_recorded(worker: Participant) -> AsyncIterator[None]:
     except Exception as error:
         reason = f"{error}" if isinstance(error, SlimeEventsError) else shown(f"{type(error).__name__}: {error}")
         with contextlib.suppress(StorageError):
-            await worker.append([WorkerLost(worker=worker.id, role=worker.role, reason=reason)])
+            requests = error.requests if isinstance(error, EngineLost) else ()
+            await worker.append([WorkerLost(worker=worker.id, role=worker.role, reason=reason, requests=requests)])
         raise
 
 

@@ -27,6 +27,7 @@ from schemas.errors import (
     EngineError,
     LogUnavailable,
     NoSpace,
+    RequestRefused,
     SlimeEventsError,
     StoreUnavailable,
 )
@@ -45,19 +46,17 @@ from serve_apps.early_requests import EarlyRequests, EarlyRollout
 from serve_apps.engine.engine import Engine
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.generate.custom import CustomGenerate
-from serve_apps.rollout import STREAMED, ChunkRule, Generate, Prompts, Rollout, RolloutContext, generate_request, stream
-from slime_events.core.config.reward import RewardSettings
+from serve_apps.inline_rewards import InlineRewards
+from serve_apps.rollout import STREAMED, ChunkRule, Generate, Rollout, RolloutContext, generate_request, stream
+from serve_apps.suspects import Suspects, loss_of
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
 from slime_events.core.trajectory import Fetch, Trajectories, Trajectory
 from slime_events.core.turn_paths import TurnPaths
-from slime_events.plugins.rewards.outcome import outcome_event
-from slime_events.plugins.rewards.worker import InlineGrader
-from slime_events.plugins.sample_view import completed_sample
 from storage.cancellation import end_all, fail
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
-from storage.log import Append, Delivery, EventLog, Fence, Recorded
+from storage.log import Append, Delivery, Fence, Recorded
 
 log = logging.getLogger(__name__)
 
@@ -73,28 +72,6 @@ WORKER_FAILURES = (LogUnavailable, StoreUnavailable, NoSpace)
 
 Offload = Callable[[Event], Awaitable[Event]]
 """Puts an event's large arrays into the blob store."""
-
-
-class InlineRewards:
-    """The rewards that an engine computes for its own rollouts, where the built-in grader needs no process.
-
-    They are part of the append that ends the rollout, which saves the last rollout of a step one append and two reads.
-    All other rewards are the grader's, which skips samples that have one.
-    """
-
-    def __init__(self, settings: RewardSettings, log: EventLog) -> None:
-        self._grader, self._prompts = InlineGrader(settings), Prompts(log)
-        self._has_custom_grader = settings.custom_rm_path is not None
-
-    async def of(self, request: RolloutRequested, completed: RolloutCompleted) -> list[Event]:
-        """The reward of a completed rollout; empty where it is left to the grader."""
-        if self._has_custom_grader or request.purpose is Purpose.CALL:
-            return []
-        sample = completed_sample(completed, await self._prompts.of(request.group))
-        if not self._grader.accepts([sample]):
-            return []
-        (outcome,) = self._grader.grade([sample], evaluation=request.purpose is Purpose.EVAL)
-        return [outcome_event(completed.sample, completed.group, outcome)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +116,25 @@ class RolloutWorker:
         self._newest: dict[str, asyncio.Task[None]] = {}
         self._boundary = 0
         self._failed: asyncio.Future[None] = asyncio.Future()
+        self._suspects = Suspects(self._log)
 
     async def run(self) -> None:
-        """Work until the run is over. Running requests then go back to the queue at once."""
+        """Work until the run is over. Running requests then go back to the queue at once. Raises EngineLost where the
+        engine is gone, with the requests that may be why.
+        """
+        await self._suspects.read()
         parts = [self._weights.follow, self._weights.switch, self._follow_boundary, self._follow_end, self._take]
         tasks = [asyncio.create_task(part(), name=part.__name__) for part in (*parts, self._renew, self._check_health)]
         try:
             async with self._early.heard_as(self._participant.id):
                 done, _ = await asyncio.wait([*tasks, self._failed], return_when=asyncio.FIRST_COMPLETED)
+                under_way = self._weights.under_way()
             for task in done:
                 task.result()
+        except EngineError as error:
+            if await self._is_alive():
+                raise
+            raise loss_of(error, self._context.engine, self._suspects.blamed(under_way)) from error
         finally:
             active = list(self._active.items())
             await end_all(*tasks, *self._active, self._failed)
@@ -264,6 +250,7 @@ class RolloutWorker:
         except Exception as error:
             if not await self._is_alive():
                 raise  # a dead engine fails everything: its requests are for others
+            self._suspects.acquit(request.sample)
             if not await self._give_up(request, rollout, error, delivery):
                 return
         finally:
@@ -284,6 +271,8 @@ class RolloutWorker:
                     return None
                 trajectories.apply(event, recorded.position)
                 position = recorded.position
+            await self._suspects.read()
+        self._suspects.check(request.sample)
         rollout = Rollout(request, trajectories.by_sample[request.sample], self._participant.id)
         rollout.known.position = position
         rollout.queued = max(0.0, (time.time_ns() - delivery.recorded.envelope.at) / 1e9)
@@ -296,7 +285,8 @@ class RolloutWorker:
             await self._make(rollout, delivery, lambda _: early.deltas())
             return
         async with self._weights.claimed_by(rollout.request) as claim:
-            await self._make(rollout, delivery, partial(self._weights.generate, claim))
+            generate = self._suspects.of(rollout.request.sample, partial(self._weights.generate, claim))
+            await self._make(rollout, delivery, generate)
 
     async def _make(self, rollout: Rollout, delivery: Delivery, generate: Generate) -> None:
         """To the rollout's end in the log, or until it is suspended. Raises EngineError, Conflict."""
@@ -364,7 +354,7 @@ class RolloutWorker:
             known_so_far = Trajectory(request.sample, request.prompt, position=last.position if last else 0)
             rollout = Rollout(request, known_so_far, self._participant.id)
         known = isinstance(error, SlimeEventsError)
-        invalid = known and not isinstance(error, EngineError | DeadlineExceeded)
+        invalid = isinstance(error, RequestRefused) or (known and not isinstance(error, EngineError | DeadlineExceeded))
         log.warning("%s failed: %s", request.sample, error, exc_info=None if known else error)
         failed = RolloutFailed(
             sample=request.sample,

@@ -56,6 +56,7 @@ class ScriptedEngine:
         self.script = script or Script()
         self.version = version
         self.tokens_generated = 0
+        self.was_killed = False
         self._streams: dict[str, int] = {}
         self._aborted: set[str] = set()
         self._dead: str | None = "the engine has not been started"

@@ -87,6 +87,8 @@ class Engine(Protocol):
     """Weight version of new tokens."""
     tokens_generated: int
     """New tokens since the start."""
+    was_killed: bool
+    """Whether somebody outside has ended its processes, by a signal that cannot be a fault of theirs."""
 
     async def start(self, deadline_s: float) -> None:
         """Ready to generate when it returns; a failure leaves no process behind."""
