@@ -31,7 +31,8 @@ class CommandGiven(Event, frozen=True, kw_only=True, tag="command.given"):
 
     command: `<model>-<number>`. number: of the model's calls, from 0, which is its creation. arguments: JSON values, by
     the protocol's names. datums: what a pass goes over, packed as `slime_events/core/datums.py` has it. samples: of
-    purpose `call`, that the client says the datums are made of. source: whose token it came with.
+    purpose `call`, that the client says the datums are made of. source: whose token it came with. refused: why it is
+    not carried out, one sentence: it takes its number alone, so that later ones do not wait for it. Empty else.
     """
 
     command: str
@@ -42,6 +43,7 @@ class CommandGiven(Event, frozen=True, kw_only=True, tag="command.given"):
     datums: Array = EMPTY_BYTES
     samples: tuple[str, ...] = ()
     source: str = ""
+    refused: str = ""
 
     def entity(self) -> str:
         return self.command

@@ -11,6 +11,7 @@ are lacking from the log, in the same order.
 
 from __future__ import annotations
 
+import logging
 import time
 from functools import partial
 from typing import Any
@@ -20,8 +21,10 @@ from actors.trainer.trainer import Trainer
 from schemas.arrays import pack_log_probs
 from schemas.batches import BatchSealed
 from schemas.commands import CommandDone, CommandGiven, CommandKind
+from schemas.errors import DataError, InvalidValue, PlugPointError
 from schemas.event import Event
 from schemas.steps import StepClaimed, StepCommitted
+from schemas.text import message_text
 from slime_events.core.run.participant import Participant
 from slime_events.core.train_batch import StepResult
 from slime_events.loop.commands.batch import train_pass
@@ -30,6 +33,7 @@ from storage.blobs import BlobStore
 from storage.log import Recorded
 from storage.payloads import fetch, offload_async
 
+log = logging.getLogger(__name__)
 SKIPPED = "the gradient's norm is not finite, so no step was taken: weights and optimizer are as before"
 PASSES = (CommandKind.FORWARD, CommandKind.FORWARD_BACKWARD)
 
@@ -70,7 +74,11 @@ class CommandedTrainer(Trainer):
         if due.refused:
             done = CommandDone(command=given.command, version=self._version, error=due.refused)
         elif given.kind in PASSES:
-            done = await self._pass(given, begun)
+            try:
+                done = await self._pass(given, begun)
+            except (DataError, InvalidValue, PlugPointError, KeyError, ValueError) as error:
+                log.warning("%s cannot be carried out", given.command, exc_info=error)
+                done = CommandDone(command=given.command, version=self._version, error=message_text(error))
         elif given.kind is not CommandKind.CREATE_MODEL:
             done, more = await self._save(given, begun)
         await self._worker.append([*more, await self._offload(done)])

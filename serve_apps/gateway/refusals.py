@@ -39,14 +39,31 @@ def refusal(request: Request, error: Refused) -> Response:
     return answer(error.status, str(error), error.headers)
 
 
+async def read_body(request: Request, most: int, instead: str = "") -> bytes:
+    """`whole_body` of a request; a longer one is refused before it is read, where its client says how long it is."""
+    if says_more(request, most):
+        raise _too_large(most, instead)
+    return await whole_body(request.stream(), most, instead)
+
+
 async def whole_body(body: AsyncIterator[bytes], most: int, instead: str = "") -> bytes:
     """A body of `most` bytes at most. instead: what to do with a larger one. Raises Refused."""
     data = bytearray()
     async for chunk in body:
         data += chunk
         if len(data) > most:
-            raise Refused(413, f"a body has {most:,} bytes at most" + (f": {instead}" if instead else ""))
+            raise _too_large(most, instead)
     return bytes(data)
+
+
+def _too_large(most: int, instead: str) -> Refused:
+    return Refused(413, f"a body has {most:,} bytes at most" + (f": {instead}" if instead else ""))
+
+
+def says_more(request: Request, most: int) -> bool:
+    """Whether the client says that its body has more bytes."""
+    length = request.headers.get("content-length", "")
+    return length.isdecimal() and (len(length) > 20 or int(length) > most)
 
 
 def host_of(header: str) -> str | None:

@@ -100,6 +100,11 @@ class Answers:
                 done = await self._last("command.done", name)
         return None if done is None else (given, done)
 
+    async def given(self, name: str) -> CommandGiven | None:
+        """A command as it was given."""
+        found: CommandGiven | None = await self._last("command.given", name)
+        return found
+
     async def samples(self, asked: Samples, wait_s: float) -> MadeSamples | Failed | None:
         """The rollouts of a call, once all have ended; None after `wait_s`. One whose engine was lost is asked for
         again. Raises RunNotFound.

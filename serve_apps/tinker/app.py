@@ -4,24 +4,34 @@ A call that changes something is appended and answered with the id of a future; 
 the log. So a gateway that is killed costs a client a retry, and any other one answers instead.
 """
 
-from collections.abc import Awaitable, Callable
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
+from schemas.commands import CommandKind
 from schemas.errors import ConfigError
+from schemas.outside_json import read_json
+from serve_apps.agents.off_loop import off_loop
 from serve_apps.gateway.admission import Admission
-from serve_apps.gateway.refusals import Refused, refusals, whole_body
+from serve_apps.gateway.refusals import Refused, read_body, refusals
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Scope, Sources
 from serve_apps.tinker import asked, names
+from serve_apps.tinker.asked import OfModel
 from serve_apps.tinker.calls import PROTOBUF, Calls, json_response
 from serve_apps.tinker.sampling import SampleRequest
 from serve_apps.tinker.wire import AskedPass
 
 ROOT = "/api/v1"
+MOST_CALL = 256 * 1024
+"""Bytes of a call in JSON, beside the tokens of a prompt."""
+BYTES_OF_A_TOKEN = 16
+"""In JSON."""
 KEY_PREFIX = "tml-"
 """The SDK takes no key without it; ours is a source's token after it."""
 NO_LORA = "this server trains all weights: lora_config is not looked at"
@@ -39,6 +49,13 @@ REFUSED = {
     "create_custom_loss": "forward_backward_custom computes a loss at the client",
 }
 """Routes that this server has not, and what to do in their place."""
+NUMBERED = {
+    "optim_step": CommandKind.OPTIM_STEP,
+    "load_weights": CommandKind.LOAD_WEIGHTS,
+    "save_weights": CommandKind.SAVE_WEIGHTS,
+    "save_weights_for_sampler": CommandKind.SAVE_WEIGHTS_FOR_SAMPLER,
+}
+"""Routes whose calls have a number of their model's."""
 Handle = Callable[[Any, str], Awaitable[Response]]
 
 
@@ -108,22 +125,51 @@ def _commands(router: APIRouter, calls: Calls, most: int) -> None:
         "asample": (SampleRequest, calls.sample),
         "retrieve_future": (asked.RetrieveFuture, calls.retrieve),
     }
+    of_sample = MOST_CALL + BYTES_OF_A_TOKEN * calls.served.longest
     for route, (kind, handle) in handled.items():
-        router.post(f"/{route}")(partial(_json_call, kind, handle, most))
+        bytes_ = min(most, of_sample if kind is SampleRequest else MOST_CALL)
+        router.post(f"/{route}")(partial(_json_call, route, calls, kind, handle, bytes_))
 
     @router.post("/forward_backward")
     async def forward_backward(request: Request) -> Response:
         if request.headers.get("content-type") != PROTOBUF or "content-encoding" in request.headers:
             raise Refused(415, f"send a {PROTOBUF} body, not compressed")
-        return await calls.run_pass(AskedPass(await whole_body(request.stream(), most)), request.state.source)
+        body = await read_body(request, most)
+        asked, source = await off_loop(len(body), partial(AskedPass, body)), request.state.source
+        kind = CommandKind.FORWARD_BACKWARD if asked.backward else CommandKind.FORWARD
+        async with _numbered(calls, OfModel(model_id=asked.model_id, seq_id=asked.number), kind, source):
+            return await calls.run_pass(asked, source)
 
 
-async def _json_call(kind: type[msgspec.Struct], handle: Handle, most: int, request: Request) -> Response:
+async def _json_call(
+    route: str, calls: Calls, kind: type[msgspec.Struct], handle: Handle, most: int, request: Request
+) -> Response:
+    data, source = await read_body(request, most), request.state.source
+    async with _numbered(calls, _call_of(data), NUMBERED.get(route), source):
+        try:
+            body = read_json(data, kind)
+        except msgspec.DecodeError as error:
+            raise Refused(400, f"{kind.__name__}: {error}") from error
+        return await handle(body, source)
+
+
+@contextlib.asynccontextmanager
+async def _numbered(calls: Calls, call: OfModel | None, kind: CommandKind | None, source: str) -> AsyncIterator[None]:
+    """Where the call is refused inside, its number is taken by that."""
     try:
-        body = msgspec.json.decode(await whole_body(request.stream(), most), type=kind)
-    except msgspec.DecodeError as error:
-        raise Refused(400, f"{kind.__name__}: {error}") from error
-    return await handle(body, request.state.source)
+        yield
+    except (Refused, ConfigError) as error:
+        if call is not None and kind is not None:
+            await calls.refuse(call, kind, source, str(error))
+        raise
+
+
+def _call_of(data: bytes) -> OfModel | None:
+    """Of a body whose other fields may be wrong, or that msgspec does not take, as with half a character."""
+    try:
+        return msgspec.convert(json.loads(data), OfModel)
+    except (ValueError, RecursionError):  # msgspec's are ValueErrors
+        return None
 
 
 async def _always(answer: dict[str, Any], request: Request) -> Response:

@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
 from fastapi import Response
 
 from schemas.commands import CommandDone, CommandGiven, CommandKind
-from schemas.errors import Conflict
+from schemas.errors import Conflict, EventTooLarge, InvalidValue, UnwritableEvent
 from schemas.event import Event
+from serve_apps.agents.off_loop import off_loop
 from serve_apps.gateway.refusals import Refused
 from serve_apps.tinker import names
 from serve_apps.tinker.answers import Answers, Failed
@@ -24,6 +26,7 @@ from serve_apps.tinker.asked import (
     SaveWeightsForSampler,
     WeightsInfo,
 )
+from serve_apps.tinker.numbers import MOST_NUMBER, Numbers
 from serve_apps.tinker.sampling import SampleRequest, check, sample_requests
 from serve_apps.tinker.wire import AskedPass, pass_output, sample_output
 from slime_events.core.datums import pack_datums, unpack_datums
@@ -66,6 +69,7 @@ class Calls:
     def __init__(self, worker: Participant, served: Served, answers: Answers, blobs: BlobStore) -> None:
         self._worker, self.served, self._answers, self._blobs = worker, served, answers, blobs
         self._models = set[str]()
+        self._numbers = Numbers(worker)
 
     async def create(self, asked: CreateModel, source: str) -> Response:
         """The run's model."""
@@ -78,11 +82,13 @@ class Calls:
 
     async def run_pass(self, asked: AskedPass, source: str) -> Response:
         """A forward or forward_backward."""
-        datums = asked.datums(vocabulary=self.served.vocabulary, longest=self.served.longest)
+        read = partial(asked.datums, vocabulary=self.served.vocabulary, longest=self.served.longest)
+        datums = await off_loop(asked.size, read)
         kind = CommandKind.FORWARD_BACKWARD if asked.backward else CommandKind.FORWARD
         model = await self._model(asked.model_id)
         samples = asked.samples or self._answers.made.of(datums)
-        more = {"datums": pack_datums(datums), "samples": tuple(samples)}
+        packed = await off_loop(asked.size, partial(pack_datums, datums))
+        more = {"datums": packed, "samples": tuple(samples)}
         return await self._append(model, asked.number, kind, asked.arguments, source, **more)
 
     async def optim_step(self, asked: OptimStep, source: str) -> Response:
@@ -174,9 +180,12 @@ class Calls:
             if isinstance(made, Failed):
                 return _failed(made.message, "user" if made.is_users else "server")
             return Response(sample_output(made.samples, made.prompt_log_probs), media_type=PROTOBUF)
-        found = await self._answers.command(names.check_command(future), POLL_S)
+        command = names.check_command(future)
+        found = await self._answers.command(command, POLL_S)
         if found is None:
-            return _again(future)
+            given = await self._answers.given(command)
+            why = await self._numbers.fill(given) if given is not None else ""
+            return _failed(why, "user") if why else _again(future)
         given, done = found
         return _failed(done.error, "user") if done.error else self._done(given, done)
 
@@ -219,13 +228,21 @@ class Calls:
     async def _append(
         self, model: str, number: int, kind: CommandKind, arguments: dict[str, Any], source: str, **more: Any
     ) -> Response:
-        if number < 1 and kind not in BEGINS:
-            raise Refused(400, f"seq_id {number}: a model's calls are counted from 1")
+        if not (1 <= number <= MOST_NUMBER or (number == 0 and kind in BEGINS)):
+            raise Refused(400, f"seq_id {number}: a model's calls are counted from 1, to {MOST_NUMBER} at most")
         command = names.command_of(model, number)
         more |= {"model": model, "number": number, "kind": kind, "source": source}
         given = CommandGiven(command=command, arguments=arguments, **more)
         await self._store([await offload_async(given, self._blobs, INLINE)])
         return json_response({"request_id": command, "model_id": names.model_id_of(model)})
+
+    async def refuse(self, call: OfModel, kind: CommandKind, source: str, why: str) -> None:
+        """A call was refused, and has its number nevertheless."""
+        try:
+            model = names.model_of(call.model_id)
+        except InvalidValue:
+            return
+        await self._numbers.refuse(model, call.seq_id or 0, kind, source, why)
 
     async def _store(self, events: Sequence[Event]) -> None:
         """The same call again changes nothing. Raises Refused for another one under its number."""
@@ -233,6 +250,10 @@ class Calls:
             await append_all(self._worker.log, [once(self._worker.enclose(event)) for event in events])
         except Conflict as error:
             raise Refused(400, "seq_id was used for another call before: number a client's calls one by one") from error
+        except EventTooLarge as error:
+            raise Refused(413, str(error)) from error
+        except UnwritableEvent as error:
+            raise Refused(400, str(error)) from error
 
 
 def json_response(body: Any, status: int = 200) -> Response:

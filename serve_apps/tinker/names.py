@@ -38,6 +38,8 @@ def check_session(session: str) -> str:
 
 def new_model(session: str, number: int) -> str:
     """A session's model, in the log. Raises InvalidValue."""
+    if not 0 <= number < 10**9:
+        raise InvalidValue(f"model_seq_id {number}: from 0 to {10**9 - 1}")
     return f"{check_session(session)}-m{number}"
 
 

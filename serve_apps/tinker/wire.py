@@ -17,6 +17,8 @@ from slime_events.core.trajectory import Trajectory
 from slime_events.core.vocabulary import check_ids
 
 TARGETS = "target_tokens"
+MOST_DATUMS = 65_536
+"""Of a pass."""
 _FLOATS = {proto.DTYPE_FLOAT32: "<f4", proto.DTYPE_INT64: "<i8", proto.DTYPE_INT32: "<i4"}
 
 
@@ -24,7 +26,7 @@ class AskedPass:
     """A forward or forward_backward as it came. Raises InvalidValue for a body that is none."""
 
     def __init__(self, body: bytes) -> None:
-        self._asked = proto.ForwardBackwardRequest()
+        self._asked, self.size = proto.ForwardBackwardRequest(), len(body)
         try:
             self._asked.ParseFromString(body)
         except DecodeError as error:
@@ -51,8 +53,8 @@ class AskedPass:
 
     def datums(self, *, vocabulary: int, longest: int) -> list[Datum]:
         """Checked: ids below `vocabulary`, at most `longest` tokens each. Raises InvalidValue with datum and field."""
-        if not self._asked.data:
-            raise InvalidValue("data is empty: give a datum at least")
+        if not 1 <= len(self._asked.data) <= MOST_DATUMS:
+            raise InvalidValue(f"data has {len(self._asked.data):,} datums: 1 to {MOST_DATUMS:,} are taken")
         inputs = LOSSES[self.arguments["loss_fn"]].inputs
         datums = []
         for place, one in enumerate(self._asked.data):

@@ -180,7 +180,7 @@ async def test_what_cannot_be_done_is_refused_by_the_name_of_its_field(tmp_path:
 
     async with scene(tmp_path) as (simulation, gateway):
         await in_thread(gateway, drive)
-        assert len(simulation.events(CommandGiven)) == 1
+        assert len([one for one in simulation.events(CommandGiven) if not one.refused]) == 1
 
 
 async def test_another_base_model_is_refused(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class Commands(Check):
         self.seen["commands"] += 1
         self._order.first = self.ledger.first
         self._order.apply(event)
-        if event.kind is CommandKind.FORWARD_BACKWARD:
+        if event.kind is CommandKind.FORWARD_BACKWARD and not event.refused:
             self._passes[event.command] = event
 
     def _on_command_done(self, event: CommandDone) -> None:

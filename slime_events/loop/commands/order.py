@@ -99,6 +99,9 @@ class CommandOrder:
         return f"model {model} was replaced: a run trains one model at a time, and {self.model} is its newest"
 
     def _take(self, given: CommandGiven) -> None:
+        if given.refused:
+            self._settle(given, refused=given.refused)
+            return
         # The first model of a run is there already: it begins with the run's own weights.
         begins = given.kind in BEGINS and bool(self._before or given.kind is CommandKind.LOAD_WEIGHTS)
         ends = begins or given.kind is CommandKind.OPTIM_STEP
