@@ -37,6 +37,7 @@ class AgentCommandActor:
             folder / FOLDER,
             folder / "logs" / FOLDER,
             frozenset(address.secrets),
+            frozenset(agents.agent_env),
         )
         async with join_run(address, FOLDER) as worker:
             await asyncio.to_thread(end_orphans, str(program.folder), variable=MARK)

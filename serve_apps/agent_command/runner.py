@@ -21,6 +21,7 @@ import msgspec
 from serve_apps.agent_command.outcome import NO_REWARD, Outcome, outcome_of
 from serve_apps.agent_command.program import run_program
 from serve_apps.agent_command.sessions import SessionClient
+from slime_events.plugins.user_environment import user_environment
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,8 @@ SECRET = ("base_url", "agent_key", "control_key")
 @dataclass(frozen=True, slots=True)
 class AgentProgram:
     """words: of the command. folder: where the folders of sessions are made. logs: a file of output for each. secret:
-    variables of this process that the programs, which run what a model wrote, do not get.
+    variables that the run's settings refer to. The programs, which run what a model wrote, get neither these nor
+    others that are secrets, but for those in `passed` (`--agent-env`).
     """
 
     words: tuple[str, ...]
@@ -45,6 +47,7 @@ class AgentProgram:
     folder: Path
     logs: Path
     secret: frozenset[str] = frozenset()
+    passed: frozenset[str] = frozenset()
 
 
 class Runner:
@@ -94,7 +97,7 @@ class Runner:
                 self._program.words,
                 folder=folder,
                 log=output,
-                variables=os_variables(self._program.secret)
+                variables=os_variables(self._program.secret, self._program.passed)
                 | variables_of(session)
                 | {MARK: str(self._program.folder)},
                 task=msgspec.json.encode({field: value for field, value in session.items() if field not in SECRET}),
@@ -126,9 +129,11 @@ def variables_of(session: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def os_variables(secret: Collection[str]) -> dict[str, str]:
-    """The run's own, but its secrets, and Ray's: a program may use Ray for itself."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_") and name not in secret}
+def os_variables(secret: Collection[str], passed: Collection[str] = ()) -> dict[str, str]:
+    """The run's own, but its secrets, and Ray's: a program may use Ray for itself. passed: these all the same."""
+    left_out = {name for name in os.environ if name.startswith("RAY_") or name in secret} - {*passed}
+    given = {name: value for name, value in os.environ.items() if name not in left_out}
+    return user_environment(given, passed)
 
 
 def words_of(command: str, folder: Path) -> tuple[str, ...]:

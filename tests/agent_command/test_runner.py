@@ -17,9 +17,10 @@ from aiohttp import web
 
 from schemas.errors import ConfigError, InvalidValue
 from serve_apps.agent_command.actor import check_agent_command
-from serve_apps.agent_command.runner import AgentProgram, Runner, words_of
+from serve_apps.agent_command.runner import AgentProgram, Runner, os_variables, words_of
 from serve_apps.agent_command.sessions import SessionClient
 from slime_events.core.config.agents import AgentSettings
+from slime_events.plugins.rewards import limits
 
 WAIT_S = 60.0
 
@@ -81,9 +82,11 @@ class Gateway:
             await runner.cleanup()
 
 
-def program(tmp_path: Path, code: str, timeout_s: float = WAIT_S, secret: str = "") -> AgentProgram:
+def program(
+    tmp_path: Path, code: str, timeout_s: float = WAIT_S, secret: str = "", passed: frozenset[str] = frozenset()
+) -> AgentProgram:
     words = (sys.executable, "-c", code)
-    return AgentProgram(words, timeout_s, tmp_path / "agents", tmp_path / "logs", frozenset({secret}))
+    return AgentProgram(words, timeout_s, tmp_path / "agents", tmp_path / "logs", frozenset({secret}), passed)
 
 
 async def run(gateway: Gateway, made: AgentProgram, until: Any, concurrency: int = 2) -> None:
@@ -137,6 +140,45 @@ async def test_the_run_s_secrets_are_not_in_a_program_s_environment(
         names = gateway.sealed["s0.0"]["metadata"]["names"]
     assert "OWN" in names
     assert not {"STORE_KEY", "RAY_ADDRESS"} & set(names)
+
+
+SECRETS = {
+    "AWS_SECRET_ACCESS_KEY": "wJalr", "HF_TOKEN": "t", "WANDB_API_KEY": "k", "NATS_PASSWORD": "p", "STORE_KEY": "s",
+    "DATABASE": "postgres://me:hidden@db/x", "FSSPEC_S3": '{"key": "k", "secret": "hidden-too"}',
+    "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20abcdefgh", "MINE": "hf_abcdefghijklmnopqrstuvwx",
+    "SSH_AUTH_SOCK": "/tmp/agent", "RAY_AUTH_TOKEN": "r", "SLIME_EVENTS_NATS_URL_PASSWORD": "s3cret",
+    "ENDPOINT": "https://h/x?api_key=abcdefgh",
+}  # fmt: skip
+NEEDED = {
+    "PATH": "/usr/bin:/bin", "HOME": "/home/me", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "TMPDIR": "/tmp",
+    "TERM": "xterm", "USER": "me", "SHELL": "/bin/sh", "HTTPS_PROXY": "http://me:word@proxy:3128", "no_proxy": "h",
+    "VIRTUAL_ENV": "/venv", "PYTHONPATH": "/src", "CUDA_VISIBLE_DEVICES": "0", "SSL_CERT_FILE": "/etc/ca.pem",
+    "DOCKER_HOST": "unix:///run/docker.sock", "XDG_CACHE_HOME": "/home/me/.cache", "HF_HOME": "/hf", "PWD": "/x",
+}  # fmt: skip
+
+
+async def test_a_program_sees_no_secret_but_those_that_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (SECRETS | NEEDED).items():
+        monkeypatch.setenv(name, value)
+    code = "import json, os; print(json.dumps({'metadata': dict(os.environ)}))"
+    named = frozenset({"HF_TOKEN", "STORE_KEY"})
+    async with Gateway(wanted=1).serving() as gateway:
+        made = program(tmp_path, code.replace("json, os", "json, os, sys"), secret="STORE_KEY", passed=named)
+        await run(gateway, made, lambda: gateway.sealed)
+        seen = gateway.sealed["s0.0"]["metadata"]
+    assert {name: seen.get(name) for name in SECRETS} == dict.fromkeys(SECRETS) | {"HF_TOKEN": "t", "STORE_KEY": "s"}
+    assert {name: seen.get(name) for name in NEEDED if name != "PWD"} == {k: v for k, v in NEEDED.items() if k != "PWD"}
+    assert seen["OPENAI_API_KEY"] == seen["ANTHROPIC_API_KEY"] == "s0.0.a", "its own key"
+
+
+def test_graders_and_programs_of_agents_see_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.environ", SECRETS | NEEDED | {"OMP_NUM_THREADS": "1"})
+    seen = {"OMP_NUM_THREADS": "1"} | NEEDED
+    assert limits.environment(SECRETS | NEEDED, []) == seen
+    assert os_variables([]) == seen
+    assert os_variables([], ["RAY_AUTH_TOKEN"]) == seen | {"RAY_AUTH_TOKEN": "r"}
 
 
 @pytest.mark.parametrize(("code", "exit_code"), [("exit(3)", 3), ("import time; time.sleep(99)", 124), (REFUSED, 65)])

@@ -31,7 +31,7 @@ MAY_CHANGE = {
     ),
     "metrics": MetricsSettings.__struct_fields__,
     "gateway": RunGatewaySettings.__struct_fields__,
-    "agents": ("agent_command", "agent_concurrency", "agent_timeout"),
+    "agents": ("agent_command", "agent_env", "agent_concurrency", "agent_timeout"),
 }
 """Settings that do not change what is trained: how long, how patiently, on what hardware, watched by whom."""
 

@@ -2,6 +2,8 @@
 
 from typing import Annotated, Literal
 
+from msgspec import field
+
 from slime_events.core.config.base import Settings, doc
 
 
@@ -32,6 +34,9 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
             "its environment and the task as JSON on its input; without a shell"
         ),
     ] = None
+    agent_env: Annotated[
+        list[str], doc("variables that programs of agent-command see although they look like secrets")
+    ] = field(default_factory=list)
     agent_concurrency: Annotated[int, doc("programs of agent-command at once", above=0)] = 8
     agent_timeout: Annotated[float, doc("seconds that a program of agent-command may take", above=0)] = 600.0
     agent_tokens_in_flight: Annotated[

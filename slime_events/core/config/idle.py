@@ -65,7 +65,7 @@ def _of_the_run(settings: TrainSettings) -> Iterator[_Rule]:
     discounted = rollout.agents and settings.agents.agent_credit == "discounted"
     yield "agents", "agent_turn_discount", discounted, "agent_credit is not discounted"
     command = settings.agents.agent_command
-    yield "agents", "agent_concurrency agent_timeout", command, "agent_command is not set"
+    yield "agents", "agent_concurrency agent_timeout agent_env", command, "agent_command is not set"
     own = settings.evaluation.own_function
     yield "rollout", "custom_eval_rollout_log_function_path", not own, "your own function evaluates, and may log itself"
     yield "metrics", _WANDB, metrics.use_wandb, "use_wandb is not set"

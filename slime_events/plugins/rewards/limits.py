@@ -7,7 +7,7 @@ machine along, and a secret from being in the reach of text that a model wrote.
 import resource
 from collections.abc import Collection, Mapping
 
-from schemas.redaction import is_secret
+from slime_events.plugins.user_environment import user_environment
 
 OPEN_FILES = 4096
 
@@ -31,5 +31,4 @@ def _lower(which: int, most: int) -> None:
 
 def environment(given: Mapping[str, str], passed: Collection[str]) -> dict[str, str]:
     """`given` without secrets, but with the names in `passed` (`--rm-env`); one thread for each numeric library."""
-    kept = {name: value for name, value in given.items() if name in passed or not is_secret(name, value)}
-    return {"OMP_NUM_THREADS": "1", **kept}
+    return {"OMP_NUM_THREADS": "1", **user_environment(given, passed)}
