@@ -1,11 +1,14 @@
 """`Cluster`: Ray and Ray Serve, started for one run on loopback or joined where one is running."""
 
 import contextlib
+import functools
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from schemas.errors import DeadlineExceeded, MissingPart
@@ -22,17 +25,39 @@ QUIET = {
 }
 log = logging.getLogger(__name__)
 
+TOKEN_NAMES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
 LEAVE_S, LEAVE_LOOK_S = 10.0, 0.05
 """How long a deployment under way has to give up before Ray ends under it."""
 
 
-class Cluster:
-    """A local Ray on loopback, or the Ray at `address`. gpus: as many as it counts, once it has started."""
+@functools.cache
+def _token() -> str:
+    """Of this process: Ray reads one once."""
+    return secrets.token_hex(32)
 
-    def __init__(self, address: str | None) -> None:
-        self._address = address
+
+def token_variables(file: Path | None) -> dict[str, str]:
+    """The variable by which Ray's processes find a token in this file, which is written; none where the user has chosen
+    how Ray asks for one.
+    """
+    if file is None or any(name in os.environ for name in TOKEN_NAMES):
+        return {}
+    file.unlink(missing_ok=True)
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+        opened.write(_token())
+    return {"RAY_AUTH_TOKEN_PATH": str(file)}
+
+
+class Cluster:
+    """A local Ray on loopback, or the Ray at `address`. gpus: as many as it counts, once it has started.
+
+    token_file: for the token of a local one, which Ray would keep in a file for all that a user starts.
+    """
+
+    def __init__(self, address: str | None, token_file: Path | None = None) -> None:
+        self._address, self._token_file = address, token_file
         self._apps: list[str] = []
         self._starting = threading.Lock()
         self._ended = self._deploying = False
@@ -57,7 +82,8 @@ class Cluster:
         own: dict[str, Any] = {"runtime_env": {"env_vars": variables}}
         if not self._address:
             own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES, "_node_ip_address": LOOPBACK}
-            given = variables  # inherited: with a runtime_env each worker imports Ray twice, once to set it
+            # Inherited: with a runtime_env each worker imports Ray twice, once to set it.
+            given = variables | token_variables(self._token_file)
             make_small()
         try:
             with inherited(given):

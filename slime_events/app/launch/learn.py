@@ -48,6 +48,7 @@ from slime_events.loop.learner.settings import learner_settings, make_batches, m
 from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
 from storage.cancellation import check_cancelled, end_all
+from storage.file_access import limited_files
 from storage.log import Recorded
 from storage.open_log import recorded_place
 from storage.weights.store import WeightStore
@@ -87,7 +88,7 @@ class Learn:
     async def run(self) -> int:
         """Train to the end; the version reached. Raises a SlimeEventsError with the reason."""
         folder, run = self._folder, self._new.settings.run if self._new else None
-        with holding(folder) as before:
+        with limited_files(run.file_access if run else folder.file_access()), holding(folder) as before:
             setup_logging(ROLE, folder.logs)
             place = nats_place(run) if run else recorded_place(folder.path)
             name, replicas = (run.run, run.nats_replicas) if run else (folder.log_name(), 1)

@@ -63,6 +63,7 @@ def make_small() -> None:
 
     @functools.wraps(start_raylet)
     def start_without_waiting(node: Any, *arguments: Any, **named: Any) -> None:
+        Path(node._session_dir).chmod(0o700)  # Ray makes it, its sockets and its logs, for all users of the machine
         _tell_ports(node)
         start_raylet(node, *arguments, **named)
 

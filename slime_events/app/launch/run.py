@@ -50,6 +50,7 @@ from slime_events.core.run.run_settings import nats_place
 from slime_events.core.state.run import RunPhase
 from storage.archive.reader import ArchiveReader
 from storage.cancellation import check_cancelled
+from storage.file_access import close_to_others, limited_files
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.log import JetStreamLog
 from storage.object_store import ObjectFolder
@@ -79,7 +80,7 @@ class Launch:
     ) -> None:
         self._settings, self._view, self._resumes = on_device(settings, settings.engine.device), view, resumes
         self._branched = resumes.started.branched if resumes else branched
-        self._folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
+        self._folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run, settings.run.file_access)
         self._server = LogServer(
             self._folder, settings.run.run, nats_place(settings.run), view.note, agents=settings.rollout.agents
         )
@@ -101,8 +102,10 @@ class Launch:
         """Run to the end; the summary. Raises a SlimeEventsError with the reason in one sentence."""
         trainer = self._settings.trainer
         Architecture.read(trainer.hf_checkpoint).check_flags(trainer.megatron)
-        is_empty = False
-        with holding(self._folder) as before, self._stopping():
+        is_empty, access = False, self._settings.run.file_access
+        with limited_files(access), holding(self._folder) as before, self._stopping():
+            if close_to_others(self._folder.path, access):
+                self._view.note(f"note: every user could read {self._folder.path}: --file-access says who may now")
             try:
                 if self._branched is not None:
                     from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
@@ -167,7 +170,7 @@ class Launch:
 
     @contextlib.asynccontextmanager
     async def _running_cluster(self) -> AsyncIterator[tuple[Cluster, asyncio.Task[None]]]:
-        cluster = Cluster(self._settings.run.ray_address)
+        cluster = Cluster(self._settings.run.ray_address, self._folder.ray_token)
         # Ray's processes end with the thread that has started them: one of asyncio's stays.
         starting = asyncio.create_task(asyncio.to_thread(self._start, cluster))
         try:
@@ -197,6 +200,7 @@ class Launch:
             trace_share=run.trace_share,
             incarnation=incarnation,
             secrets=secrets_of(self._settings),
+            file_access=run.file_access,
         )
 
     @contextlib.contextmanager

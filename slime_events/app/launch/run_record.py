@@ -19,7 +19,7 @@ Changes = dict[str, dict[str, Any]]
 MAY_CHANGE = {
     "run": (
         *("nats_url", "nats_creds", "nats_tls_ca", "nats_tls_cert", "nats_tls_key", "archive_seconds"),
-        *("log_keep_steps", "ray_address", "otlp_endpoint", "trace_share", "max_deaths", "plain"),
+        *("log_keep_steps", "ray_address", "otlp_endpoint", "trace_share", "max_deaths", "file_access", "plain"),
     ),
     "rollout": ("num_rollout", "rollout_deadline", "max_attempts", "max_waiting_prompts"),
     "data": ("source_quota",),

@@ -13,6 +13,7 @@ from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.trainer import TrainerSettings
+from storage.file_access import OWNER, FileAccess
 
 
 class RunSettings(Settings, frozen=True, kw_only=True):
@@ -50,6 +51,10 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     tinker: Annotated[
         str | None, doc("host:port where a client of Tinker's protocol drives the trainer, in the place of prompts")
     ] = None
+    file_access: Annotated[
+        FileAccess,
+        doc("users of the machine that may read the run's files: its owner, the group of its files, or as umask says"),
+    ] = OWNER
     plain: Annotated[bool, doc("a plain line per step even on a terminal")] = False
 
     @property

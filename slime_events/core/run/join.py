@@ -10,6 +10,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.core.telemetry.telemetry import Telemetry, TracedLog, span_file
+from storage.file_access import take_access
 from storage.jetstream.log import RETRY_S, JetStreamLog
 
 
@@ -17,6 +18,7 @@ from storage.jetstream.log import RETRY_S, JetStreamLog
 async def join_run(address: RunAddress, role: str) -> AsyncIterator[Participant]:
     """A participant of the run: its log is open, its spans are exported, its process log is in the run folder."""
     os.environ.update(address.secrets)
+    take_access(address.file_access)
     folder = Path(address.folder)
     setup_logging(role, folder / "logs")
     spans = span_file(folder, role, os.getpid())

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from storage.file_access import OWNER, FileAccess
 from storage.jetstream.address import NatsAddress
 
 
@@ -31,7 +32,7 @@ def queue_of(number: int) -> str:
 class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
     """URLs are fsspec's; folder is a local or shared path for logs, traces and checkpoints. log_keep_steps: events of
     older steps may leave the log. secrets: environment variables that the URLs and settings refer to, for a process on
-    a machine that has them not.
+    a machine that has them not. file_access: of whatever the process writes.
     """
 
     run: str
@@ -46,3 +47,4 @@ class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
     trace_share: float = 1.0
     incarnation: Incarnation = Incarnation()
     secrets: dict[str, str] = {}
+    file_access: FileAccess = OWNER

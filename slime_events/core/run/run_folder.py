@@ -7,16 +7,18 @@ import json
 import shutil
 import tomllib
 from pathlib import Path
+from typing import Any, get_args
 
 from schemas.errors import ConfigError, InvalidValue, RunNotFound
 from schemas.subjects import check_token
+from storage.file_access import OWNER, FileAccess, limited_files
 
 RUNS_DIR = "slime-runs"
 """Default folder of all runs."""
 PARTS = (
     *("nats", "blobs", "archive", "weights", "checkpoints", "snapshots", "seek", "logs", "traces"),
     *("tensorboard", "wandb", "agents"),
-    *("nats-url", "address.json", "run.lock", "settings.toml", "summary.json", "restored.json"),
+    *("nats-url", "address.json", "run.lock", "settings.toml", "summary.json", "restored.json", "ray-token"),
 )
 """All that a run writes into its folder."""
 
@@ -40,6 +42,7 @@ class RunFolder:
     settings.toml, summary.json: what the run resolved to, and what it reached
     restored.json  there from a restore until the run is resumed: addresses that the restore was given. Others in the
                    settings are the archive's, and not used
+    ray-token      of the Ray that is started for the run
     """
 
     def __init__(self, runs_dir: str | Path, run: str) -> None:
@@ -50,6 +53,7 @@ class RunFolder:
         self.seek, self.logs, self.traces = self.path / "seek", self.path / "logs", self.path / "traces"
         self.settings, self.summary = self.path / "settings.toml", self.path / "summary.json"
         self.lock, self.restored = self.path / "run.lock", self.path / "restored.json"
+        self.ray_token = self.path / "ray-token"
         self.is_ours = False
         """Whether all of a run's files in it were written since `create`."""
 
@@ -60,7 +64,7 @@ class RunFolder:
         return self.run + (f" --runs-dir {runs_dir}" if runs_dir != Path(RUNS_DIR).absolute() else "")
 
     @classmethod
-    def create(cls, runs_dir: str | Path, run: str) -> RunFolder:
+    def create(cls, runs_dir: str | Path, run: str, access: FileAccess = OWNER) -> RunFolder:
         """A new run's folder. Raises ConfigError where a run of that name is there already."""
         folder = cls(runs_dir, run)
         if (folder.path / "settings.toml").exists():
@@ -68,8 +72,9 @@ class RunFolder:
                 f"{folder.path} holds a run already: choose another name with --run, or remove the folder"
             )
         folder.is_ours = not any((folder.path / name).exists() for name in PARTS)
-        for part in (folder.nats, folder.logs, folder.traces, folder.weights):
-            part.mkdir(parents=True, exist_ok=True)
+        with limited_files(access):
+            for part in (folder.nats, folder.logs, folder.traces, folder.weights):
+                part.mkdir(parents=True, exist_ok=True)
         return folder
 
     @classmethod
@@ -117,6 +122,11 @@ class RunFolder:
             return None
         except (OSError, ValueError, TypeError):  # damaged: nothing is known to be the user's
             return frozenset()
+
+    def file_access(self) -> FileAccess:
+        """Who may read it, by its settings. Raises InvalidValue where they cannot be read."""
+        chosen: Any = self._run_setting("file_access") if self.settings.exists() else None
+        return chosen if chosen in get_args(FileAccess) else OWNER
 
     def address(self, recorded: object, own: Path) -> str:
         """An address of the run's settings; `own` where there is none, or where only an archive says it."""

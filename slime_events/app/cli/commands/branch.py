@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Branch off and train to the end; 130 where it was stopped before its last step."""
     check_arguments(arguments)
     settings, branched = asyncio.run(_read_parent(arguments))
-    folder = RunFolder.create(settings.run.runs_dir, settings.run.run)
+    folder = RunFolder.create(settings.run.runs_dir, settings.run.run, settings.run.file_access)
     return finish(run_to_end(settings, folder=folder, branched=branched), folder, branched.version)
 
 

@@ -27,6 +27,7 @@ from slime_events.core.config.paths import require_paths
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 from slime_events.core.run.run_folder import RunFolder
+from storage.file_access import limited_files
 from storage.nats.server import NatsServer
 from storage.open_log import unread
 
@@ -94,7 +95,8 @@ def prepare(arguments: argparse.Namespace) -> ParsedTrain:
         check_start(trial)
         resolve_epochs(trial)
     make_room(folder, force=arguments.force)
-    return made(folder.path / DATA)
+    with limited_files(run.file_access):
+        return made(folder.path / DATA)
 
 
 def _stock(model: str, data: Path, checkpoint: Path) -> TrainSettings:

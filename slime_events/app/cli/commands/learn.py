@@ -65,7 +65,8 @@ async def _learn(parent_run: str, asked: LearnerRequest, *, first: bool) -> int:
             if plan.version is None:
                 return 0
             check_learner(plan.parsed.settings)
-            beginning = await new_learner(parent, plan, RunFolder.create(runs_dir(parent, asked), asked.name))
+            access = plan.parsed.settings.run.file_access
+            beginning = await new_learner(parent, plan, RunFolder.create(runs_dir(parent, asked), asked.name, access))
     steps = _StepPrinter()
     version = await Learn(parent, folder, beginning, see=steps.see, note=say).run()
     samples = f"{sum(steps.samples):,} samples of {parent.run}, none of them generated again"

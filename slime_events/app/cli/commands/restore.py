@@ -27,6 +27,7 @@ from slime_events.core.run.run_settings import flag_of, nats_place
 from storage.archive.reader import ArchiveReader
 from storage.archive.transfer import restore_log
 from storage.blobs import BlobStore
+from storage.file_access import limited_files
 from storage.jetstream.address import NatsPlace
 from storage.jetstream.log import JetStreamLog
 from storage.log import EventLog
@@ -48,7 +49,7 @@ async def run(arguments: argparse.Namespace) -> int:
     settings = await asyncio.to_thread(_settings_of, reader)
     place = _nats_place(arguments, settings)
     blob_url = _blob_url(arguments, settings) or str(folder.blobs)
-    with holding(folder):
+    with limited_files(settings.run.file_access), holding(folder):
         made = {"replicas": arguments.nats_replicas, "archive_url": settings.run.log_leaves_for}
         async with _target(folder, place, made) as log:
             await _begin(folder, log)

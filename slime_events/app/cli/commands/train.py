@@ -104,7 +104,7 @@ def run_to_end(
     place of its base checkpoint.
     """
     # A taken name is refused before anything heavy starts.
-    folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
+    folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run, settings.run.file_access)
     announce_recovery(how_to_resume(folder))
     from slime_events.app.launch.run import Launch
 
