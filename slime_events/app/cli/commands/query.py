@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -33,6 +34,8 @@ from slime_events.core.run.run_reader import open_run
 
 NARROWEST = 12
 """Characters that a column of a wide table keeps on a terminal."""
+FORMULA = r"^[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"
+"""How a text begins that a spreadsheet may take for a formula: also with the wide forms of these characters."""
 
 
 async def run(arguments: argparse.Namespace) -> int:
@@ -153,16 +156,34 @@ def _write_json(reader: pa.RecordBatchReader, sink: BinaryIO, json_columns: set[
 
 
 def _write_csv(reader: pa.RecordBatchReader, sink: BinaryIO) -> None:
-    """With a head; lists, maps and structs as JSON text."""
-    schema = pa.schema([(one.name, pa.string()) if pa.types.is_nested(one.type) else one for one in reader.schema])
+    """With a head; lists, maps and structs as JSON text. No text is a formula to a spreadsheet."""
+    kinds = [pa.string() if pa.types.is_nested(one.type) else _plain_text(one.type) for one in reader.schema]
+    names = pa.array(reader.schema.names, pa.string())
+    schema = pa.schema(list(zip(_no_formulas(names).to_pylist(), kinds, strict=True)))
     as_json = functools.partial(json.dumps, default=str, ensure_ascii=False)
     with pyarrow.csv.CSVWriter(sink, schema) as writer:
         for batch in reader:
-            columns = batch.columns
+            columns = [_no_formulas(one) for one in batch.columns]
             for number, values in enumerate(_columns(batch)):
                 if pa.types.is_nested(columns[number].type):
                     columns[number] = pa.array([None if one is None else as_json(one) for one in values], pa.string())
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def _plain_text(kind: pa.DataType) -> pa.DataType:
+    """Text for a type of repeated texts; others as they are."""
+    return _plain_text(kind.value_type) if pa.types.is_dictionary(kind) else kind
+
+
+def _no_formulas(column: pa.Array) -> pa.Array:
+    """Texts with an apostrophe before what begins a formula, as OWASP has it; what is no text is as it was."""
+    column = column.cast(_plain_text(column.type)) if pa.types.is_dictionary(column.type) else column
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column
+    begins = pyarrow.compute.match_substring_regex(column, FORMULA)
+    apostrophe, nothing = pa.scalar("'", column.type), pa.scalar("", column.type)
+    quoted = pyarrow.compute.binary_join_element_wise(apostrophe, column, nothing)
+    return pyarrow.compute.if_else(begins, quoted, column)
 
 
 def _columns(batch: pa.RecordBatch) -> list[list[Any]]:
