@@ -107,7 +107,7 @@ def completed_sample(
     fetch: without it there are no tokens, log-probs and loss mask, which no built-in grader reads. whole: of a rollout
     that has chunks.
     """
-    place = place_of(completed)
+    place = completed.place or Place(order_in_group(completed.sample)[0])
     sample = Sample(
         group_index=place.group_index,
         index=place.index,
@@ -130,11 +130,6 @@ def completed_sample(
         sample.rollout_log_probs = whole.log_probs.tolist()
         sample.loss_mask = [1] * whole.length if whole.loss_mask is None else whole.loss_mask.tolist()
     return Sample.from_dict(sample.to_dict() | copy.deepcopy(completed.attributes)) if completed.attributes else sample
-
-
-def place_of(completed: RolloutCompleted) -> Place:
-    """The numbers that its sample has."""
-    return completed.place or Place(order_in_group(completed.sample)[0])
 
 
 def shown_prompt(asked: PromptSubmitted, completed: RolloutCompleted | None = None) -> str | list[dict[str, Any]]:

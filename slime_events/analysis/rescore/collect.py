@@ -5,18 +5,29 @@ are, and those that rescoring does not need are not decoded.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
+import msgspec
+
+from schemas.arrays import Array
 from schemas.batches import BatchSealed
 from schemas.codec import WholeEnvelope, decode_whole
 from schemas.envelope import Envelope
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose, type_of
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.ids import group_of
+from schemas.ids import group_of, order_in_group
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
-from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested
+from schemas.rollouts import (
+    Place,
+    RolloutCompleted,
+    RolloutProgressed,
+    RolloutRequested,
+    StopReason,
+    WeightSpan,
+)
 from schemas.sessions import SessionSealed
 from schemas.turns import TurnRecorded
 from slime_events.analysis.model.records import Entry, Group, Run, Sample
@@ -34,7 +45,35 @@ NEEDED: dict[str, type[Event]] = {
 """By the tag in an event's subject."""
 
 
-OF_SESSIONS = frozenset({type_of(TurnRecorded), type_of(SessionSealed)})
+
+class _Completed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The fields of a completion that rescoring needs, as the event has them: the others take half of its time."""
+
+    sample: str
+    group: str
+    length: int
+    stop: StopReason
+    text: str
+    spans: tuple[WeightSpan, ...]
+    loss_mask: Array | None = None
+    rollout: str = ""
+    prompt: Array | None = None
+    prompt_text: str = ""
+    metadata: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
+    place: Place | None = None
+    credit: Array | None = None
+
+
+def _alone(kind: type) -> Callable[[bytes], Any]:
+    """Decodes stored events of one type, without what their envelope says."""
+    return msgspec.msgpack.Decoder(msgspec.defstruct("_Stored", [("schema", int), ("event", kind)], gc=False)).decode
+
+
+_ALONE = {RewardAssigned: _alone(RewardAssigned), RolloutCompleted: _alone(_Completed)}
+_NONE: list[Any] = []
+"""Of every sample, the requests, turns and interruptions that are not read here: three lists for each take long."""
+OF_SESSIONS: dict[str, type[Event]] = {type_of(kind): kind for kind in (TurnRecorded, SessionSealed)}
 
 
 class Collector:
@@ -48,36 +87,63 @@ class Collector:
         self.graders: Counter[tuple[str, str]] = Counter()
         self.trajectories = None if fetch is None else Trajectories(fetch)
         self.sessions = SealedSessions() if recredit else None
-        self._needed = NEEDED if fetch is None else NEEDED | {type_of(RolloutProgressed): RolloutProgressed}
+        self._needed = NEEDED | OF_SESSIONS if recredit else NEEDED
+        if fetch is not None:
+            self._needed = self._needed | {type_of(RolloutProgressed): RolloutProgressed}
+        self._kinds: dict[str, type[Event] | None] = {}
         self._run = Run(run)
         self._evaluations: dict[tuple[str, int], list[str]] = {}
 
     def apply(self, subject: str, data: bytes) -> Iterable[Item]:
         """Take one stored event in; the items that are complete by it."""
-        tag, _, entity = subject.split(".", 2)[2].rpartition(".")
-        kind = self._needed.get(tag)
+        head, _, entity = subject.rpartition(".")
+        kind = self._kinds[head] if head in self._kinds else self._kind_of(head)
         if self.trajectories is not None and kind in FOLDED:
             self.trajectories.apply(decode_whole(data).event, 0)
         if kind is RolloutRequested:  # the subject has all that is needed: whose group it is
             self._requested(group_of(entity))
-        elif kind is RewardAssigned or kind is RolloutCompleted:  # two of three that are decoded: no iterator for them
-            self._of_sample(decode_whole(data))
-        elif self.sessions is not None and tag in OF_SESSIONS:
+        elif kind is RewardAssigned:
+            self._assigned(self._read(kind, data))
+        elif kind is RolloutCompleted:
+            self._completed(self._read(kind, data))
+        elif self.sessions is not None and (kind is TurnRecorded or kind is SessionSealed):
             self.sessions.apply(decode_whole(data).event)
         elif kind is not None and kind is not RolloutProgressed:
             return self._applied(decode_whole(data))
         return ()
 
-    def _of_sample(self, envelope: Envelope | WholeEnvelope) -> None:
-        """A completion or a reward of a group that is open: what came later, its group was decided without."""
-        event, run = envelope.event, self._run
-        if isinstance(event, RewardAssigned):
-            sample = run.samples.get(event.sample)
-            if sample is not None:
-                self.graders[event.grader, event.grader_digest] += 1
-                sample.reward = Entry(event, 0, envelope.at, envelope.producer, run.run)
-        elif event.group in run.groups:
-            run.add(Entry(event, 0, envelope.at, envelope.producer, run.run))
+    def _kind_of(self, head: str) -> type[Event] | None:
+        """The kind of event on subjects that begin so, where it is needed: looked up once for each type."""
+        kind = self._kinds[head] = self._needed.get(head.split(".", 2)[2])
+        return kind
+
+    def _read(self, kind: type[Event], data: bytes) -> Any:
+        """An event of a sample, alone. Without `trajectories` a completion has no tokens, which is half of its time."""
+        if self.trajectories is None:
+            try:
+                stored = _ALONE[kind](data)
+            except msgspec.DecodeError:
+                return decode_whole(data).event  # of an older schema, or damaged: the codec knows which
+            if stored.schema == kind.SCHEMA:
+                return stored.event
+        return decode_whole(data).event
+
+    def _assigned(self, event: RewardAssigned) -> None:
+        sample = self._run.samples.get(event.sample)
+        if sample is not None:  # else its group was decided before
+            self.graders[event.grader, event.grader_digest] += 1
+            sample.reward = Entry(event, 0, 0, "", self._run.run)
+
+    def _completed(self, event: Any) -> None:
+        run, name = self._run, event.sample
+        group = run.groups.get(event.group)
+        if group is None:
+            return  # it was decided without it
+        sample = run.samples.get(name)
+        if sample is None:
+            sample = Sample(name, event.group, order_in_group(name)[0], _NONE, 0, 0, _NONE, (), _NONE)
+            run.samples[name] = group.samples[name] = sample
+        sample.completed, sample.length, sample.spans = Entry(event, 0, 0, "", run.run), event.length, event.spans
 
     def _applied(self, envelope: Envelope | WholeEnvelope) -> Iterator[Item]:
         event, run = envelope.event, self._run

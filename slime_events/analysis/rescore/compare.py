@@ -204,10 +204,11 @@ class Comparison:
             write_change(self.changes, RuleChange(rule.credit, rule.discount))
 
     def _compare_samples(self, group: Group, grades: Sequence[Grade]) -> None:
+        samples = self.samples
         for (name, sample), one in zip(group.samples.items(), grades, strict=True):
             if sample.reward is None:
                 continue  # another of its group failed before it was graded
-            before, samples = sample.value, self.samples
+            before = sample.value
             samples.graded += 1
             if before is None:
                 samples.failed_before += 1
@@ -259,14 +260,16 @@ class Comparison:
         before = _trained_on(
             sealed.raw_rewards, [one.before for one in groups], self.change.before.algorithm, processed
         )
-        self.mismatched += not all(map(_close, before.rewards, sealed.rewards))
+        if tuple(before.rewards) != sealed.rewards:
+            self.mismatched += not all(map(_close, before.rewards, sealed.rewards))
         stay = [group for group in groups if group.rewards is not None]
         rewards = [reward for group in stay for reward in group.rewards or ()]
         processed = None if now is None else now([one.states[1] for one in stay]).rewards
         after = _trained_on(rewards, [one.after for one in stay], self.change.after.algorithm, processed)
         kept = [part.name for group in stay for part in group.before]
-        parts = {part.name: part for group in stay for part in group.before}
-        shared = [part for group in stay for part in group.after if part.name in parts]
+        changed = [group for group in stay if group.after is not group.before]
+        parts = {part.name: part for group in changed for part in group.before}
+        shared = [part for group in changed for part in group.after if part.name in parts]
         self.steps.append(
             Step(
                 step=sealed.step,
@@ -334,6 +337,8 @@ def _trained_on(
 def _differing(before: Mapping[str, float], after: Mapping[str, float], kept: Sequence[str]) -> int:
     """Samples of the kept ones, and new ones, that have another advantage, or one of the two alone."""
     names = set(kept) | after.keys()
+    if before == after and names == before.keys():
+        return 0
     both = names & before.keys() & after.keys()
     return len(names) - sum(_close(before[name], after[name]) for name in both)
 

@@ -20,7 +20,12 @@ from slime_events.plugins.rewards.dispatch import BOXED, GRADERS, REMOTE, built_
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.rewards.outcome import Graded, failure
 from slime_events.plugins.sample import Sample
-from slime_events.plugins.sample_view import completed_sample, place_of, shown_metadata, shown_prompt
+from slime_events.plugins.sample_view import (
+    completed_sample,
+    given_metadata,
+    shown_metadata,
+    shown_prompt,
+)
 
 PROCESSES = 2
 
@@ -66,8 +71,8 @@ class Regrader:
 
     async def grade(self, groups: Sequence[Group]) -> list[list[Grade]]:
         """One grade per sample of each group, in its order. Nothing that a grader does raises here."""
-        named = [[self._name(group, sample) for sample in group.samples] for group in groups]
-        ruled = [number for number, names in enumerate(named) if all(map(_is_rule, names))]
+        named = [self._names(group) for group in groups]
+        ruled = [number for number, names in enumerate(named) if all(map(_is_rule, set(names)))]
         tasks = [task for number in ruled for task in self._tasks(groups[number], named[number])]
         grades = await self._by_rules(tasks)  # None where the process that had them was lost
         left = iter(grades or ())
@@ -77,16 +82,21 @@ class Regrader:
         graded |= dict(zip(others, by_pool, strict=True))
         return [graded[number] for number in range(len(groups))]
 
-    def _name(self, group: Group, sample: str) -> str:
-        """The built-in grader of a sample; empty for a user's own."""
-        prompt, completed = prompt_of(group), completed_of(group.samples[sample])
-        if not (prompt.metadata or prompt.custom_rm_path or completed.metadata or completed.attributes):
-            return self._usual
-        return grader_name(self._settings, completed_sample(completed, prompt))
+    def _names(self, group: Group) -> list[str]:
+        """The built-in grader of each sample; empty for a user's own."""
+        prompt = prompt_of(group)
+        own = bool(prompt.metadata or prompt.custom_rm_path)
+        return [
+            grader_name(self._settings, completed_sample(done, prompt))
+            if own or done.metadata or done.attributes
+            else self._usual
+            for done in map(completed_of, group.samples.values())
+        ]
 
     def _tasks(self, group: Group, names: Sequence[str]) -> list[Task]:
         """What the rules read, of the events themselves: a `Sample` is made only where attributes may say else."""
         key, asked, tasks = reward_key(self._settings, evaluation=is_evaluation(group)), prompt_of(group), list[Task]()
+        shared = str(shown_prompt(asked)), given_metadata(asked)
         for sample, name in zip(group.samples.values(), names, strict=True):
             done = completed_of(sample)
             if done.attributes:
@@ -95,10 +105,13 @@ class Regrader:
                     Task(name, key, numbers_of(seen), str(seen.prompt), seen.response, seen.label, seen.metadata)
                 )
                 continue
-            place, prompt, metadata = place_of(done), str(shown_prompt(asked, done)), shown_metadata(asked, done)
-            tasks.append(
-                Task(name, key, (place.group_index, place.index, None), prompt, done.text, asked.label, metadata)
-            )
+            prompt, metadata = shared
+            numbers = (done.place.group_index if done.place else None, (done.place or sample).index, None)
+            if done.prompt is not None:
+                prompt = str(shown_prompt(asked, done))
+            if done.metadata:
+                metadata = shown_metadata(asked, done)
+            tasks.append(Task(name, key, numbers, prompt, done.text, asked.label, metadata))
         if self._trajectories:
             self._trajectories.forget(tuple(group.samples))
         return tasks

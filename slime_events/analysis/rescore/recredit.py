@@ -48,7 +48,7 @@ class Recredit:
 
     def before(self, group: Group) -> tuple[Part, ...]:
         """Its samples as they were trained on."""
-        return tuple(self._recorded(sample) for sample in group.samples.values())
+        return tuple([self._recorded(sample) for sample in group.samples.values()])
 
     def after(self, group: Group) -> tuple[Group, tuple[Part, ...]]:
         """The group with the samples of the rule, and what is trained on of each. Releases its sessions.

@@ -52,6 +52,9 @@ def read_toml(text: str, source: str, registered: Registered = NOTHING_REGISTERE
             hint = _right_table(component) or did_you_mean(component, COMPONENTS) or f" There are {_ALL}."
             raise UnknownFlag(f"{where}: there is no table [{component}].{hint}")
         for name, value in table.items():
+            is_right = (component, name) in types and (component, name) not in PASS_THROUGH
+            if is_right and fits(value, types[component, name]):
+                continue  # a run's settings are hundreds: the line is looked for where it is named
             where = f"{source}, line {_line(text, component, name)}"
             if (component, name) in PASS_THROUGH:
                 _check_inner(value, name, where)
@@ -60,7 +63,7 @@ def read_toml(text: str, source: str, registered: Registered = NOTHING_REGISTERE
                 raise UnknownFlag(
                     f"{where}: [{component}] has no {name}.{did_you_mean(name, known) or _right_table(name)}"
                 )
-            elif not fits(value, types[component, name]):
+            else:
                 raise InvalidValue(f"{where}: {name} is {value!r}, and should be {types[component, name]}.")
     return values
 
