@@ -92,7 +92,7 @@ def check_prompt_files(
         listed = "\n  ".join(changed)
         raise DataError(
             f"run {run} has read other prompts than there are now:\n  {listed}\n"
-            "A run goes on at a row of its files: other prompts would follow, and its log would name lines that are not "
-            "there any more. Put the files back, or go on with what they hold now: --accept-changed-data"
+            "A run goes on at a row of its files: other prompts would follow, and its log would name lines that are "
+            "gone. Put the files back, or go on with what they hold now: --accept-changed-data"
         )
     return [f"note: {sentence} (--accept-changed-data)" for sentence in changed]
