@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -37,6 +38,21 @@ def chosen(only: list[str], parts: list[str]) -> list[Case]:
     return [DEMO, *found]
 
 
+def kept(home: Path) -> bool:
+    """Whether the run `demo` of an earlier time is there. All else of that time is removed."""
+    runs = home / "slime-runs"
+    finished = (runs / "demo" / "summary.json").exists()
+    for path in home.glob("*"):
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+        elif path != runs:
+            shutil.rmtree(path)
+    for path in runs.glob("*"):
+        if path.name != "demo" or not finished:
+            shutil.rmtree(path)
+    return finished
+
+
 def starts_by_key() -> dict[tuple[str, str], Start]:
     """The first of those that are alike."""
     found: dict[tuple[str, str], Start] = {}
@@ -62,6 +78,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="PAGE", help="pages with one of these in their name")
     kinds = [one.value for one in Parts]
     parser.add_argument("--parts", nargs="+", default=kinds, choices=kinds, help="only what starts these parts")
+    parser.add_argument("--home", metavar="FOLDER", help="is kept, and a run `demo` that is in it is not made again")
     parser.add_argument("--list", action="store_true", help="print what would be started, and what is not and why")
     asked = parser.parse_args()
     cases, starts = chosen(asked.only, asked.parts), starts_by_key()
@@ -70,7 +87,10 @@ def main() -> int:
         return 0
     begun, failed = time.monotonic(), 0
     with tempfile.TemporaryDirectory(prefix="docs-run-", ignore_cleanup_errors=True) as folder:
-        stage = Stage(Path(folder).resolve() / "me")
+        home = Path(asked.home or folder).resolve() / "me"
+        if kept(home):
+            cases = [case for case in cases if case is not DEMO]
+        stage = Stage(home)
         try:
             for case in cases:
                 start = starts[case.key]

@@ -23,7 +23,7 @@ from tests.docs.pages import DOCS
 from tests.docs_run.blocks import EXAMPLES, starts_of
 from tests.docs_run.stage import Stage
 
-START_S, LOOK_S = 120.0, 0.1
+START_S, LOOK_S = 240.0, 0.1
 HARNESS = """
 import os
 source = open("agent_page.py").read()

@@ -137,6 +137,7 @@ SECOND_CASES = [
     ),
     RESUMING(
         text="slime-events resume demo",
+        shown=False,
         changes=(("resume demo", "resume interrupted"),),
         says=(r"run interrupted continues after \d of 6 steps \(resumption 1\)",),
         steps=6,
@@ -256,7 +257,7 @@ SECOND_CASES = [
         changes=(("8600", "{port:tinker}"),),
         says=(r"the script ended with 0",),
         beside=beside.tinker_script,
-        stopped=r"the script ended with 0",
+        stopped=r"the script ended with",
         code=130,
         covers=(("docs/tinker.md", "import tinker"),),
     ),

@@ -71,6 +71,7 @@ class Stage:
             "PYTHONPATH": path,
             "DOCS_RUN_PARTS": parts,
             "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
             "WANDB_MODE": "offline",
             "WANDB_KEY": "0" * 40,
         }

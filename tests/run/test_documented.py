@@ -38,7 +38,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     stage = Stage(tmp_path_factory.mktemp("documented").resolve() / "me")
     folder = stage.home / "slime-runs" / "demo"
     folder.mkdir(parents=True)
-    (folder / "settings.toml").write_text((stage.home / "settings.toml").read_text())
+    evaluated = '[evaluation]\neval_interval = 2\neval_prompt_data = ["digits4", "eval.jsonl"]\n'
+    (folder / "settings.toml").write_text((stage.home / "settings.toml").read_text() + evaluated)
     weights = folder / "weights"
     weights.mkdir()
     (weights / "v000006-0").symlink_to((stage.home / "teacher").resolve())
