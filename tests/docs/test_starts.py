@@ -65,8 +65,8 @@ def test_a_start_that_is_new_on_a_page_is_seen(tmp_path: Path, monkeypatch) -> N
 def test_each_way_to_train_has_one_start_in_the_suite() -> None:
     """The tests of `tests/run/test_documented.py` are those of `make test`; taking one away is noticed here."""
     assert KINDS.keys() == {
-        *("supervised", "ppo", "distilling", "tinker", "agents", "a rollout function"),
-        *("rollouts alone", "training alone"),
+        *("supervised", "ppo", "distilling", "tinker", "agents", "a rollout function", "rollouts alone"),
     }
+    assert "--debug-train-only" in KINDS["ppo"][2], "the other half of the dumps"
     for page, begin, _ in KINDS.values():
         assert [case for case in CASES if case.page == page and begin in case.text], (page, begin)
