@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -85,6 +86,7 @@ def main() -> int:
     if asked.list:
         show(cases, starts)
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what it has started ends with it
     begun, failed = time.monotonic(), 0
     with tempfile.TemporaryDirectory(prefix="docs-run-", ignore_cleanup_errors=True) as folder:
         home = Path(asked.home or folder).resolve() / "me"

@@ -97,19 +97,17 @@ FIRST_CASES = [
         says=("2 weight versions",),
     ),
     BRANCHING(
-        text="slime-events branch RUN --from 5 --run NAME --rm-type math --num-rollout 80",
-        parts=REAL,
-        changes=(("RUN", "demo"), ("NAME", "as-it-was"), ("--num-rollout 80", "--num-rollout 6")),
-        steps=6,
-        covers=(("docs/branching.md", "slime-events branch RUN --from 5 --run NAME"),),
-    ),
-    BRANCHING(
         text="slime-events branch demo --from 5 --run faster --lr 3e-4 --num-rollout 12",
         parts=REAL,
         changes=(("--num-rollout 12", "--num-rollout 6"), ("--run faster", "--run faster-branch")),
         says=(r"making version 5 of run demo", r"version 5 is there"),
         steps=6,
-        covers=(("docs/branching.md", "slime-events branch RUN --from 5 --run NAME --lr 3e-4"),),
+        more="--rm-type math",
+        covers=(
+            ("docs/branching.md", "slime-events branch RUN --from 5 --run NAME"),
+            ("docs/branching.md", "slime-events branch RUN --from 5 --run NAME --lr 3e-4"),
+            ("docs/branching.md", "slime-events branch RUN --from 5 --run NAME --rm-type math --num-rollout 80"),
+        ),
     ),
     BRANCHING(
         text="slime-events branch live --from 99 --run off",
