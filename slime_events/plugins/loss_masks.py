@@ -135,9 +135,14 @@ class MultiTurnLossMaskGenerator:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-@functools.lru_cache(maxsize=2)
 def loss_masks_of(tokenizer: Tokenizer, kind: str) -> MultiTurnLossMaskGenerator:
     """The generator of a tokenizer, made once."""
+    return _made(tokenizer, kind)
+
+
+@functools.lru_cache(maxsize=2)
+def _made(tokenizer: Tokenizer, kind: str) -> MultiTurnLossMaskGenerator:
+    # The type checker lets anything be the argument of a function that is cached like this.
     return MultiTurnLossMaskGenerator(tokenizer, kind)
 
 
