@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from slime_events.plugins.tokenizer import TokenizerAhead
 from tests.simulation.parts import Letters
 
@@ -62,3 +64,24 @@ def test_what_is_loaded_meanwhile_is_no_tokenizer_itself() -> None:
     public = {name for name in dir(TokenizerAhead) if not name.startswith("_")}
     assert public == {"loaded"}
     assert not callable(TokenizerAhead(lambda: Letters()))
+
+
+MISTAKES = """
+from slime_events.plugins.loss_masks import MultiTurnLossMaskGenerator, loss_masks_of
+from slime_events.plugins.tokenizer import TokenizerAhead, TokenizerSource, encode_all, loaded_tokenizer
+
+def called(tokenizer: TokenizerAhead) -> None: tokenizer("x")
+def encoded(tokenizer: TokenizerSource) -> None: tokenizer.encode("x")
+def many(tokenizer: TokenizerAhead) -> None: encode_all(tokenizer, ["x"])
+def masks(tokenizer: TokenizerAhead) -> None: loss_masks_of(tokenizer, "qwen")
+def generator(tokenizer: TokenizerAhead) -> None: MultiTurnLossMaskGenerator(tokenizer)
+def right(tokenizer: TokenizerSource) -> None: loss_masks_of(loaded_tokenizer(tokenizer), "qwen")
+"""
+
+
+@pytest.mark.soak
+def test_to_take_the_one_for_the_other_is_an_error_of_the_type_checker() -> None:
+    words = ["-m", "mypy", "--strict", "--follow-imports=silent", "--config-file=", "-c", MISTAKES]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT)
+    lines = [int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error: " in line]
+    assert lines == [5, 6, 7, 8, 9], done.stdout + done.stderr
