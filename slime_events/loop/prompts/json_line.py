@@ -13,6 +13,8 @@ import msgspec
 from schemas.outside_json import read_json
 from schemas.text import message_text
 
+MARK = codecs.BOM_UTF8
+"""A byte order mark, which is no part of any text."""
 EXPLAINED = 1 << 20
 """Bytes of a line that is looked at once more for a better reason than the decoder's."""
 _KINDS = {
@@ -41,8 +43,8 @@ class BadField:
 
 
 def without_mark(line: bytes) -> bytes:
-    """Return a line without a byte order mark in front, which is no part of any text."""
-    return line.removeprefix(codecs.BOM_UTF8)
+    """Return a line without a byte order mark in front."""
+    return line.removeprefix(MARK)
 
 
 def kind_of(head: bytes) -> str | None:

@@ -1,6 +1,5 @@
 """Rows of a data file by number, without ever holding the file in memory."""
 
-import contextlib
 from array import array
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -11,13 +10,14 @@ import numpy as np
 from schemas.errors import DataError, TooManyBadLines
 from schemas.outside_json import read_json
 from slime_events.loop.prompts.data_file import BLOCK, DataFile
-from slime_events.loop.prompts.json_line import BadField, fields_of, kind_of, why_not, without_mark
+from slime_events.loop.prompts.json_line import MARK, BadField, fields_of, kind_of, why_not
 from slime_events.loop.prompts.parquet_reader import ParquetReader
 from slime_events.loop.prompts.prompt import BadReason, BadRow, Problem
 from slime_events.loop.prompts.refusals import reasons_of
 
 LONGEST_LINE = 64 * BLOCK
 """Bytes of a line that is read; a longer one is a bad line, and never in memory whole."""
+_form = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _object = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -53,8 +53,8 @@ class JsonlReader:
         for number, start, line in lines_of(file):
             if stop is not None and len(starts) >= stop:
                 break
-            unmarked = without_mark(line)  # of the file, or of one that was put behind another
-            start, line = start + len(line) - len(unmarked), unmarked
+            if line.startswith(MARK):  # of the file, or of one that was put behind another
+                start, line = start + len(MARK), line[len(MARK) :]
             is_blank = not line.strip()
             problem = None if is_blank else bad_line(line)
             if not is_blank and problem is None:
@@ -87,8 +87,12 @@ class JsonlReader:
         return row + int(np.searchsorted(self._skipped_before, row, side="right")) + 1
 
     def _fields(self, line: bytes, size: int) -> dict[str, Any] | Problem:
-        with contextlib.suppress(ValueError, RecursionError):
+        try:
             return _object.decode(line)
+        except (ValueError, RecursionError):
+            return self._fields_of_bad(line, size)
+
+    def _fields_of_bad(self, line: bytes, size: int) -> dict[str, Any] | Problem:
         if len(line) < size or bad_line(line) is not None:
             return Problem(BadReason.NOT_JSON, "the file has changed since it was indexed: this is no row any more")
         read = fields_of(line, self._used)
@@ -120,13 +124,15 @@ def lines_of(file: DataFile) -> Iterator[tuple[int, int, bytes]]:
         held: list[bytes] = []
         while block := opened.read(BLOCK):
             *ended, rest = block.split(b"\n")
-            for piece in ended:
-                line = b"".join((*held, piece)) if held else piece
+            if held and ended:
+                yield number, start, b"".join((*held, ended[0]))
+                number, start = number + 1, start + size + len(ended[0]) + 1
+                del ended[0]
+                held, size = [], 0
+            for line in ended:
                 yield number, start, line
                 number += 1
-                start += size + len(piece) + 1
-                size = 0
-                held.clear()
+                start += len(line) + 1
             size += len(rest)
             if rest and sum(map(len, held)) <= LONGEST_LINE:
                 held.append(rest)
@@ -139,11 +145,18 @@ def bad_line(line: bytes) -> Problem | None:
     if len(line) > LONGEST_LINE:
         return Problem(BadReason.TOO_LONG, f"the line has more than {LONGEST_LINE >> 20} MiB")
     try:
+        _form.decode(line)
+    except (ValueError, RecursionError):
+        return _problem_of(line)
+    return None
+
+
+def _problem_of(line: bytes) -> Problem | None:
+    try:
         read_json(line, dict[str, msgspec.Raw])
     except msgspec.ValidationError:
         return Problem(BadReason.NOT_AN_OBJECT, "not a JSON object")
     except msgspec.DecodeError as error:
-        if isinstance(error.__cause__, RecursionError):
-            return None  # how much is too deep depends on who reads it; the reader of the row will say it
-        return Problem(BadReason.NOT_JSON, f"not JSON: {why_not(line, error)}")
-    return None
+        if not isinstance(error.__cause__, RecursionError):
+            return Problem(BadReason.NOT_JSON, f"not JSON: {why_not(line, error)}")
+    return None  # how much is too deep depends on who reads it: whoever reads the row will say it
