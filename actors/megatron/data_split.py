@@ -1,8 +1,10 @@
 """What the trainer splits a batch by: whether a sample can be trained on, and how micro batches are packed. Pure."""
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,8 +15,9 @@ from schemas.errors import TrainerError
 from slime_events.algorithms.packing import PackingRule, micro_batches
 from slime_events.algorithms.prefix_tree import Branch, branches, families
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.train_batch import TrainSample
+from slime_events.core.train_batch import TrainBatch, TrainSample
 
+log = logging.getLogger(__name__)
 # Without a limit from the user: as many tokens as give large matrix products and keep about this much for backward.
 DEFAULT_BYTES = 2**30
 DEFAULT_TOKENS = (512, 16_384)
@@ -38,6 +41,34 @@ def check_samples(samples: Sequence[TrainSample], vocab_size: int) -> None:
             reason = f"reward {sample.reward}"
         if reason:
             raise TrainerError(f"sample {sample.sample} of group {sample.group} cannot be trained on: {reason}")
+
+
+def checked_batch(batch: TrainBatch, vocab_size: int) -> TrainBatch:
+    """The batch as it is trained on. Raises as `check_samples`."""
+    batch = replace(batch, samples=without_foreign_ids(batch.samples, vocab_size))
+    check_samples(batch.samples, vocab_size)
+    return batch
+
+
+def without_foreign_ids(samples: Sequence[TrainSample], vocab_size: int) -> tuple[TrainSample, ...]:
+    """The samples, of which those with a token that the model does not have are not trained on: 0 stands in its place.
+
+    None is sealed any more. So a batch is trained that an older version sealed, and that ended its trainer each time.
+    Whoever trains it again does the same, since it follows from the batch alone.
+    """
+    kept = []
+    for sample in samples:
+        foreign = (sample.tokens < 0) | (sample.tokens >= vocab_size)
+        if foreign.any():
+            token = int(sample.tokens[foreign][0])
+            log.warning(
+                "sample %s of group %s is not trained on: token %d is none of the model's %d",
+                sample.sample, sample.group, token, vocab_size,
+            )  # fmt: skip
+            tokens, mask = np.where(foreign, 0, sample.tokens).astype(np.int32), np.zeros_like(sample.loss_mask)
+            sample = replace(sample, tokens=tokens, loss_mask=mask, rollout_log_probs=np.zeros(len(mask), np.float32))
+        kept.append(sample)
+    return tuple(kept)
 
 
 def packing_rule(

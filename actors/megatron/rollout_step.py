@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from actors.megatron.critic_step import CriticStep, Targets
-from actors.megatron.data_split import check_samples, rollout_denominators
+from actors.megatron.data_split import checked_batch, rollout_denominators
 from actors.megatron.forward import MicroBatch
 from actors.megatron.frozen_model import REFERENCE
 from actors.megatron.scores import Scores, known_or_own
@@ -56,7 +56,7 @@ class RolloutStep:
     def __init__(self, trainee: Trainee, batch: TrainBatch) -> None:
         """Raises TrainerError for a sample that cannot be trained on, and for a batch that fills no optimizer step."""
         architectures = trainee.architecture, *(one.architecture for one in trainee.frozen.values())
-        check_samples(batch.samples, min(one.vocab_size for one in architectures))
+        batch = checked_batch(batch, min(one.vocab_size for one in architectures))
         self.trainee = trainee
         self.samples = batch.samples
         self.step = batch.step

@@ -148,6 +148,6 @@ def checked(delta: Delta, vocabulary: int | None, where: str) -> Delta:
         return delta
     if (reason := wrong_id(delta.tokens, vocabulary)) is not None:
         raise EngineError(f"response {where}: the engine sampled an id that cannot be trained on: {reason}")
-    if np.isnan(delta.log_probs).any():
-        raise EngineError(f"response {where}: a log-prob of the engine is no number")
+    if not np.isfinite(delta.log_probs).all():
+        raise EngineError(f"response {where}: a log-prob of the engine is no finite number")
     return delta

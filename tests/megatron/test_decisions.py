@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from actors.megatron.architecture import Architecture
 from actors.megatron.attention import GRID_SHARE, alike, lay_out
-from actors.megatron.data_split import default_tokens, packing_rule, rollout_denominators
+from actors.megatron.data_split import checked_batch, default_tokens, packing_rule, rollout_denominators
 from actors.megatron.forward import log_probs_and_entropy
 from actors.megatron.step_metrics import AGREEMENT, DIFFERENCE, OffPolicyMetrics, StepMetrics
 from actors.megatron.weights import digest_tensors
@@ -200,3 +200,16 @@ def test_weights_of_recorded_rollouts_add_up_over_micro_batches() -> None:
     assert off_policy.figures(_as_group(_Alone())) == pytest.approx(
         {"recalled_tis": 4.5 / 3, "recalled_tis_max": 2.0, "recalled_tis_clipfrac": 1 / 3}
     )
+
+
+def test_a_sealed_sample_with_a_foreign_id_is_not_trained_on() -> None:
+    """An older version sealed such batches, and their trainer ended at each try."""
+    batch = make_batch(groups=1, samples=3)
+    first, second, third = batch.samples
+    bad = dataclasses.replace(first, tokens=np.where(np.arange(first.total_length) == 0, 264, first.tokens))
+    negative = dataclasses.replace(second, tokens=np.where(np.arange(second.total_length) == 1, -1, second.tokens))
+    checked = checked_batch(dataclasses.replace(batch, samples=(bad, negative, third)), 264)
+    assert [bool(one.loss_mask.any()) for one in checked.samples] == [False, False, True]
+    assert all(0 <= int(one.tokens.min()) <= int(one.tokens.max()) < 264 for one in checked.samples)
+    assert [len(one.tokens) for one in checked.samples] == [one.total_length for one in batch.samples]
+    assert checked.samples[2] is third
