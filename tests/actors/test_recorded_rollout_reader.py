@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from schemas.arrays import pack, pack_log_probs, pack_tokens, unpack
@@ -110,3 +111,15 @@ async def test_a_rollout_that_is_not_whole_is_a_failure_with_its_reason() -> Non
         assert isinstance(failed, RolloutFailed)
         assert failed.kind is FailureKind.INVALID
         assert reason in failed.message
+
+
+@pytest.mark.parametrize(("vocabulary", "is_completed"), [(max(TOKENS) + 1, True), (max(TOKENS), False), (None, True)])
+async def test_a_rollout_of_a_larger_vocabulary_is_a_failure_with_its_token(
+    vocabulary: int | None, is_completed: bool
+) -> None:
+    archive = await opened(REQUEST, completed("g-s1", 0))
+    (event,) = await RecordedRolloutReader("conductor-1", archive, vocabulary).answers([recall()])
+    assert isinstance(event, RolloutCompleted) is is_completed
+    if isinstance(event, RolloutFailed):
+        assert event.kind is FailureKind.INVALID
+        assert f"token {max(TOKENS)} is none of the model's {vocabulary}" in event.message

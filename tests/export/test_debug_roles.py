@@ -172,3 +172,30 @@ async def test_without_a_trainer_steps_are_committed_with_the_weights_as_they_ar
     assert [event.version for event in published] == [0, 3]
     assert {event.digest for event in published} == {event.weights_digest for event in committed}
     assert all(event.metrics["samples"] == 1 for event in committed)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"tokens": [1, 2, 999]}, "sample 1 cannot be trained on: tokens: token 999 is none of the model's 256"),
+        ({"tokens": [1, -2, 3]}, "token -2 is below 0"),
+        ({"tokens": [1, 2.5, 3]}, "a token id is a whole number"),
+        ({"tokens": [1, 2, 3], "response_length": 3}, "response_length is 3 of 3 tokens"),
+        ({"response_length": 0}, "response_length is 0"),
+        ({"loss_mask": [1, 1]}, "loss_mask has 2 entries"),
+        ({"rollout_log_probs": [-1.0, -1.0]}, "rollout_log_probs has 2 entries"),
+    ],
+)
+def test_a_sample_that_nobody_can_train_on_is_named_before_anything_is_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, object], reason: str
+) -> None:
+    def changed(path: str) -> object:
+        step, samples = load_dump(path)
+        vars(samples[1]).update({"response_length": 1, "loss_mask": None, "rollout_log_probs": None} | change)
+        return step, samples
+
+    template = dumps(tmp_path)
+    LoadedStep.load(template, 0, groups=2, samples=2, vocabulary=256)
+    monkeypatch.setattr("slime_events.analysis.export.loaded.load_dump", changed)
+    with pytest.raises(DataError, match=reason):
+        LoadedStep.load(template, 0, groups=2, samples=2, vocabulary=256)

@@ -12,7 +12,7 @@ from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.rewards import RewardAssigned
-from schemas.rollouts import RolloutCompleted
+from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed
 from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.audit.ledger import Rules
 from slime_events.core.config.algorithm import AlgorithmSettings
@@ -74,3 +74,22 @@ async def test_chats_become_rollouts_and_nobody_generates(tmp_path: Path) -> Non
     for one in sim.log.records:
         auditor.apply(one)
     assert [finding for part in auditor.finish().checks for finding in part.findings] == []
+
+
+async def test_a_chat_with_a_token_that_the_model_has_not_is_failed_with_it(tmp_path: Path) -> None:
+    """A special token that was added to the tokenizer alone, say."""
+    file = tmp_path / "chats.jsonl"
+    file.write_text("".join(json.dumps({"messages": chat(number)}) + "\n" for number in range(4)))
+    data = DataSettings(prompt_data=str(file), input_key="messages", supervised=True)
+    made = tokenizer(CHATML)
+    feed = PromptFeed(PromptSource(data, 0, made, 200), {}, data, made)
+    masks = loss_masks_of(made, "qwen")
+    highest = max(max(masks.get_loss_mask(chat(number))[0]) for number in range(4))
+    async with Simulation(tmp_path, PLAN, feed=feed) as sim:
+        source = asyncio.create_task(Supervised(Participant(sim.log, "loader"), masks, inline, highest).run())
+        failed = await sim.until(RolloutFailed)
+        source.cancel()
+        await asyncio.gather(source, return_exceptions=True)
+    assert failed[0].kind is FailureKind.INVALID
+    assert f"token {highest} is none of the model's {highest}" in failed[0].message
+    assert not sim.ranks.trained

@@ -11,6 +11,7 @@ import pytest
 
 from schemas.arrays import unpack
 from schemas.groups import GroupRejected, RejectionCause
+from schemas.outside import OutsideGroup, OutsideSample
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutOffered, RolloutRequested
@@ -22,12 +23,15 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.run import RunPhase, RunState
 from slime_events.core.trajectory import read_trajectory
+from slime_events.loop.conductor.outside_rollouts import Limits, OutsideRollouts
+from slime_events.loop.prompts.inbox_message import WrongField
 from slime_events.plugins.rewards.outcome import Outcome
 from slime_events.plugins.sample import Sample
 from storage.follow import Follower
 from tests.gateway.test_gateway import Gateway
 from tests.scripted_engine import Script
 from tests.simulation.parts import InstantPool
+from tests.simulation.roles import make_outside
 from tests.simulation.simulation import DEADLINE_S, Simulation, make_plan
 
 GROUPS, REWARDS = "/v1/runs/sim/trajectories", "/v1/runs/sim/rewards"
@@ -207,3 +211,18 @@ async def test_a_reward_is_given_once_and_by_whom_the_run_allows(tmp_path: Path)
         assert len(simulation.events(RewardAssigned)) == 1
         assert (await raters.post(REWARDS, json=[{"sample": one, "reward": 0} for one in others])).status_code == 202
         assert await simulation.finish() is RunPhase.FINISHED
+
+
+def test_ids_of_a_trajectory_are_read_before_they_are_decoded() -> None:
+    """An id above 32 bits is no reason for a tokenizer to raise; a prompt may have a token that the model has not."""
+    outside = OutsideRollouts(make_outside(), Limits(1, 16, None, bound=8, vocabulary=256), {})
+    for tokens, prompt, field in (
+        ([2**40], "a", "samples[0].tokens"),
+        ([2**70], "a", "samples[0].tokens"),
+        ([256], "a", "samples[0].tokens"),
+        ([65], "\u0416", "prompt"),
+    ):
+        group = OutsideGroup(key="k", prompt=prompt, samples=[OutsideSample(tokens=tokens, reward=1.0)])
+        with pytest.raises(WrongField) as refused:
+            outside.events(group, "team", "sim", 0)
+        assert refused.value.field == field

@@ -257,3 +257,21 @@ def test_what_is_no_sample_is_refused(returned: Any) -> None:
 def test_a_sample_that_was_aborted_is_its_engine_s_failure() -> None:
     with pytest.raises(EngineError):
         completions(sample_of(status=Status.ABORTED), made())
+
+
+@given(st.lists(st.one_of(st.integers(), st.floats(), st.booleans(), st.text(max_size=2), st.none()), max_size=4))
+def test_tokens_that_are_none_of_the_models_fail_their_rollout(more: list[Any]) -> None:
+    """Whatever a function leaves in `sample.tokens`: an added special token, a float, a number above 64 bits."""
+    sample = sample_of(tokens=[*WHOLE, *more], response_length=4 + len(more))
+    shared = msgspec.structs.replace(made(), vocabulary=264)
+    if all(type(one) is int and 0 <= one < 264 for one in more):
+        assert completed(sample, shared).length == 4 + len(more)
+        return
+    with pytest.raises(PlugPointError, match="sample g-s0: tokens"):
+        completions(sample, shared)
+
+
+@pytest.mark.parametrize("tokens", [[1, 2, 264, 7], [-1, 2, 3, 7], [1, 2, 3, 99999]])
+def test_a_foreign_id_is_named_with_the_size_of_the_vocabulary(tokens: list[int]) -> None:
+    with pytest.raises(PlugPointError, match=r"none of the model.s 264|below 0"):
+        completions(sample_of(tokens=tokens, response_length=1), msgspec.structs.replace(made(), vocabulary=264))

@@ -76,6 +76,7 @@ class OutsideRollouts:
             raise WrongField("samples", wrong)
         graded = all(sample.reward is not None for sample in item.samples)
         prompt = self._prompts.submitted(item, sender, is_graded=graded)
+        self._check_ids(unpack(prompt.tokens), "prompt")
         offers = []
         for index, sample in enumerate(item.samples):
             try:
@@ -117,7 +118,6 @@ class OutsideRollouts:
                 field, f"with its prompt it has {count + prompt.tokens.n} tokens, {limits.context} is the most"
             )
         self._check_ids(answer.tokens, field)
-        self._check_ids(unpack(prompt.tokens), "prompt")
         if len(answer.mask) != count:
             raise WrongField("loss_mask", f"it has {len(answer.mask)} numbers for {count} tokens")
         if not any(answer.mask):
