@@ -259,6 +259,8 @@ PLACES = [
     Case.train("teacher: no weights", "--use-opd", "--opd-teacher-load", "no-weights", names="--opd-teacher-load"),
     Case.train("teacher: other tokens", "--use-opd", "--opd-teacher-load", "other-tokens", names="--opd-teacher-load"),
     Case.train("model: other layers", "--num-layers", "36"),
+    Case.train("sampling: no token of the model's", "--rollout-stop-token-ids", "99999"),
+    Case.train("sampling: many stop strings", "--rollout-stop", *(f"s{n}" for n in range(33))),
     Case.train("port: nobody at NATS", "--nats-url", f"nats://{DEAD}"),
     Case.train("port: no port of NATS", "--nats-url", "nats://127.0.0.1:99999"),
     Case.train("port: nobody at Ray", "--ray-address", DEAD),

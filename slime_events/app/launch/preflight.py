@@ -19,6 +19,12 @@ from msgspec.structs import replace
 from schemas.errors import ConfigError, DataError, InvalidValue, PlugPointError, SlimeEventsError
 from slime_events.app.launch.gpu_facts import machines
 from slime_events.app.launch.gpu_preflight import Needs, check_listed, device_for
+from slime_events.app.launch.model_preflight import (
+    check_model,
+    check_parallelism,
+    check_sampling_settings,
+    check_teacher,
+)
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.packing_combinations import check_device
 from slime_events.core.config.reward import RewardSettings
@@ -47,10 +53,11 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
     """
     if new:
         _check_folders(settings)
-    _try("--hf-checkpoint", _check_model, settings)
-    _check_parallelism(settings)
+    _try("--hf-checkpoint", check_model, settings)
+    check_parallelism(settings)
     _check_environment(settings.trainer)
-    _try("--opd-teacher-load", _check_teacher, settings.trainer)
+    _try("--opd-teacher-load", check_teacher, settings.trainer)
+    check_sampling_settings(settings)
     _check_plug_points(settings)
     _check_data(settings)
     if settings.run.tinker is not None:
@@ -90,9 +97,9 @@ def check_learner(settings: TrainSettings) -> None:
     _check_folders(settings)
     _check_environment(settings.trainer)
     if Path(settings.trainer.hf_checkpoint, "config.json").is_file():
-        _try("--hf-checkpoint", _check_model, settings)
-        _check_parallelism(settings)
-        _try("--opd-teacher-load", _check_teacher, settings.trainer)
+        _try("--hf-checkpoint", check_model, settings)
+        check_parallelism(settings)
+        _try("--opd-teacher-load", check_teacher, settings.trainer)
     _check_filter(settings)
     for point, path in points_in_use(settings):
         _try(point.flag, point.check, path)
@@ -118,40 +125,6 @@ def _one_line(flag: str, error: Exception) -> str:
 def _check_environment(trainer: TrainerSettings) -> None:
     _try("--deterministic-mode", rank_variables, trainer)
     _try("--train-env-vars", rank_secrets, trainer)
-
-
-def _check_model(settings: TrainSettings) -> None:
-    from actors.megatron.architecture import Architecture
-
-    trainer = settings.trainer
-    Architecture.read(trainer.hf_checkpoint).check_flags(trainer.megatron)
-    for folder in filter(None, {settings.engine.hf_checkpoint, trainer.hf_checkpoint}):
-        files = _check_weights(folder)
-        if not any("token" in name or "vocab" in name for name in files):
-            raise InvalidValue(f"{folder} holds no tokenizer (tokenizer.json): give the folder of a whole checkpoint")
-
-
-def _check_parallelism(settings: TrainSettings) -> None:
-    from actors.megatron.architecture import Architecture
-
-    if not settings.debug.debug_rollout_only:
-        Architecture.read(settings.trainer.hf_checkpoint).check_parallelism(settings.trainer)
-
-
-def _check_weights(folder: str) -> list[str]:
-    """The names of its files."""
-    files = [path.name for path in Path(folder).iterdir()]
-    if not any(name.endswith((".safetensors", ".bin", ".pt", ".gguf")) for name in files):
-        raise InvalidValue(f"{folder} holds no weights (*.safetensors): give the folder of a whole checkpoint")
-    return files
-
-
-def _check_teacher(trainer: TrainerSettings) -> None:
-    from actors.megatron.architecture import check_vocabulary
-
-    if trainer.opd_teacher_load:
-        check_vocabulary(trainer.hf_checkpoint, trainer.opd_teacher_load)
-        _check_weights(trainer.opd_teacher_load)
 
 
 def _check_plug_points(settings: TrainSettings) -> None:
