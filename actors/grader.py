@@ -7,8 +7,9 @@ A slow sample delays only its own group: the samples of each group are graded an
 
 import asyncio
 import logging
+from functools import partial
 
-from schemas.errors import Conflict
+from schemas.errors import Conflict, EventTooLarge, SchemaError
 from schemas.event import Event
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted
@@ -18,7 +19,7 @@ from slime_events.core.trajectory import Fetch, Trajectory, read_trajectory
 from slime_events.loop.training.pending_rewards import PendingRewards
 from slime_events.plugins.rewards.dispatch import OUTSIDE
 from slime_events.plugins.rewards.graders import Graders
-from slime_events.plugins.rewards.outcome import outcome_event
+from slime_events.plugins.rewards.outcome import outcome_event, refused, without_detail
 from storage.cancellation import end_all
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
@@ -99,12 +100,47 @@ class Grader:
             appends.append(Append(self._worker.enclose(event, cause=recorded.envelope.id), fence))
         # A whole group at once: graded in part it would never be due again.
         calls = [appends] if self._whole_groups else [[append] for append in appends]
-        results = await asyncio.gather(*map(self._commit.submit, calls), return_exceptions=True)
+        results = await asyncio.gather(*map(self._submit, calls), return_exceptions=True)
         for call, result in zip(calls, results, strict=True):
-            if isinstance(result, Conflict):
-                log.info("%s was graded by another grader", ", ".join(a.envelope.event.entity() for a in call))
+            if isinstance(result, EventTooLarge | SchemaError):
+                await self._store_less(call, result)
+            elif isinstance(result, Conflict):
+                _log_conflict(call)
             elif isinstance(result, BaseException):
                 raise result
+
+    def _submit(self, call: list[Append]) -> asyncio.Future[list[int]]:
+        try:
+            return self._commit.submit(call)
+        except (EventTooLarge, SchemaError) as error:
+            result: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+            result.set_exception(error)
+            return result
+
+    async def _store_less(self, call: list[Append], error: EventTooLarge | SchemaError) -> None:
+        """Store what the log refused: first without the graders' details, then as failures, which it takes. What one
+        sample's grader returned costs that sample, or its group, and never the grader.
+        """
+        for less in (without_detail, partial(refused, error=error)):
+            try:
+                events = [less(append.envelope.event) for append in call]
+                await self._commit.append(
+                    [
+                        Append(self._worker.enclose(event, cause=append.envelope.cause), append.fence)
+                        for event, append in zip(events, call, strict=True)
+                    ]
+                )
+            except (EventTooLarge, SchemaError) as again:
+                log.warning("the log refuses a reward: %s", again)
+            except Conflict:
+                return _log_conflict(call)
+            else:
+                return None
+        raise error
+
+
+def _log_conflict(call: list[Append]) -> None:
+    log.info("%s was graded by another grader", ", ".join(append.envelope.event.entity() for append in call))
 
 
 def _let_go(gradings: Gradings, event: Event) -> None:

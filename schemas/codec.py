@@ -2,7 +2,8 @@
 
 Reading is strict where it must be and lenient where it may: an unknown field is ignored (a newer writer), an unknown
 type is `UnknownEventType`, a newer schema `UnknownSchemaVersion`, anything else that is not an event `DamagedEvent`.
-No input makes the reader raise anything outside `SchemaError`, and what cannot be written is `UnwritableEvent`.
+No input makes the reader raise anything outside `SchemaError`, and what cannot be written is `UnwritableEvent`. So is a
+value of another type than its field's, which MessagePack would take, and no reader.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,8 +13,10 @@ import msgspec
 
 from schemas.envelope import Envelope
 from schemas.errors import DamagedEvent, UnknownEventType, UnknownSchemaVersion, UnwritableEvent
-from schemas.event import Event
+from schemas.event import Event, type_of
+from schemas.readable import check_readable
 from schemas.registry import BY_TYPE, EVENT_CLASSES
+from schemas.text import message_text
 from schemas.upcast import upcast
 
 
@@ -48,12 +51,14 @@ _events: dict[str, msgspec.msgpack.Decoder[Event]] = {tag: msgspec.msgpack.Decod
 
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 _BAD_PLAIN = (*_UNREADABLE, LookupError, TypeError, ValueError, AttributeError)
 """What an upcaster may raise over a dict that is not what it should be."""
 
 
 def encode(envelope: Envelope) -> bytes:
     """The record that is stored. Raises UnwritableEvent, as for a grader's detail that holds an object of its own."""
+    event = encode_event(envelope.event)
     try:
         return _encoder.encode(
             StoredEnvelope(
@@ -62,15 +67,31 @@ def encode(envelope: Envelope) -> bytes:
                 schema=envelope.event.SCHEMA,
                 at=envelope.at,
                 producer=envelope.producer,
-                event=msgspec.Raw(_encoder.encode(envelope.event)),
+                event=msgspec.Raw(event),
                 cause=envelope.cause,
                 traceparent=envelope.traceparent,
             )
         )
-    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-        raise UnwritableEvent(
-            f"{envelope.type} about {envelope.event.entity()} holds what cannot be written: {error}"
-        ) from error
+    except _UNWRITABLE as error:
+        raise _unwritable(envelope.event, error) from error
+
+
+def encode_event(event: Event) -> bytes:
+    """An event without its envelope. Raises UnwritableEvent as `encode` does."""
+    try:
+        encoded = _encoder.encode(event)
+        check_readable(event, encoded)
+    except _UNWRITABLE as error:
+        raise _unwritable(event, error) from error
+    return encoded
+
+
+def _unwritable(event: Event, error: Exception) -> UnwritableEvent:
+    try:
+        about = event.entity()
+    except (AttributeError, LookupError, TypeError, ValueError):  # the wrong value is what names it
+        about = "nothing that can be named"
+    return UnwritableEvent(f"{type_of(event)} about {about} holds what cannot be written: {message_text(error)}")
 
 
 def decode(data: bytes) -> Envelope:

@@ -27,13 +27,38 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
 """
 
 from schemas.redaction import shown
+from schemas.text import MESSAGE_CHARACTERS, message_text, raised_text, valid_text
+
+ERROR_CHARACTERS = 16_000
+"""Characters of an error's text that are kept: a list of all that is wrong with some settings fits."""
+
+
+def shown_text(text: str, limit: int = MESSAGE_CHARACTERS) -> str:
+    """Return a message as an event, an error or an answer may have it: valid, of `limit` characters, and no secret.
+
+    Half of a secret is not known as one, so what is cut first is twice as long.
+    """
+    return valid_text(shown(valid_text(text[: 2 * limit])), limit)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why something failed, for an event or an answer: an error of ours by its text, another by its type too."""
+    text = message_text if isinstance(error, SlimeEventsError) else raised_text
+    return shown_text(text(error, 2 * MESSAGE_CHARACTERS))
 
 
 class SlimeEventsError(Exception):
-    """Root of the tree. The message says what happened, where, and what to do; it never says a secret."""
+    """Root of the tree. The message says what happened, where, and what to do; it never says a secret.
+
+    It may quote what came from outside. So its text is always valid Unicode and bounded.
+    """
 
     def __str__(self) -> str:
-        return shown(super().__str__())
+        try:
+            text = str.__str__(super().__str__())
+        except BaseException as error:  # of an argument that cannot be written
+            text = message_text(error)
+        return shown_text(text, ERROR_CHARACTERS)
 
 
 class SchemaError(SlimeEventsError):

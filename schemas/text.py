@@ -4,6 +4,9 @@ Events and answers must be valid Unicode, messages must be short, and a terminal
 """
 
 import re
+import reprlib
+from itertools import islice
+from typing import Any
 
 MESSAGE_CHARACTERS = 2_000
 """Characters of a message about a failure that are kept: enough for a reason, little enough for thousands of events."""
@@ -28,13 +31,61 @@ def valid_text(text: str, limit: int | None = None) -> str:
     return _SURROGATE.sub("\ufffd", text)
 
 
-def message_text(error: BaseException | str) -> str:
+def message_text(error: BaseException | str, limit: int = MESSAGE_CHARACTERS) -> str:
     """Return the text of an exception, valid and short. An exception whose `__str__` raises has its type's name."""
     try:
-        text = str(error)
-    except Exception:
+        text = str.__str__(str(error))  # of a subclass, the text alone
+    except BaseException:
         text = f"{type(error).__name__} (its text cannot be read)"
-    return valid_text(text, MESSAGE_CHARACTERS)
+    return valid_text(text, limit)
+
+
+def raised_text(error: BaseException, limit: int = MESSAGE_CHARACTERS) -> str:
+    """Return `ValueError: <its text>` for an exception of a user's function, valid and short."""
+    return f"{type(error).__name__}: {message_text(error, limit)}"
+
+
+def repr_text(value: Any, limit: int = 120) -> str:
+    """Return a value as Python writes it, valid and cut. Of a large one only the beginning is looked at."""
+    try:
+        text = str.__str__(_beginning.repr(value))
+    except BaseException:
+        text = f"<{type(value).__name__}>"
+    return valid_text(text, limit)
+
+
+class _Beginning(reprlib.Repr):
+    """`repr` of the first items of a container, in their order: to sort a dict of millions takes seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 4
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = self.maxdeque = 30
+        self.maxstring = self.maxother = self.maxlong = 400
+
+    def repr_dict(self, value: dict[Any, Any], level: int) -> str:
+        """Return the first keys with their values."""
+        if level <= 0:
+            return "{...}"
+        items = [f"{self.repr1(key, level - 1)}: {self.repr1(item, level - 1)}"
+                 for key, item in islice(value.items(), self.maxdict)]  # fmt: skip
+        return "{" + ", ".join(items + ["..."] * (len(value) > self.maxdict)) + "}"
+
+    def repr_set(self, value: set[Any], level: int) -> str:
+        """Return some of its elements."""
+        if not value or level <= 0:
+            return "set(...)" if value else "set()"
+        items = [self.repr1(item, level - 1) for item in islice(value, self.maxset)]
+        return "{" + ", ".join(items + ["..."] * (len(value) > self.maxset)) + "}"
+
+    def repr_bytes(self, value: bytes, level: int) -> str:
+        """Return the first bytes."""
+        return repr(value[: self.maxstring])
+
+    repr_bytearray = repr_bytes
+
+
+_beginning = _Beginning()
 
 
 def terminal_text(text: str) -> str:

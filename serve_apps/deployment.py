@@ -14,8 +14,7 @@ import ray
 from ray import serve
 from ray.serve._private import replica
 
-from schemas.errors import EngineError, EngineLost, SlimeEventsError, StorageError
-from schemas.redaction import shown
+from schemas.errors import EngineError, EngineLost, StorageError, reason_of
 from schemas.workers import WorkerLost
 from serve_apps.engine.engine import Engine
 from serve_apps.engine.limits import EngineLimits
@@ -109,7 +108,7 @@ async def _loss_recorded(worker: Participant) -> AsyncIterator[None]:
     try:
         yield
     except Exception as error:
-        reason = f"{error}" if isinstance(error, SlimeEventsError) else shown(f"{type(error).__name__}: {error}")
+        reason = reason_of(error)
         with contextlib.suppress(StorageError):
             requests = error.requests if isinstance(error, EngineLost) else ()
             await worker.append([WorkerLost(worker=worker.id, role=worker.role, reason=reason, requests=requests)])

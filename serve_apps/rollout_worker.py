@@ -30,9 +30,9 @@ from schemas.errors import (
     RequestRefused,
     SlimeEventsError,
     StoreUnavailable,
+    reason_of,
 )
 from schemas.event import Event, Purpose
-from schemas.redaction import shown
 from schemas.rollouts import (
     FailureKind,
     RolloutCompleted,
@@ -355,13 +355,13 @@ class RolloutWorker:
             rollout = Rollout(request, known_so_far, self._participant.id)
         known = isinstance(error, SlimeEventsError)
         invalid = isinstance(error, RequestRefused) or (known and not isinstance(error, EngineError | DeadlineExceeded))
-        log.warning("%s failed: %s", request.sample, error, exc_info=None if known else error)
+        log.warning("%s failed: %s", request.sample, reason_of(error), exc_info=None if known else error)
         failed = RolloutFailed(
             sample=request.sample,
             group=request.group,
             attempt=request.attempt,
             kind=FailureKind.INVALID if invalid else FailureKind.ENGINE,
-            message=str(error) if known else shown(f"{type(error).__name__}: {error}"),
+            message=reason_of(error),
             engine=self._participant.id,
         )
         with contextlib.suppress(Conflict):

@@ -15,6 +15,7 @@ from typing import Any
 
 from actors.trainer.ranks import Ranks, collective, rendezvous_address
 from schemas.errors import RankLost, TrainerError
+from schemas.text import raised_text
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, rank_secrets, rank_variables
 from slime_events.plugins.trainer_points import rank_args
@@ -155,7 +156,7 @@ def main() -> None:
                     value = [(name, dtype, shape, bytes(data)) for name, dtype, shape, data in value]
             except Exception as error:  # the reason is the caller's, who decides whether the rank goes on
                 plain = type(error).__module__ == "schemas.errors"
-                done, value = False, error if plain else TrainerError(f"{type(error).__name__}: {error}")
+                done, value = False, error if plain else TrainerError(raised_text(error))
             pipe.send((done, value))
             del value  # exported weights are as large as the model
     if rank is not None:

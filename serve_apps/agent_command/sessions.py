@@ -7,6 +7,7 @@ from typing import Any, Self
 import aiohttp
 
 from schemas.errors import ConfigError
+from schemas.text import raised_text
 
 WAIT_S = 30
 """For a rollout that is wanted, in one request."""
@@ -76,7 +77,7 @@ class SessionClient:
                 answer = await (response.json() if is_json else response.text())
                 return response.status, answer, float(again) if again.isdecimal() else AGAIN_S
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            return 503, f"{type(error).__name__}: {error}", AGAIN_S
+            return 503, raised_text(error), AGAIN_S
 
     @staticmethod
     def _bearer(key: str) -> dict[str, str]:

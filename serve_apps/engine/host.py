@@ -29,7 +29,7 @@ import numpy as np
 
 from schemas.references import expand_all
 from schemas.rollouts import Sampling, StopReason, WeightSpan
-from schemas.text import message_text
+from schemas.text import message_text, raised_text
 from serve_apps.engine import messages
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens, sampling_params
 from serve_apps.engine.engine_folder import ARGUMENTS, clean
@@ -71,7 +71,7 @@ def main() -> None:
         engine.loop.run_until_complete(Host(engine, job.connection).serve())
     except Exception as error:  # the last handler of this process: the reason goes to the caller, the process ends
         job.connection.setblocking(True)
-        job.connection.sendall(messages.encode(messages.Failed(f"{type(error).__name__}: {error}")))
+        job.connection.sendall(messages.encode(messages.Failed(raised_text(error))))
         sys.excepthook(*sys.exc_info())
     finally:
         clean(job.folder)  # a caller that was killed will not
@@ -144,7 +144,7 @@ class Host:
             self.sender.send(messages.Answer(frame.id, message_text(error)))
         except Exception as error:  # whatever it is, the caller waits for an answer
             traceback.print_exception(error)
-            self.sender.send(messages.Answer(frame.id, f"{type(error).__name__}: {message_text(error)}"))
+            self.sender.send(messages.Answer(frame.id, raised_text(error)))
         finally:
             self.aborted.discard(frame.id)
 

@@ -19,16 +19,19 @@ from schemas.ids import sibling_id
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason, Timings, WeightSpan
 from schemas.subjects import everything_about
+from schemas.text import raised_text, repr_text
 from serve_apps.engine.engine import LogProbs, Tokens, sampling_params
 from serve_apps.generate.function import GenerateFunction, GenerateSetup, UserLoop
 from serve_apps.generate.hooks import SampleHook
 from serve_apps.generate.journal import Ended, Journal, TurnLog
 from serve_apps.generate.listener import Listener
+from serve_apps.generate.returned import read_sample
 from serve_apps.generate.session import Session
 from serve_apps.rollout import Prompts, Rollout, RolloutContext, Suspended
 from slime_events.core.trajectory import Fetch, content_digest, mask_older_versions
 from slime_events.core.vocabulary import token_ids, vocabulary_of
 from slime_events.plugins.args_view import ArgsView, CallArgs
+from slime_events.plugins.loader import place_of
 from slime_events.plugins.rewards.outcome import outcome_event, signed
 from slime_events.plugins.rewards.teacher import graded
 from slime_events.plugins.sample import Sample, Status, carried
@@ -73,13 +76,24 @@ def completions(returned: Any, made: Made) -> list[RolloutCompleted]:
     samples = returned if isinstance(returned, list) else [returned]
     sample = made.request.sample
     if not samples or not all(isinstance(one, Sample) for one in samples):
-        raise PlugPointError(f"the generate function of {sample} returned {returned!r:.120}, not a Sample or a list")
+        raise PlugPointError(
+            f"the generate function of {sample} returned {repr_text(returned)}, not a Sample or a list"
+        )
     events = [completion(one, sibling_id(sample, number), made) for number, one in enumerate(samples)]
     return [*events[1:], events[0]]
 
 
 def completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
-    """The event of one sample. Raises as `completions`."""
+    """The event of one sample. Raises as `completions`, whatever a function left on the sample."""
+    try:
+        return _completion(read_sample(sample), name, made)
+    except SlimeEventsError:
+        raise
+    except BaseException as error:  # of an object of the function's, when it is looked at
+        raise PlugPointError(f"sample {name} cannot be recorded: {raised_text(error)}{place_of(error)}") from error
+
+
+def _completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
     stop = _stop(sample, name, made)
     tokens = ids_of(sample, name, made.vocabulary)
     cut = len(tokens) - sample.response_length
@@ -150,7 +164,9 @@ def _attributes(sample: Sample, completed: RolloutCompleted, made: Made) -> dict
     own_id = (None, made.request.sample)
     attributes = {
         name: value
-        for name, value in ((name, carried(value, f"sample.{name}")) for name, value in left.items())
+        for name, value in (
+            (name, carried(value, f"sample.{name}", room=2 * ATTRIBUTES_BYTES)) for name, value in left.items()
+        )
         if (name not in shown or value != shown[name])
         and not (name in _FOUND and value in (None, []))
         and not (name == "session_id" and value in own_id)

@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from schemas.errors import EngineError, PlugPointError
+from schemas.text import raised_text
 from serve_apps.generate.hooks import SampleHook
 from serve_apps.generate.session import CURRENT, Session
+from serve_apps.rollout import Suspended
 from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import check_call, defined_at, digest_of, load_function, name_of, place_of
@@ -53,20 +55,27 @@ class GenerateFunction:
         evaluation: bool,
         session: Session,
     ) -> Any:
-        """What it returns, and its hooks make of that. Its exceptions are passed on as they are."""
+        """What it returns, and its hooks make of that. Its exceptions are passed on as they are; a SystemExit and the
+        like, which would end more than this rollout, as PlugPointError.
+        """
         offered = {"evaluation": evaluation, "session": session}
         CURRENT.set(session)
         wanted = {name: offered[name] for name in self._optional}
-        made = await self._function(view, sample, sampling_params, **wanted)
-        for hook in self._hooks:
-            made = await hook(view, made, rollout_id=rollout_id, evaluation=evaluation)
+        try:
+            made = await self._function(view, sample, sampling_params, **wanted)
+            for hook in self._hooks:
+                made = await hook(view, made, rollout_id=rollout_id, evaluation=evaluation)
+        except (Exception, asyncio.CancelledError, Suspended):
+            raise
+        except BaseException as error:
+            raise self.error_of(error) from error
         return made
 
     def error_of(self, error: BaseException, refused: PlugPointError | None = None) -> PlugPointError:
         """An exception of the function's, with the line that raised it. refused: why the engine refused a request
         before, of which a client of the function's own saw a status.
         """
-        raised = f"{type(error).__name__}: {error}{place_of(error)}"
+        raised = f"{raised_text(error)}{place_of(error)}"
         before = "" if refused is None else f"; before, a request to its engine was refused: {refused}"
         return PlugPointError(f"the generate function {self.name} raised {raised}{before}")
 

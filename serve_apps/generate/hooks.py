@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import PlugPointError
+from schemas.text import raised_text, repr_text
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import accepted, check_call, digest_of, load_function, name_of, place_of
 from slime_events.plugins.sample import Sample
@@ -37,9 +38,9 @@ class SampleHook:
             if inspect.isawaitable(returned):
                 returned = await returned
         except Exception as error:
-            raise PlugPointError(
-                f"the sample hook {self.name} raised {type(error).__name__}: {error}{place_of(error)}"
-            ) from error
+            raise PlugPointError(f"the sample hook {self.name} raised {raised_text(error)}{place_of(error)}") from error
         if returned is not None and not isinstance(returned, Sample):
-            raise PlugPointError(f"the sample hook {self.name} returned {returned!r:.120}: it returns a Sample or None")
+            raise PlugPointError(
+                f"the sample hook {self.name} returned {repr_text(returned)}: it returns a Sample or None"
+            )
         return made if returned is None else returned

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import web
 
-from schemas.errors import PlugPointError
+from schemas.errors import PlugPointError, reason_of
+from schemas.text import raised_text
 from serve_apps.generate.function import UserLoop
 from serve_apps.generate.session import Session
 from serve_apps.generate.slime_compat import UnknownPath, answer
@@ -78,7 +79,7 @@ class Listener:
             return self._refuse(404, error)
         except (Exception, Suspended) as error:
             if self._session.failure is None:
-                raised = f"{type(error).__name__}: {error}"
+                raised = raised_text(error)
                 return self._refuse(400, error if isinstance(error, PlugPointError) else PlugPointError(raised))
             self._failed()
             return _refusal(503, error)
@@ -107,5 +108,5 @@ class Listener:
 
 
 def _refusal(status: int, error: BaseException) -> web.Response:
-    body = msgspec.json.encode({"error": {"message": str(error)}})
+    body = msgspec.json.encode({"error": {"message": reason_of(error)}})
     return web.Response(status=status, body=body, content_type=_JSON)

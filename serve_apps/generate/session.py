@@ -27,18 +27,20 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from schemas.errors import InvalidValue, PlugPointError
-from schemas.redaction import shown
+from schemas.errors import InvalidValue, PlugPointError, shown_text
 from schemas.rollouts import Sampling, StopReason
+from schemas.text import message_text, raised_text, repr_text, valid_text
 from schemas.turns import ToolCall
 from serve_apps.engine.checks import check_sampling
 from serve_apps.engine.engine import FIXED_SAMPLING, Tokens
 from serve_apps.generate.journal import Ended, InFlight
+from serve_apps.rollout import Suspended
 from slime_events.core.vocabulary import token_ids
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import name_of
-from slime_events.plugins.rewards.outcome import plain
+from slime_events.plugins.plain_values import plain
 from slime_events.plugins.sample import Sample, carried
+from storage.log import MAX_EVENT_BYTES
 
 T = TypeVar("T")
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
@@ -122,7 +124,7 @@ class Session:
     def tokenize(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, or of chat messages after the model's template, without special tokens added."""
         if isinstance(prompt, str):
-            return list(self.tokenizer.encode(prompt, add_special_tokens=False))
+            return list(self.tokenizer.encode(valid_text(prompt), add_special_tokens=False))
         if all(isinstance(part, Mapping) for part in prompt):
             tools = {"tools": self._tools} if self._tools else {}
             extra = tools | getattr(self.args, "apply_chat_template_kwargs", {})
@@ -228,10 +230,13 @@ def current_session() -> Session:
 def _plain_arguments(tool: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """As the log gives them back. Raises PlugPointError for values that are not JSON."""
     try:
-        encoded = msgspec.msgpack.encode(dict(arguments))
+        try:
+            encoded = msgspec.msgpack.encode(dict(arguments))
+        except UnicodeEncodeError:  # a model's JSON may have half a character: "\\ud83d"
+            encoded = msgspec.msgpack.encode(carried(dict(arguments), "arguments"))
         return msgspec.msgpack.decode(encoded, type=dict[str, Any])
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-        raise PlugPointError(f"arguments of {name_of(tool)} have to be JSON values: {error}") from error
+        raise PlugPointError(f"arguments of {name_of(tool)} have to be JSON values: {message_text(error)}") from error
 
 
 async def _call_tool(tool: Callable[..., Any], arguments: dict[str, Any], timeout_s: float | None) -> tuple[Any, str]:
@@ -243,11 +248,13 @@ async def _call_tool(tool: Callable[..., Any], arguments: dict[str, Any], timeou
             result = await returned
             if inspect.isawaitable(result):
                 result = await result
-    except (Exception, SystemExit) as error:
-        raised = shown(f"raised {type(error).__name__}: {error}")
+        return plain(result, room=MAX_EVENT_BYTES), ""  # one that is larger fails its sample when it is appended
+    except (asyncio.CancelledError, Suspended):
+        raise
+    except BaseException as error:
+        raised = shown_text(f"raised {raised_text(error)}")
         reason = f"took longer than {timeout_s} s" if limit.expired() else raised
         return None, f"{name_of(tool)} {reason}"
-    return plain(result), ""
 
 
 def read_sampling(given: Sampling, params: Mapping[str, Any]) -> tuple[Sampling, int | None]:
@@ -262,7 +269,9 @@ def read_sampling(given: Sampling, params: Mapping[str, Any]) -> tuple[Sampling,
         if name not in _ALLOWED:
             more[name] = value
         elif value != _ALLOWED[name]:
-            raise PlugPointError(f"sampling parameter {name} can only be {_ALLOWED[name]!r} here, not {value!r}")
+            raise PlugPointError(
+                f"sampling parameter {name} can only be {_ALLOWED[name]!r} here, not {repr_text(value)}"
+            )
     for name in own.keys() & {"stop", "stop_token_ids"}:
         own[name] = [own[name]] if isinstance(own[name], str | int) else own[name]
     try:
@@ -275,7 +284,7 @@ def read_sampling(given: Sampling, params: Mapping[str, Any]) -> tuple[Sampling,
         if seed is not None and not -(2**63) <= (seed := _seed(seed)) < 2**63:
             raise InvalidValue(f"sampling_seed: it has {seed.bit_length()} bits, and 63 are taken")
     except (msgspec.ValidationError, InvalidValue) as error:
-        raise PlugPointError(f"sampling parameters {dict(params)!r:.500}: {error}") from error
+        raise PlugPointError(f"sampling parameters {repr_text(dict(params), 400)}: {error}") from error
     if sampling.max_new_tokens < 1:
         raise PlugPointError(f"max_new_tokens is {sampling.max_new_tokens}: there is no room for a turn")
     return sampling, seed

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from schemas.errors import PlugPointError
+from schemas.text import raised_text
 from serve_apps.generate.session import CURRENT, Session
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import check_call, digest_of, load_function, name_of, place_of
@@ -36,7 +37,7 @@ class RolloutFunction:
             try:
                 return call_rollout_fn(self._awaited, args, rollout_id, data_source, evaluation=evaluation)
             except (Exception, SystemExit) as error:
-                what = f"raised {type(error).__name__}: {error}{place_of(error)}"
+                what = f"raised {raised_text(error)}{place_of(error)}"
                 raise self.error(rollout_id, what, evaluation=evaluation) from error
 
         return await in_daemon(called, f"rollout-function-{rollout_id}")

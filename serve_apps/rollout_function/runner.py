@@ -53,6 +53,8 @@ from storage.group_commit import GroupCommit
 from storage.log import MAX_BATCH, in_batches, once
 
 TICK_S = 0.25
+KEPT_BYTES = 64 * 1024 * 1024
+"""Of a sample that is given back: it goes into the blob store."""
 Said = PromptSubmitted | RolloutRequested | RolloutCompleted | RolloutFailed | RewardAssigned | RewardFailed
 _outcome = msgspec.msgpack.Decoder(list[list[Said]])
 _kept = msgspec.msgpack.Decoder(list[tuple[str, list[dict[str, Any]]]])
@@ -302,7 +304,7 @@ class FunctionRunner:
         for group in groups:
             name = drawn_group(group, self._handed, self._numbers) or ""
             if name not in returned:
-                given.append((name, [carried(sample.to_dict(), "sample") for sample in flat(group)]))
+                given.append((name, [carried(sample.to_dict(), "sample", room=KEPT_BYTES) for sample in flat(group)]))
         return [*given, *self._kept]
 
     async def _make_evaluation(self, version: int, function: RolloutFunction, commit: GroupCommit) -> None:

@@ -29,6 +29,7 @@ from types import ModuleType
 from typing import Any
 
 from schemas.errors import NameTaken, PlugPointError, PlugPointMissing
+from schemas.text import raised_text
 from schemas.trust import check_trusted
 from slime_events.plugins.slime_compat import install_slime_aliases
 from slime_events.plugins.slime_modules import NOT_HERE, SLIME_MODULES, SLIME_PATHS
@@ -280,7 +281,7 @@ def _import_failed(name: str, error: BaseException) -> PlugPointError:
     if name_of_missing not in NOT_HERE and name_of_missing.split(".")[0] == "slime":
         here = sorted(name for name, members in SLIME_MODULES.items() if members)
         hint = f" (of slime's modules these are here: {', '.join(here)})"
-    return PlugPointError(f"importing {name} raised {type(error).__name__}: {error}{_line_of(error)}{hint}")
+    return PlugPointError(f"importing {name} raised {raised_text(error)}{_line_of(error)}{hint}")
 
 
 def _line_of(error: BaseException) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.errors import PlugPointError
+from schemas.text import repr_text, valid_text
 from slime_events.plugins.sample_info import PrefixCacheInfo, SpecInfo
 
 
@@ -74,31 +75,94 @@ def _grown(values: Any, more: list[Any]) -> list[Any]:
     return grown
 
 
-def carried(value: Any, where: str, depth: int = 64) -> Any:
+def carried(value: Any, where: str, depth: int = 64, room: int = 4 * 1024 * 1024) -> Any:
     """`value` as the log carries it: None, numbers, texts, lists, and dicts with text keys, `depth` deep.
 
-    A tuple becomes a list, a scalar or array of numpy or torch a number or a list. where: what holds it, for the
-    message. Raises PlugPointError for anything else.
+    A tuple becomes a list, a scalar or array of numpy or torch a number or a list, half a character U+FFFD. where: what
+    holds it, for the message. room: bytes that it may take, about as an event has. Raises PlugPointError for anything
+    else.
     """
-    if value is None or isinstance(value, bool | float):
-        return value if value is None or isinstance(value, bool) else float(value)
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return int(value)
-    if depth and isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {str.__str__(key): carried(item, f"{where}[{key!r}]", depth - 1) for key, item in value.items()}
-    if depth and isinstance(value, list | tuple):
-        return [carried(item, f"{where}[{number}]", depth - 1) for number, item in enumerate(value)]
-    if depth and callable(getattr(value, "tolist", None)):
-        return carried(value.tolist(), where, depth - 1)
-    what = f"{type(value).__name__} {value!r:.80}" if depth else "nested too deep"
-    if depth and isinstance(value, dict):
-        what = "a dict with keys that are no texts"
-    raise PlugPointError(
-        f"{where} is {what}: what a sample carries to its grader goes through the log, so it has to be made of None, "
-        "numbers, texts, lists and dicts with text keys; convert it, or delete it before the function returns"
-    )
+    try:
+        return _Carrier(where, room).of(value, depth)
+    except _NotCarried as error:
+        place = where + "".join(reversed(error.path))
+        raise PlugPointError(
+            f"{valid_text(place, 400)} is {error}: what a sample carries to its grader goes through the log, so it has "
+            "to be made of None, numbers, texts, lists and dicts with text keys; convert it, or delete it before the "
+            "function returns"
+        ) from None
+
+
+class _NotCarried(Exception):
+    """What a value is that the log does not carry. path: to it, the last step first."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.path: list[str] = []
+
+
+class _Carrier:
+    """whole: what holds all of it. room: bytes that are left; what is looked at takes one at least, so that neither a
+    cycle nor ten million keys take long.
+    """
+
+    def __init__(self, whole: str, room: int) -> None:
+        self._whole, self._most, self._room = whole, room, room
+
+    def of(self, value: Any, depth: int) -> Any:
+        """The value. Raises _NotCarried; PlugPointError where there is no room."""
+        self._take(1)
+        if value is None or isinstance(value, bool | float):
+            return value if value is None or isinstance(value, bool) else float(value)
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, int) and -(2**63) <= value < 2**63:
+            return int(value)
+        if depth and isinstance(value, dict):
+            return self._dict(value, depth)
+        if depth and isinstance(value, list | tuple):
+            return self._list(value, depth)
+        if depth and callable(getattr(value, "tolist", None)):
+            self._take(getattr(value, "nbytes", 0) // 8)
+            self._room += getattr(value, "nbytes", 0) // 8
+            return self.of(value.tolist(), depth - 1)
+        raise _NotCarried(f"{type(value).__name__} {repr_text(value, 80)}" if depth else "nested too deep")
+
+    def _dict(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
+        made, key = dict[str, Any](), None
+        try:
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise _NotCarried(f"a dict with keys that are no texts, such as {repr_text(key, 40)}")
+                made[self._text(key)] = self.of(item, depth - 1)
+        except _NotCarried as error:
+            if isinstance(key, str):
+                error.path.append(f"[{repr_text(key, 40)}]")
+            raise
+        return made
+
+    def _list(self, value: Any, depth: int) -> list[Any]:
+        made: list[Any] = []
+        try:
+            for item in value:
+                made.append(self.of(item, depth - 1))
+        except _NotCarried as error:
+            error.path.append(f"[{len(made)}]")
+            raise
+        return made
+
+    def _text(self, text: str) -> str:
+        text = valid_text(str.__str__(text))
+        self._take(len(text))
+        return text
+
+    def _take(self, size: int) -> None:
+        self._room -= size
+        if self._room < 0:
+            raise PlugPointError(
+                f"{self._whole} takes more than {self._most} bytes, which is all that an event has: keep what is large "
+                "in a file, and its path here"
+            )
 
 
 @dataclass

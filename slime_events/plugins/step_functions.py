@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from schemas.errors import PlugPointError
+from schemas.text import raised_text
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.plugins.loader import count_taken, digest_of, load_function, name_of, place_of
 from slime_events.plugins.sample import Sample
@@ -46,9 +47,7 @@ class StepFunction:
         try:
             return self._function(*arguments)
         except Exception as error:
-            raise PlugPointError(
-                f"{self.flag}: {self.name} raised {type(error).__name__}: {error}{place_of(error)}"
-            ) from error
+            raise PlugPointError(f"{self.flag}: {self.name} raised {raised_text(error)}{place_of(error)}") from error
 
 
 class RunDataSource:

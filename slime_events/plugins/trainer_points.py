@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from schemas.errors import PlugPointError, SlimeEventsError
+from schemas.text import raised_text
 from slime_events.core.config.base import Settings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.args_view import ArgsView
@@ -106,7 +107,7 @@ class UserFunction:
         except SlimeEventsError:
             raise
         except Exception as error:
-            raise PlugPointError(f"{self} raised {type(error).__name__}: {error}{place_of(error)}") from error
+            raise PlugPointError(f"{self} raised {raised_text(error)}{place_of(error)}") from error
 
     def accepts(self, name: str) -> bool:
         """Whether it takes an argument of this name."""

@@ -18,6 +18,7 @@ import msgspec
 
 from schemas.errors import SlimeEventsError
 from schemas.rewards import RewardFailureKind
+from schemas.text import raised_text
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards import limits, messages
 from slime_events.plugins.rewards.dispatch import built_in
@@ -119,7 +120,7 @@ def _grade(task: Task, limit_s: float) -> Grade:
     except SlimeEventsError as error:
         return failure(RewardFailureKind.INVALID, str(error))
     except Exception as error:
-        return failure(RewardFailureKind.RAISED, f"the grader {task.grader} raised {type(error).__name__}: {error}")
+        return failure(RewardFailureKind.RAISED, f"the grader {task.grader} raised {raised_text(error)}")
     value = value_of(returned, grader.reward_key)
     return value if isinstance(value, RewardFailure) else value.value
 

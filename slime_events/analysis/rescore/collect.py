@@ -45,7 +45,6 @@ NEEDED: dict[str, type[Event]] = {
 """By the tag in an event's subject."""
 
 
-
 class _Completed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The fields of a completion that rescoring needs, as the event has them: the others take half of its time."""
 

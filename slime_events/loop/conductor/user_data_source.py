@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from schemas.errors import PlugPointError
 from schemas.prompts import PromptSubmitted, Source
+from schemas.text import message_text
 from slime_events.core.config.data import DataSettings
 from slime_events.loop.prompts.prompt import Prompted, draw_prompt
 from slime_events.plugins.args_view import ArgsView
@@ -95,7 +96,9 @@ class UserDataSource:
             return call()
         except Exception as error:
             where = place_of(error)
-            raise PlugPointError(f"{self.path} raised {type(error).__name__} when {doing}: {error}{where}") from error
+            raise PlugPointError(
+                f"{self.path} raised {type(error).__name__} when {doing}: {message_text(error)}{where}"
+            ) from error
 
 
 _OF_A_GROUP = ("prompt", "label", "metadata", "generate_function_path", "custom_rm_path", "apply_chat_template_kwargs")
@@ -113,7 +116,9 @@ def source_length(data: DataSettings, view: ArgsView) -> int:
     try:
         length = len(make(view))
     except Exception as error:
-        raise PlugPointError(f"{path} raised {type(error).__name__} when asked for its length: {error}") from error
+        raise PlugPointError(
+            f"{path} raised {type(error).__name__} when asked for its length: {message_text(error)}"
+        ) from error
     if length < 1:
         raise PlugPointError(f"{path} has no length: give --num-rollout in the place of --num-epoch")
     return length

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from schemas.errors import PlugPointError
+from schemas.text import raised_text
 from slime_events.loop.prompts.archived_prompts import ArchivedPrompt
 from slime_events.plugins.args_view import ArgsView, for_one_call
 from slime_events.plugins.loader import load_function, name_of, place_of
@@ -42,9 +43,7 @@ class BufferFilter:
                 self._function(for_one_call(self._view), None, [_group(row, prompt) for row, prompt in rows], 1)
             )
         except Exception as error:
-            raise PlugPointError(
-                f"the buffer filter {name} raised {type(error).__name__}: {error}{place_of(error)}"
-            ) from error
+            raise PlugPointError(f"the buffer filter {name} raised {raised_text(error)}{place_of(error)}") from error
         if not chosen:
             return None
         known = {row for row, _ in rows}

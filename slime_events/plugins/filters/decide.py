@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from schemas.errors import PlugPointError
+from schemas.text import raised_text
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.state.group import GroupState
 from slime_events.plugins.args_view import ArgsView, for_one_call
@@ -88,7 +89,7 @@ def run_filter(function: Filter | None, shown: Any, samples: Sequence[Member]) -
     try:
         returned = function(shown, samples)
     except Exception as error:
-        raise PlugPointError(f"{_where(function, samples)} raised {type(error).__name__}: {error}") from error
+        raise PlugPointError(f"{_where(function, samples)} raised {raised_text(error)}") from error
     output = returned if isinstance(returned, DynamicFilterOutput) else DynamicFilterOutput(keep=returned)
     return FilterDecision(
         keep=_as_bool(output.keep, function, samples),

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from slime_events.core.config.reward import RewardSettings
-from slime_events.plugins.rewards.outcome import Graded, RewardFailure, plain
+from slime_events.plugins.plain_values import plain
+from slime_events.plugins.rewards.outcome import Graded, RewardFailure
 from slime_events.plugins.sample import Sample
 
 MARK = struct.Struct("<i")

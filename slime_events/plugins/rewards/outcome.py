@@ -1,14 +1,17 @@
 """The outcome of grading one sample: a number, or a named reason why there is none. Both are data."""
 
 import math
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from schemas.arrays import Array
+from schemas.errors import SlimeEventsError, shown_text
 from schemas.event import Event
-from schemas.redaction import shown
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
+from schemas.text import message_text, raised_text, repr_text
+from slime_events.plugins.plain_values import CUT, plain
 
 
 class Graded(msgspec.Struct, frozen=True, kw_only=True, tag="graded"):
@@ -48,8 +51,46 @@ def outcome_event(sample: str, group: str, outcome: Outcome) -> Event:
     return RewardAssigned(sample=sample, group=group, **fields | {"detail": outcome.detail or None})
 
 
+def without_detail(event: Event) -> Event:
+    """A reward without what its grader returned beside it, where the log takes no more."""
+    if not isinstance(event, RewardAssigned) or event.detail is None:
+        return event
+    return msgspec.structs.replace(event, detail={CUT: "left out: the log does not take it"})
+
+
+def refused(event: Event, error: SlimeEventsError) -> Event:
+    """The failure in the place of a reward that the log does not take. error: the log's."""
+    if not isinstance(event, RewardAssigned | RewardFailed):
+        return event
+    message = shown_text(f"the log does not take what the grader returned: {error}")
+    return RewardFailed(
+        sample=event.sample,
+        group=event.group,
+        kind=RewardFailureKind.INVALID,
+        message=message,
+        grader=event.grader,
+        grader_digest=event.grader_digest,
+    )
+
+
 def value_of(returned: Any, key: str | None) -> Outcome:
-    """The reward in `returned`: a number, a bool, a numpy or torch scalar, or `returned[key]` of a dict."""
+    """The reward in `returned`: a number, a bool, a numpy or torch scalar, or `returned[key]` of a dict.
+
+    Whatever `returned` is, there is an outcome: an object that raises when it is looked at is a failure.
+    """
+    try:
+        return _value_of(returned, key)
+    except BaseException as error:
+        return unreadable(error)
+
+
+def unreadable(error: BaseException) -> RewardFailure:
+    """What a grader returned, and raised when it was looked at."""
+    message = f"what the grader returned cannot be read: {raised_text(error)}"
+    return failure(RewardFailureKind.WRONG_TYPE, message)
+
+
+def _value_of(returned: Any, key: str | None) -> Outcome:
     detail: dict[str, Any] = {}
     if isinstance(returned, dict):
         detail = plain(returned)
@@ -73,7 +114,7 @@ def signed(outcome: Outcome, grader: str, digest: str, seconds: float = 0.0) -> 
 
 def failure(kind: RewardFailureKind, message: str) -> RewardFailure:
     """By no grader yet. A long message is cut, and says no secret."""
-    return RewardFailure(kind=kind, message=shown(message)[:2000])
+    return RewardFailure(kind=kind, message=shown_text(message))
 
 
 def _number(returned: Any, detail: dict[str, Any]) -> Outcome:
@@ -84,12 +125,14 @@ def _number(returned: Any, detail: dict[str, Any]) -> Outcome:
         try:
             number = returned.item()
         except (ValueError, RuntimeError) as error:  # an array or tensor of several elements
-            return failure(RewardFailureKind.WRONG_TYPE, f"the grader returned more than one number: {error}")
+            message = f"the grader returned more than one number: {message_text(error)}"
+            return failure(RewardFailureKind.WRONG_TYPE, message)
     if not isinstance(number, bool | int | float):
         kind = type(returned).__name__
-        return failure(RewardFailureKind.WRONG_TYPE, f"the grader returned {kind} {str(returned)[:80]!r}, not a number")
+        what = repr_text(returned if isinstance(returned, str) else repr_text(returned, 80), 90)
+        return failure(RewardFailureKind.WRONG_TYPE, f"the grader returned {kind} {what}, not a number")
     try:
-        value = float(number)
+        value = float(float(number))  # of a subclass, the number alone
     except OverflowError:
         value = math.inf
     if not math.isfinite(value):
@@ -98,21 +141,4 @@ def _number(returned: Any, detail: dict[str, Any]) -> Outcome:
 
 
 def _keys(returned: dict[Any, Any]) -> str:
-    return "the keys " + ", ".join(repr(key) for key in returned) if returned else "no keys"
-
-
-def plain(value: Any, depth: int = 8) -> Any:
-    """`value` as JSON can hold it: numbers, texts, lists, dicts; anything else as its `repr`, shortened."""
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, int):
-        return int(value) if -(2**63) <= value < 2**63 else repr(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else repr(value)
-    if depth and isinstance(value, dict):
-        return {str(key): plain(item, depth - 1) for key, item in value.items()}
-    if depth and isinstance(value, list | tuple | set | frozenset):
-        return [plain(item, depth - 1) for item in value]
-    if depth and callable(getattr(value, "tolist", None)):
-        return plain(value.tolist(), depth - 1)
-    return repr(value)[:200]
+    return "the keys " + ", ".join(repr_text(key, 80) for key in islice(returned, 50)) if returned else "no keys"

@@ -25,6 +25,7 @@ import msgspec
 
 from schemas.errors import SlimeEventsError
 from schemas.rewards import RewardFailureKind
+from schemas.text import message_text
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards import messages
 from slime_events.plugins.rewards.dispatch import own_grader
@@ -177,9 +178,10 @@ class GraderPool:
             sent = [slim(sample, self._settings) for sample in samples]
             own = "" if group else own_grader(self._settings, samples[0])
             job = PendingJob(messages.encode_job(messages.Job(sent, group, evaluation)), len(samples), own)
-        except (OverflowError, msgspec.EncodeError, RecursionError) as error:
+        except (TypeError, ValueError, OverflowError, msgspec.MsgspecError, RecursionError) as error:
             job = PendingJob(b"", len(samples))
-            job.fail(RewardFailureKind.RAISED, f"the sample cannot be sent to a grader: {error}", self.ready)
+            message = f"the sample cannot be sent to a grader: {message_text(error)}"
+            job.fail(RewardFailureKind.RAISED, message, self.ready)
             return job
         self._queue.append(job)
         return job
@@ -234,8 +236,8 @@ class GraderPool:
                     return
         except TimeoutError:
             kind = RewardFailureKind.TIMEOUT
-        except (asyncio.IncompleteReadError, ConnectionError):
-            kind = RewardFailureKind.WORKER_DIED
+        except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
+            kind = RewardFailureKind.WORKER_DIED  # or a grader wrote into the process's own connection
         current = process.current() if current is None else current
         await process.kill(stack=kind is RewardFailureKind.TIMEOUT)
         del self._processes[slot]

@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from schemas.arrays import pack_log_probs
 from schemas.rewards import RewardFailureKind
+from schemas.text import repr_text
 from slime_events.core.config.reward import RewardSettings
-from slime_events.plugins.rewards.outcome import Outcome, RewardFailure, failure, value_of
+from slime_events.plugins.rewards.outcome import Outcome, RewardFailure, failure, unreadable, value_of
 from slime_events.plugins.sample import Sample
 
 ANSWER, SCORED = "meta_info", "input_token_logprobs"
@@ -64,8 +65,15 @@ def graded(returned: Any, sample: Sample, key: str | None) -> Outcome:
     """The outcome of what a grader returned, with the teacher's log-probs that it left on the sample.
 
     An engine's answer (a dict with `meta_info.input_token_logprobs`) gives them too; without a reward key its reward is
-    0. Log-probs that do not fit the response are a failure.
+    0. Log-probs that do not fit the response are a failure, and so is what cannot be read.
     """
+    try:
+        return _graded(returned, sample, key)
+    except BaseException as error:
+        return unreadable(error)
+
+
+def _graded(returned: Any, sample: Sample, key: str | None) -> Outcome:
     given, scored = sample.teacher_log_probs, _scored(returned)
     if scored is not None:
         given = _of_response(scored, sample) if given is None else given
@@ -78,8 +86,8 @@ def graded(returned: Any, sample: Sample, key: str | None) -> Outcome:
     if values.shape != (sample.response_length,) or not np.isfinite(values).all():
         return failure(
             RewardFailureKind.WRONG_TYPE,
-            f"the teacher's log-probs are {str(given)[:80]}: {sample.response_length} finite numbers are needed, one "
-            "for each token of the response",
+            f"the teacher's log-probs are {repr_text(given, 80)}: {sample.response_length} finite numbers are needed, "
+            "one for each token of the response",
         )
     return msgspec.structs.replace(outcome, teacher_log_probs=pack_log_probs(values))
 

@@ -18,6 +18,7 @@ import socket
 import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,12 @@ import msgspec
 
 from schemas.errors import SlimeEventsError, UngradableSample
 from schemas.rewards import RewardFailureKind
+from schemas.text import raised_text, repr_text
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.args_view import ArgsView, for_one_call
+from slime_events.plugins.plain_values import plain
 from slime_events.plugins.rewards import dispatch, limits, messages
-from slime_events.plugins.rewards.outcome import Graded, Outcome, failure, plain, signed
+from slime_events.plugins.rewards.outcome import Graded, Outcome, failure, signed, unreadable
 from slime_events.plugins.rewards.teacher import graded
 from slime_events.plugins.sample import Sample
 
@@ -140,9 +143,9 @@ class Worker:
             returned = self._call(job, grader)
             if inspect.isawaitable(returned):
                 returned = self._loop.run_until_complete(with_timeout(returned, self._settings.rm_timeout))
-        except Exception as error:
+        except BaseException as error:  # SystemExit too: it is of this sample, and the process has others
             return grading.raised(error, self._settings.rm_timeout)
-        return grading.returned(returned)
+        return grading.outcomes(returned)
 
     async def _grade_side_by_side(
         self, waiting: Sequence[tuple[int, messages.Job, dispatch.Grader]], answer: Callable[[messages.Done], None]
@@ -151,8 +154,8 @@ class Worker:
             grading = _Grading(job, grader)
             try:
                 call = marked(self._call(job, grader), number, self._mark)
-                outcomes = grading.returned(await with_timeout(call, self._settings.rm_timeout))
-            except Exception as error:
+                outcomes = grading.outcomes(await with_timeout(call, self._settings.rm_timeout))
+            except BaseException as error:
                 outcomes = grading.raised(error, self._settings.rm_timeout)
             answer(messages.Done(number, outcomes))
 
@@ -198,12 +201,21 @@ class _Grading:
         self._metadata = [copy.copy(sample.metadata) for sample in job.samples] if grader.own else []
         self._began = time.perf_counter()
 
-    def returned(self, returned: Any) -> list[Outcome]:
+    def outcomes(self, returned: Any) -> list[Outcome]:
+        """What was returned as outcomes, whatever it does when it is looked at."""
+        try:
+            return self._returned(returned)
+        except BaseException as error:
+            return self._signed([unreadable(error)] * len(self._job.samples))
+
+    def _returned(self, returned: Any) -> list[Outcome]:
         samples, values = self._job.samples, [returned]
         if self._job.group:
-            values = list(returned) if hasattr(returned, "__iter__") and not isinstance(returned, dict | str) else []
+            is_many = hasattr(returned, "__iter__") and not isinstance(returned, dict | str)
+            values = list(islice(returned, len(samples) + 1)) if is_many else []
             if len(values) != len(samples):
-                what = f"{len(values)} values" if values else f"{type(returned).__name__} {str(returned)[:80]!r}"
+                many = len(returned) if hasattr(returned, "__len__") else f"{len(samples)} or more"
+                what = f"{many} values" if values else f"{type(returned).__name__} {repr_text(returned, 80)}"
                 message = f"the group grader returned {what} for {len(samples)} samples: it must return one for each"
                 return self._signed([failure(RewardFailureKind.WRONG_TYPE, message)] * len(samples))
         outcomes = [graded(value, one, self._grader.reward_key) for value, one in zip(values, samples, strict=True)]
@@ -213,7 +225,7 @@ class _Grading:
                 outcomes[index] = msgspec.structs.replace(outcome, detail=outcome.detail | {"metadata": changed})
         return self._signed(outcomes)
 
-    def raised(self, error: Exception, limit: float) -> list[Outcome]:
+    def raised(self, error: BaseException, limit: float) -> list[Outcome]:
         if isinstance(error, OverLimit):
             failed = failure(RewardFailureKind.TIMEOUT, f"grading took longer than {limit:g} s")
         elif isinstance(error, MemoryError):
@@ -222,7 +234,7 @@ class _Grading:
         elif isinstance(error, UngradableSample):
             failed = failure(RewardFailureKind.INVALID, str(error))
         else:
-            message = f"the grader {self._grader.name} raised {type(error).__name__}: {error}{_line_of(error)}"
+            message = f"the grader {self._grader.name} raised {raised_text(error)}{_line_of(error)}"
             failed = failure(RewardFailureKind.RAISED, message)
         return self._signed([failed] * len(self._job.samples))
 
@@ -234,10 +246,11 @@ class _Grading:
 def _changed(before: Any, after: Any) -> dict[str, Any]:
     if not (isinstance(before, dict) and isinstance(after, dict)):
         return {}
-    return {str(key): plain(value) for key, value in after.items() if key not in before or before[key] is not value}
+    changed = {key: value for key, value in after.items() if key not in before or before[key] is not value}
+    return dict(plain(changed)) if changed else {}
 
 
-def _line_of(error: Exception) -> str:
+def _line_of(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
