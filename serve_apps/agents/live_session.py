@@ -111,6 +111,11 @@ class LiveSession:
         index = self.folded.answered(digest)
         return None if index is None else self.turn(index)
 
+    def fixed(self) -> "FixedForest":
+        """The recorded turns as they are now, for a thread."""
+        turns = self.turns()
+        return FixedForest(turns, {turn.answered: turn for turn in turns})
+
     def prompt(self, extends: int | None, observed: Tokens) -> TokenPath:
         """All tokens before a turn's own."""
         return (TokenPath() if extends is None else self.end(extends)).then(observed)
@@ -125,6 +130,22 @@ class LiveSession:
         for turn in reversed(todo):
             self._ends[turn.index] = self.prompt(turn.extends, turn.observed).then(turn.generated)
         return self._ends[index]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedForest:
+    """Recorded turns, as `attach.Forest`, to which none is added."""
+
+    known: list[KnownTurn]
+    by_answer: dict[str, KnownTurn]
+
+    def turns(self) -> list[KnownTurn]:
+        """Oldest first."""
+        return self.known
+
+    def answered(self, digest: str) -> KnownTurn | None:
+        """The newest turn whose messages and answer have this digest."""
+        return self.by_answer.get(digest)
 
 
 @dataclass(slots=True)

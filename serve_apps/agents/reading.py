@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from serve_apps.agents.asked import Asked, BadField, Dialect
 from serve_apps.agents.attach import KEPT
 from serve_apps.agents.canonical import Conversation
 from serve_apps.agents.dialects.fields import read_object
+from serve_apps.agents.off_loop import off_loop
 from slime_events.core.agent_requests import common
 
 KEPT_BYTES = 256 * 1024 * 1024
@@ -60,24 +62,25 @@ class Requests:
         """The request, and the sha256 of its path and body, hex. read: in the place of the dialect's. Raises
         BadField.
         """
-        read = read or dialect.read
+        return self._note(dialect, _reading(self._seen_of(dialect), dialect, path, body, read or dialect.read))
+
+    async def read_off_loop(
+        self, dialect: Dialect, path: str, body: bytes, read: Read | None = None
+    ) -> tuple[Asked, str]:
+        """The same, of a large body in a thread."""
+        seen = self._seen_of(dialect)
+        work = partial(_reading, seen, dialect, path, body, read or dialect.read)
+        return self._note(dialect, await off_loop(len(body), work))
+
+    def _seen_of(self, dialect: Dialect) -> "tuple[_Seen, ...]":
+        return tuple(self._seen.get(dialect.name, ()))
+
+    def _note(self, dialect: Dialect, reading: "_Reading") -> tuple[Asked, str]:
         seen = self._seen.setdefault(dialect.name, deque(maxlen=KEPT))
-        before, items = _nearest(seen, body)
-        if before is not None:
-            try:
-                if (found := _read_on(dialect, read, path, body, before, items)) is not None:
-                    if items == len(before.ends):
-                        seen.remove(before)
-                    seen.appendleft(found[1])
-                    return found[0], _digest(found[1])
-            except BadField:
-                pass  # the whole body is read, so that the field's name is right
-        told = dialect.conversation()
-        asked = read(read_object(body), told)
-        new = _of_whole(dialect, path, body, told)
-        if new is not None:
-            seen.appendleft(new)
-        return asked, _digest(new or _Seen(path, body, 0, [], [], (), {}))
+        kept = [one for one in seen if one is not reading.replaced]
+        new = [] if reading.new is None else [reading.new]
+        self._seen[dialect.name] = deque([*new, *kept][:KEPT], maxlen=KEPT)
+        return reading.asked, reading.digest
 
     def keep(self, turn: int, body: bytes) -> None:
         """The body of a turn, for what its next turns have in common with it."""
@@ -113,6 +116,32 @@ class AllRequests:
         """It takes no more turns."""
         _, counted = self._sessions.pop(session, (None, 0))
         self._size -= counted
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A body that was read now. new: what is kept of it; replaced: the one in whose place."""
+
+    asked: Asked
+    digest: str
+    new: _Seen | None
+    replaced: _Seen | None = None
+
+
+def _reading(seen: Sequence[_Seen], dialect: Dialect, path: str, body: bytes, read: Read) -> _Reading:
+    """Changes nothing that others see. Raises BadField."""
+    before, items = _nearest(seen, body)
+    if before is not None:
+        try:
+            if (found := _read_on(dialect, read, path, body, before, items)) is not None:
+                replaced = before if items == len(before.ends) else None
+                return _Reading(found[0], _digest(found[1]), found[1], replaced)
+        except BadField:
+            pass  # the whole body is read, so that the field's name is right
+    told = dialect.conversation()
+    asked = read(read_object(body), told)
+    new = _of_whole(dialect, path, body, told)
+    return _Reading(asked, _digest(new or _Seen(path, body, 0, [], [], (), {})), new)
 
 
 def _nearest(seen: Sequence[_Seen], body: bytes) -> tuple[_Seen | None, int]:

@@ -17,7 +17,7 @@ from schemas.errors import Conflict, SlimeEventsError
 from schemas.ids import session_name, session_of
 from schemas.prompts import PromptSubmitted
 from schemas.sessions import SessionOpened, SessionSealed
-from schemas.subjects import everything_about
+from schemas.subjects import everything_about, matches
 from serve_apps.agents.asked import Asked
 from serve_apps.agents.live_session import LiveSession, Turn, TurnKey, TurnRefused
 from serve_apps.agents.run_log import RunLog
@@ -27,7 +27,7 @@ from serve_apps.agents.turns import Turns
 from serve_apps.rates import Rates
 from serve_apps.rollout import Prompts
 from slime_events.core.state.session_board import SessionBoard, read_board
-from slime_events.core.state.sessions import Session, read_session, seal_due
+from slime_events.core.state.sessions import Session, read_attempt, read_session, seal_due
 from storage.cancellation import end_all
 from storage.log import Fence
 
@@ -114,10 +114,12 @@ class Sessions:
         self._admit(name)
         return await self._turns.ask(await self._live_of(name), asked, body, key)
 
-    async def count(self, name: str, asked: Asked) -> int:
-        """Tokens of the prompt that an agent's request would have. Raises TurnRefused, BadField, StorageError."""
+    async def count(self, name: str, asked: Asked, size: int) -> int:
+        """Tokens of the prompt that an agent's request would have. size: bytes of it. Raises TurnRefused, BadField,
+        StorageError.
+        """
         self._admit(name)
-        return self._turns.count(await self._live_of(name), asked)
+        return await self._turns.count(await self._live_of(name), asked, size)
 
     def _admit(self, name: str) -> None:
         most = self.setup.rules.turns_per_minute
@@ -131,22 +133,31 @@ class Sessions:
         return self._turns
 
     async def state(self, name: str) -> Session:
-        """As the log has it now. Raises TurnRefused where there is none."""
-        live = await self._live_of(name)
-        await read_session(self._place.events, live.folded.sample, live.folded)
-        return live.folded
+        """As the log has it now; where the run has asked for its rollout again, as it ended. Raises TurnRefused where
+        there is none.
+        """
+        with contextlib.suppress(TurnRefused):
+            live = await self._live_of(name)
+            await read_session(self._place.events, live.folded.sample, live.folded)
+            if live.folded.name == name:
+                return live.folded
+        parts = session_of(name)
+        before = None if parts is None else await read_attempt(self._place.events, *parts)
+        if before is None or before.opened is None or before.name != name:
+            raise TurnRefused(404, f"there is no session {name}")
+        return before
 
     async def seal(self, name: str, verdict: Verdict) -> SessionSealed:
         """End a session; the same verdict again is no error. Raises TurnRefused (409 where it has ended otherwise),
         StorageError, PlugPointError where a sample of it cannot be trained on.
         """
-        live = await self._live_of(name)
         while True:
             session = await self.state(name)
-            if session.name != name or session.opened is None:
-                raise TurnRefused(409, f"session {name} was given up: the run has asked for its rollout again")
             if session.sealed is not None:
                 return _same(session.sealed, verdict)
+            live = self._live.get(name)
+            if live is None or session is not live.folded:
+                raise TurnRefused(409, f"session {name} was given up: the run has asked for its rollout again")
             if session.ended is not None:
                 raise TurnRefused(409, f"session {name} has ended")
             try:
@@ -169,8 +180,10 @@ class Sessions:
             now=time.time_ns(),
         )
         events = await asyncio.to_thread(sealed, session, live.turns(), verdict, run)
-        await self._place.append(events, self._fence(session))
-        await read_session(self._place.events, session.sample, session)
+        fence = self._fence(session)
+        for recorded in await self._place.append(events, fence):
+            if matches(fence.subject, recorded.subject):
+                session.apply(recorded)  # and no further: the run may have asked for the rollout again
         for turn in list(live.under_way.values()):
             if turn.call is not None:
                 await self._place.calls.abort(turn.call, "its session was sealed")

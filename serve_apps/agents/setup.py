@@ -27,6 +27,15 @@ its turns does not need them.
 """
 
 
+BYTES_OF_A_TOKEN = 32
+"""Of a request's body, at most. Of most texts a token has 4 bytes, and 12 where JSON escapes each character; of white
+space it may have some dozens."""
+BYTES_BESIDE = 1024 * 1024
+"""Of a request's body that become no tokens: fields, ids, log-probs that an answer brought."""
+LONG_CONTEXT = 256 * 1024
+"""Tokens, for a run that says nothing of its context."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentRules:
     """From the run's settings. context: tokens of prompt and answer; None where the engine alone limits them. seed: of
@@ -43,6 +52,16 @@ class AgentRules:
     turns_per_minute: int
     grades: bool
     engines: int = 1
+
+    @property
+    def most_bytes(self) -> int:
+        """Of a request: a longer one cannot be within the context, and is refused before anything is done with it."""
+        return BYTES_BESIDE + BYTES_OF_A_TOKEN * (self.context or LONG_CONTEXT)
+
+    @property
+    def most_messages(self) -> int:
+        """Of a request: each has a token at least."""
+        return self.context or LONG_CONTEXT
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import contextlib
 import secrets
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from schemas.turns import AgentTurn, TurnBegun, TurnRecorded, TurnRole
 from serve_apps.agents.asked import Asked, BadField, Said
 from serve_apps.agents.bridge import Placed
 from serve_apps.agents.live_session import KnownTurn, LiveSession, Turn, TurnKey, TurnRefused, check_open
+from serve_apps.agents.off_loop import SMALL, off_loop
 from serve_apps.agents.reading import AllRequests
 from serve_apps.agents.run_log import RunLog
 from serve_apps.agents.setup import AgentSetup
@@ -62,11 +64,8 @@ class Turns:
 
     async def ask(self, live: LiveSession, asked: Asked, body: bytes, key: TurnKey) -> Turn:
         """The turn of a request. Raises TurnRefused, BadField, StorageError."""
-        self._setup.parsers.check(asked)
-        if asked.text is not None:
-            ids = self._setup.tokenizer.encode(asked.text, add_special_tokens=False)
-            asked = replace(asked, tokens=tuple(ids), text=None)
-        asked = await self._checked(asked)
+        self._check(asked)
+        asked = await self._checked(await self._with_ids(asked, len(body)))
         async with live.lock:
             while True:
                 if not live.takes_turns:
@@ -101,19 +100,43 @@ class Turns:
             raise TurnRefused(429, str(error), again_s=2.0) from error
         return asked
 
-    def count(self, live: LiveSession, asked: Asked) -> int:
-        """Tokens of the prompt that a request would have. Raises BadField."""
-        placed = self._setup.bridge.place(asked, live, live.chains)
+    async def count(self, live: LiveSession, asked: Asked, size: int) -> int:
+        """Tokens of the prompt that a request of so many bytes would have. Raises BadField."""
+        self._check(asked)
+        async with live.lock:
+            placed = await self._place_in(live, asked, size)
         return len(placed.observed) + (0 if placed.extends is None else live.end(placed.extends).length)
+
+    def _check(self, asked: Asked) -> None:
+        """Raises BadField."""
+        self._setup.parsers.check(asked)
+        if len(asked.messages) > self._rules.most_messages:
+            raise BadField("messages", f"{len(asked.messages):,} messages: the context has room for fewer")
+
+    async def _with_ids(self, asked: Asked, size: int) -> Asked:
+        """A text as its token ids."""
+        if asked.text is None:
+            return asked
+        encode = partial(self._setup.tokenizer.encode, asked.text, add_special_tokens=False)
+        return replace(asked, tokens=tuple(await off_loop(size, encode)), text=None)
+
+    async def _place_in(self, live: LiveSession, asked: Asked, size: int) -> Placed:
+        """Where a request stands among the turns that are recorded now, whichever are recorded meanwhile. Its session's
+        lock is held, so that nobody else reads or changes `chains`.
+        """
+        forest = live if size <= SMALL else live.fixed()
+        return await off_loop(size, partial(self._setup.bridge.place, asked, forest, live.chains))
 
     async def _read(self, live: LiveSession) -> None:
         await read_session(self._place.events, live.folded.sample, live.folded)
 
     async def _begin(self, live: LiveSession, asked: Asked, body: bytes, key: TurnKey) -> Turn:
         """A new turn: that it has begun and its generation, in one append. Raises Conflict."""
-        session, request = live.folded, live.folded.request
+        session = live.folded
+        placed = await self._place_in(live, asked, len(body))
+        check_open(live)
+        request = session.request
         assert request is not None
-        placed = self._setup.bridge.place(asked, live, live.chains)
         before = None if placed.extends is None else live.end(placed.extends).length
         length = len(placed.observed) + (before or 0)
         sampling, seed = self._sampling(request.sampling, asked, length)
@@ -189,7 +212,7 @@ class Turns:
         if call is None:
             return None
         prompt = self._prompt_of(live, call)
-        placed = self._setup.bridge.place(asked, live, live.chains)
+        placed = await self._place_in(live, asked, len(body))
         if not np.array_equal(live.prompt(placed.extends, placed.observed).whole(), prompt):
             tokens = replace(asked, tokens=tuple(prompt.tolist()), messages=())
             by_tokens = self._setup.bridge.place(tokens, live)

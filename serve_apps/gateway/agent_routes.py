@@ -26,13 +26,15 @@ from schemas.outside_json import read_json
 from serve_apps.agents.keys import Capability
 from serve_apps.gateway.agents import AgentAccess
 from serve_apps.gateway.openapi import documented
-from serve_apps.gateway.refusals import AGAIN_S, Refused, whole_body
+from serve_apps.gateway.refusals import AGAIN_S, Refused, read_body
 from serve_apps.gateway.session_views import MOST_WAIT_S, SealWish, SessionWish, opened_session, session_view
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Scope
 
 CLIENT_LENGTH = 120
 """Characters of a client's User-Agent that are recorded."""
+MOST_WISH = 1024 * 1024
+"""Bytes of what a harness asks for, or says of a session: its metadata becomes an event."""
 QUIET_S = 15.0
 """Without a token, after which a stream gets a comment, so that nobody between takes it for dead."""
 WishT = TypeVar("WishT")
@@ -46,7 +48,7 @@ def add_agent_routes(
     @app.post("/v1/runs/{run_name}/sessions", **documented("open_session"))
     async def open_session(request: Request, run_name: str) -> Response:
         sender = source(request, run_name, Scope.SESSIONS)
-        wish = _decoded(await whole_body(request.stream(), settings.max_body), SessionWish)
+        wish = _decoded(await read_body(request, MOST_WISH), SessionWish)
         sessions, key = await agents.desk.sessions(), request.headers.get("idempotency-key")
         with _refusing():
             wait_s = min(max(wish.wait_s, 0.0), MOST_WAIT_S)
@@ -66,7 +68,7 @@ def add_agent_routes(
         from serve_apps.agents.sealing import verdict_of
 
         _controls(agents, request, session)
-        wish = _decoded(await whole_body(request.stream(), settings.max_body), SealWish)
+        wish = _decoded(await read_body(request, MOST_WISH, "give less metadata"), SealWish)
         sessions = await agents.desk.sessions()
         with _refusing():
             wish.check((await sessions.state(session)).leaves())
@@ -87,10 +89,11 @@ def _add_dialects(app: FastAPI, agents: AgentAccess, settings: GatewaySettings) 
 
     async def count(request: Request) -> Response:
         async def answer(session: str) -> Response:
-            body = await whole_body(request.stream(), settings.max_body)
             sessions = await agents.desk.sessions()
-            asked, _ = sessions.turns.requests.of(session).read(MESSAGES, request.url.path, body, MESSAGES.read_count)
-            return _json(MESSAGES.counted(await sessions.count(session, asked)))
+            body = await _agent_body(request, sessions, settings)
+            requests, path = sessions.turns.requests.of(session), request.url.path
+            asked, _ = await requests.read_off_loop(MESSAGES, path, body, MESSAGES.read_count)
+            return _json(MESSAGES.counted(await sessions.count(session, asked, len(body))))
 
         return await _answered(MESSAGES, request, agents, answer)
 
@@ -125,9 +128,9 @@ async def _turn(agents: AgentAccess, request: Request, dialect: Any, settings: G
     from serve_apps.agents.live_session import TurnKey
 
     async def answer(session: str) -> Response:
-        body = await whole_body(request.stream(), settings.max_body)
         sessions = await agents.desk.sessions()
-        asked, digest = sessions.turns.requests.of(session).read(dialect, request.url.path, body)
+        body = await _agent_body(request, sessions, settings)
+        asked, digest = await sessions.turns.requests.of(session).read_off_loop(dialect, request.url.path, body)
         asked = replace(asked, client=_client(request))
         named = request.headers.get("idempotency-key")
         retries = request.headers.get("x-stainless-retry-count", "0")
@@ -140,6 +143,13 @@ async def _turn(agents: AgentAccess, request: Request, dialect: Any, settings: G
         return _json(dialect.whole(turn.asked, sessions.turns.said_of(turn, known)))
 
     return await _answered(dialect, request, agents, answer)
+
+
+async def _agent_body(request: Request, sessions: Any, settings: GatewaySettings) -> bytes:
+    """No more than the context has room for. Raises Refused."""
+    rules = sessions.setup.rules
+    instead = f"more than the context of {rules.context:,} tokens has room for" if rules.context else ""
+    return await read_body(request, min(settings.max_body, rules.most_bytes), instead)
 
 
 def _client(request: Request) -> str:

@@ -27,7 +27,7 @@ from serve_apps.gateway.agent_routes import add_agent_routes
 from serve_apps.gateway.agents import AgentAccess
 from serve_apps.gateway.asyncapi import asyncapi
 from serve_apps.gateway.openapi import describe, documented
-from serve_apps.gateway.refusals import Refused, refusals
+from serve_apps.gateway.refusals import Refused, refusals, says_more
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Scope, Sources
 from serve_apps.gateway.streams import Streams
@@ -117,8 +117,7 @@ async def _take_in(request: Request, run: GatewayRun, settings: GatewaySettings,
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media not in MEDIA_TYPES:
         raise Refused(415, f"content-type {media or 'is missing'}: send {' or '.join(MEDIA_TYPES)}")
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > settings.max_body:
+    if says_more(request, settings.max_body):
         raise Refused(413, f"a request has {settings.max_body:,} bytes at most: send several")
 
     async def send(data: bytes) -> InboxReply:

@@ -88,7 +88,8 @@ class OpenTurnView(msgspec.Struct, frozen=True):
 
 class SessionView(msgspec.Struct, frozen=True, omit_defaults=True):
     """A session as the log has it. leaves: turns that ended a path. orphans: that nothing came of. age_s: since it was
-    opened. sealed: why, where it was; then it takes no more turns. result: what its rollout came to.
+    opened; of one that was sealed, until then. sealed: why, where it was; then it takes no more turns. result: what its
+    rollout came to.
     """
 
     session: str
@@ -138,7 +139,7 @@ def session_view(session: Session, now: int) -> SessionView:
         session=session_name(session.sample, session.attempt),
         sample=session.sample,
         attempt=session.attempt,
-        age_s=(now - session.opened_at) / 1e9,
+        age_s=((session.moved_at if session.sealed else now) - session.opened_at) / 1e9,
         turns=turns,
         open=[OpenTurnView(one.number, (now - one.at) / 1e9) for one in session.open.values()],
         leaves=session.leaves(),

@@ -198,6 +198,17 @@ def seal_due(session: Session, now: int, limits: Limits, *, wanted: bool) -> Sea
     return None
 
 
+async def read_attempt(log: Readable, sample: str, attempt: int) -> Session:
+    """The session of one attempt, as it was when the run asked for the next, or as it is now."""
+    session = Session(sample)
+    async for recorded in log.read(1, everything_about(log.run, sample)):
+        event = recorded.envelope.event
+        if isinstance(event, RolloutRequested) and event.attempt > attempt:
+            break
+        session.apply(recorded)
+    return session
+
+
 async def read_session(log: Readable, sample: str, known: Session | None = None) -> Session:
     """The session as the log has it now. known: as it was before, which is folded on."""
     session = known or Session(sample)
