@@ -13,7 +13,8 @@ from typing import Any
 import jsonschema
 import yaml
 
-from deploy.check.kuberay import KINDS, pods
+from deploy.check.hardening import loose_ends
+from deploy.check.kuberay import KINDS, templates
 from deploy.check.report import FAIL, NOT_RUN, Report, find
 from deploy.check.services import COMPOSE, ROOT, Services, read_compose
 from schemas.errors import SlimeEventsError
@@ -139,6 +140,10 @@ def manifests() -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def _manifests(report: Report) -> None:
+    wrong = list(loose_ends([manifest for _, manifest in manifests()]))
+    report.expect(
+        "kubernetes: pods", not wrong, "; ".join(wrong) or "each is closed as deploy/check/hardening.py has it"
+    )
     if importlib.util.find_spec("kubernetes_validate") is None:
         report.say("kubernetes", NOT_RUN, "there is no kubernetes-validate here: pip install --group deploy")
         return
@@ -150,9 +155,9 @@ def _manifests(report: Report) -> None:
         try:
             if kind in KINDS:
                 jsonschema.validate(manifest, KINDS[kind])
-                named = pods(manifest)
+                named = templates(manifest)
                 about = {"apiVersion": "v1", "kind": "Pod"}
-                plain = [{**about, "metadata": {"name": name}, "spec": spec} for name, spec in named.items()]
+                plain = [{**about, "metadata": {"name": name}, "spec": one["spec"]} for name, one in named.items()]
             for one in plain:
                 kubernetes_validate.validate(one, KUBERNETES, strict=True)
         except (jsonschema.ValidationError, kubernetes_validate.ValidationError) as error:

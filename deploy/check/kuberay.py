@@ -39,6 +39,7 @@ _JOB = _object(
     backoffLimit=_COUNT,
     shutdownAfterJobFinishes={"type": "boolean"},
     ttlSecondsAfterFinished=_COUNT,
+    submitterPodTemplate=_POD,
     rayClusterSpec=_CLUSTER,
 )
 
@@ -54,11 +55,18 @@ def _kind(name: str, spec: dict[str, Any]) -> dict[str, Any]:
     )
 
 
+SUBMITTER = "submitter"
 KINDS = {name: _kind(name, spec) for name, spec in (("RayCluster", _CLUSTER), ("RayJob", _JOB))}
 
 
 def pods(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The specs of its pods, by name of the group."""
+    """The specs of Ray's pods, by name of the group."""
+    return {name: template["spec"] for name, template in templates(manifest).items() if name != SUBMITTER}
+
+
+def templates(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The templates of all its pods: by name of the group, and that of who submits the job."""
     spec = manifest["spec"].get("rayClusterSpec", manifest["spec"])
-    workers = {group["groupName"]: group["template"]["spec"] for group in spec["workerGroupSpecs"]}
-    return {"head": spec["headGroupSpec"]["template"]["spec"], **workers}
+    workers = {group["groupName"]: group["template"] for group in spec["workerGroupSpecs"]}
+    submitter = manifest["spec"].get("submitterPodTemplate")
+    return {"head": spec["headGroupSpec"]["template"], **workers, **({SUBMITTER: submitter} if submitter else {})}

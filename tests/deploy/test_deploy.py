@@ -23,7 +23,8 @@ from deploy.check.files import (
     settings_of_the_manifests,
     version_mismatches,
 )
-from deploy.check.kuberay import KINDS, pods
+from deploy.check.hardening import loose_ends
+from deploy.check.kuberay import KINDS, pods, templates
 from deploy.check.live import kept_spans
 from deploy.check.services import COMPOSE, ROOT, Services, read_compose
 from schemas.errors import StoreUnavailable
@@ -63,6 +64,61 @@ def test_a_misspelt_field_of_a_manifest_is_found() -> None:
         assert set(pods(manifest)) == {"head", "gpu"}
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**manifest, "spec": {**manifest["spec"], "entrypont": "x"}}, KINDS[kind])
+
+
+def test_pods_are_closed() -> None:
+    assert list(loose_ends([manifest for _, manifest in manifests()])) == []
+
+
+def _without(manifest: dict[str, Any], pod: str, *path: str) -> dict[str, Any]:
+    """A copy in which a pod lacks a field. A number is a place in a list."""
+    changed = copy.deepcopy(manifest)
+    place: Any = templates(changed)[pod]
+    *above, last = path
+    for name in above:
+        place = place[int(name) if name.isdecimal() else name]
+    del place[last]
+    return changed
+
+
+SPEC, CONTAINER = ("spec",), ("spec", "containers", "0")
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ((*SPEC, "automountServiceAccountToken"), "automountServiceAccountToken is not False"),
+        ((*SPEC, "securityContext", "seccompProfile"), "seccompProfile.type is not RuntimeDefault"),
+        ((*SPEC, "securityContext", "runAsNonRoot"), "runAsNonRoot is not True"),
+        ((*SPEC, "securityContext"), "runAsNonRoot is not True"),
+        ((*CONTAINER, "securityContext", "readOnlyRootFilesystem"), "readOnlyRootFilesystem is not True"),
+        ((*CONTAINER, "securityContext", "allowPrivilegeEscalation"), "allowPrivilegeEscalation is not False"),
+        ((*CONTAINER, "securityContext", "capabilities"), "capabilities.drop is not ['ALL']"),
+        ((*CONTAINER, "resources", "limits"), "no limits of its resources"),
+        ((*CONTAINER, "volumeMounts"), "/tmp cannot be written"),
+        (("metadata", "labels"), "no NetworkPolicy is for its labels"),
+    ],
+)
+def test_a_pod_that_is_open_is_found(path: tuple[str, ...], said: str) -> None:
+    every = [manifest for _, manifest in manifests()]
+    for number, manifest in enumerate(every):
+        for pod in templates(manifest) if manifest["kind"] in KINDS else ():
+            changed = [*every[:number], _without(manifest, pod, *path), *every[number + 1 :]]
+            assert any(said in one and pod in one for one in loose_ends(changed))
+
+
+def test_a_policy_lets_in_and_out_no_more_than_it_says() -> None:
+    (policy,) = [manifest for _, manifest in manifests() if manifest["kind"] == "NetworkPolicy"]
+    spec = policy["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    own = {"podSelector": {"matchLabels": spec["podSelector"]["matchLabels"]}}
+    for way, other in (("ingress", "from"), ("egress", "to")):
+        for rule in spec[way]:
+            assert rule[other], "an empty list is everybody"
+            assert "ports" in rule or rule[other] == [own]
+    blocks = [one["ipBlock"] for rule in spec["egress"] for one in rule["to"] if "ipBlock" in one]
+    assert all("169.254.0.0/16" in block["except"] for block in blocks)
+    assert not any("ipBlock" in one for rule in spec["ingress"] for one in rule["from"])
 
 
 def test_a_run_takes_the_settings_of_the_manifests() -> None:
