@@ -15,10 +15,11 @@ from schemas.text import terminal_text
 FLAG = "--trust-archive"
 _doubted = Counter[str]()
 _named = set[str]()
+_trusting = 0
 
 
 def name_words(words: Iterable[str]) -> None:
-    """Take the words of a command line: whoever wrote them means them."""
+    """Take the words of a command line, or other texts of the user's own: whoever wrote them means them."""
     for word in words:
         _named.update((word, word.partition("=")[2]))
 
@@ -34,10 +35,21 @@ def doubting(texts: Iterable[str], but: Iterable[str] = ()) -> Iterator[None]:
         _doubted.subtract(doubted)
 
 
+@contextlib.contextmanager
+def trusting() -> Iterator[None]:
+    """Doubt nothing inside: a role of a run, whose settings were checked when it was started."""
+    global _trusting
+    _trusting += 1
+    try:
+        yield
+    finally:
+        _trusting -= 1
+
+
 def is_doubted(text: str) -> bool:
     """Whether the text is doubted, or is an address that is a part of a doubted text (one of several with commas)."""
     text = text.strip()
-    if not text or not any(_doubted.values()) or FLAG in _named or text in _named:
+    if not text or _trusting or not any(_doubted.values()) or FLAG in _named or text in _named:
         return False
     if _doubted[text] > 0:
         return True

@@ -19,8 +19,8 @@ from schemas.event import Event
 from schemas.prompts import PromptSubmitted, Source
 from schemas.references import expand
 from schemas.runs import Branched, RunStarted
-from schemas.trust import check_trusted, doubting, is_doubted
-from slime_events.core.config.reach import check_reach, reaching
+from schemas.trust import check_trusted, doubting, is_doubted, name_words, trusting
+from slime_events.core.config.reach import check_reach, reaching, reaching_texts
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import settings_from
 from slime_events.core.run.run_folder import RunFolder
@@ -210,3 +210,14 @@ def test_settings_of_one_s_own_reach_as_they_like() -> None:
         check_reach(settings, "run")
         with pytest.raises(SlimeEventsError, match="--custom-rm-path a:b"):
             check_reach(settings)
+
+
+def test_a_role_of_a_run_and_the_user_s_own_settings_are_not_doubted() -> None:
+    """A run that samples from an archive may have the address or the function that the archive names too."""
+    with doubting(["s3://both/archive", "mine:filter", "theirs:filter"]):
+        with trusting():
+            assert not any(map(is_doubted, ("s3://both/archive", "mine:filter")))
+        assert is_doubted("s3://both/archive")
+        name_words(reaching_texts(settings_from({"rollout": {"dynamic_sampling_filter_path": "mine:filter"}})))
+        assert not is_doubted("mine:filter")
+        assert is_doubted("theirs:filter")

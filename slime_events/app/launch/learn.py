@@ -25,6 +25,7 @@ from schemas.batches import BatchSealed
 from schemas.errors import DeadlineExceeded, InvalidValue, RunNotFound, SlimeEventsError
 from schemas.runs import Branched
 from schemas.subjects import of_type
+from schemas.trust import name_words
 from slime_events.analysis.model.branch_point import read_point
 from slime_events.analysis.retrain.settings import with_base
 from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
@@ -35,7 +36,7 @@ from slime_events.app.launch.run_announcement import FAIL_DEADLINE_S, announce_f
 from slime_events.app.launch.run_lock import holding
 from slime_events.app.launch.run_record import read_run_record
 from slime_events.core.config.flags import ParsedTrain
-from slime_events.core.config.reach import check_reach
+from slime_events.core.config.reach import check_reach, reaching_texts
 from slime_events.core.config.settings import RunSettings, TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
@@ -222,6 +223,7 @@ async def plan_learner(parent: OpenedRun, request: LearnerRequest) -> LearnerPla
         )
     parsed = branch_settings(parent.settings, str(runs_dir(parent, request)), (*request.flags, "--run", request.name))
     check_reach(parsed.settings)
+    name_words(reaching_texts(parsed.settings))  # they are the user's own now
     weights = parent.folder.weights if parent.folder else None
     moved = parsed.settings.trainer.hf_checkpoint != parent.settings.trainer.hf_checkpoint
     wanted = parsed.settings if moved else with_base(parsed.settings, weights)

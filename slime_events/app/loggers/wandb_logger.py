@@ -8,6 +8,7 @@ import wandb
 
 from schemas.errors import StoreUnavailable
 from schemas.references import expand
+from schemas.trust import check_trusted
 from slime_events.analysis.metrics.fold import AXES, MetricsRow
 from slime_events.app.loggers.logger import LoggedRun, wandb_mode
 from slime_events.core.config.settings import TrainSettings
@@ -30,6 +31,7 @@ class WandbLogger:
         folder.mkdir(parents=True, exist_ok=True)
         if mode == "offline":
             _remove_older(folder, run)
+        check_trusted(own.wandb_host or "")  # it gets the user's key
         given = {"api_key": expand(own.wandb_key or ""), "base_url": own.wandb_host}
         try:
             self._run = wandb.init(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue, MissingPart, UnknownFlag
+from schemas.trust import name_words
 from slime_events.core.config import tables
 from slime_events.core.config.combinations import impossible
 from slime_events.core.config.custom_config import NULL, read_yaml
@@ -88,6 +89,7 @@ def parse_settings(
     ConfigError for a flag of slime's whose feature does not exist yet. read: gives the text of the `--config` file.
     Secrets in the values become references, and variables of this process (schemas/references.py).
     """
+    name_words(argv)
     occurrences = _split(argv)
     files = [one.take("one")[0] for one in occurrences if one.flag == "--config"]
     if len(files) > 1:

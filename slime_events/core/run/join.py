@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from schemas.trust import trusting
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.telemetry.process_log import setup_logging
@@ -25,9 +26,10 @@ async def join_run(address: RunAddress, role: str) -> AsyncIterator[Participant]
     telemetry = Telemetry.start(role, address.run, address.otlp_endpoint, spans, address.trace_share)
     log = await open_log(address)
     try:
-        yield Participant(
-            TracedLog(log, telemetry), role, trace_share=address.trace_share, incarnation=address.incarnation
-        )
+        with trusting():
+            yield Participant(
+                TracedLog(log, telemetry), role, trace_share=address.trace_share, incarnation=address.incarnation
+            )
     finally:
         await log.close()
         await asyncio.to_thread(telemetry.shutdown)

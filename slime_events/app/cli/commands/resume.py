@@ -33,10 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             with keeping_server(folder.path):
                 record = asyncio.run(_read_record(folder))
-                from slime_events.app.cli.commands.resume_run import resume, trusting
+                from slime_events.app.cli.commands.resume_run import doubting_archive, resume
 
                 accept = arguments.accept_changed_data
-                with trusting(folder, record.settings):
+                with doubting_archive(folder, record):
                     return resume(folder, record, arguments.flags, accept_changed_data=accept)
         except RunHasEnded as ended:
             from slime_events.app.cli.commands.train import say

@@ -55,10 +55,14 @@ def resume(folder: RunFolder, record: RunRecord, flags: Sequence[str], *, accept
 
 
 @contextlib.contextmanager
-def trusting(folder: RunFolder, settings: TrainSettings) -> Iterator[None]:
+def doubting_archive(folder: RunFolder, record: RunRecord) -> Iterator[None]:
     """Doubt what only the archive names that the run was restored from; of any other run nothing."""
-    trusted = folder.trusted()
-    with doubting(() if trusted is None else reaching_texts(settings), but=trusted or ()):
+    trusted, texts = folder.trusted(), set[str]()
+    if trusted is not None:
+        branched = record.started.branched
+        parent = {branched.where} if branched is not None and "://" in branched.where else set()
+        texts = reaching_texts(record.settings) | parent
+    with doubting(texts, but=trusted or ()):
         yield
 
 

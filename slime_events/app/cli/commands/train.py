@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from schemas.errors import ConfigError, InvalidValue, SlimeEventsError
 from schemas.runs import Branched
+from schemas.trust import name_words
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.app.cli.watched import announce_recovery
 from slime_events.app.launch.gpu_preflight import Needs
@@ -20,6 +21,7 @@ from slime_events.core.config.derivations import derive
 from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.idle import idle_on_cpu
 from slime_events.core.config.paths import require_paths
+from slime_events.core.config.reach import reaching_texts
 from slime_events.core.config.secrets import secrets_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RunFolder
@@ -48,7 +50,11 @@ def finish(summary: dict[str, Any] | None, folder: RunFolder, first: int = 0) ->
 
 
 def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
-    """Settings that can start: notes are printed, the number of steps is known. new: see `check_start`."""
+    """Settings that can start: notes are printed, the number of steps is known. new: see `check_start`.
+
+    They are the user's own from here on: what only an archive named was refused before.
+    """
+    name_words(reaching_texts(parsed.settings))
     for note in parsed.notes:
         say(f"note: {note}")
     if names := ", ".join(secrets_of(parsed.settings)):
