@@ -15,8 +15,11 @@ from typing import Any, TextIO
 
 from schemas.text import terminal_text
 
-_OWN_STYLE = re.compile(r"(\x1b\[[01]m)")
-"""Bold and its end: heads of tables on a terminal. They do no harm, whoever says them."""
+_STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
+_OWN_STYLES = frozenset(("\x1b[0m", "\x1b[1m"))
+"""Bold and its end: heads of tables on a terminal. They do no harm, whoever says them. Colours, which other packages
+print on a terminal, are left out: they could hide a text.
+"""
 
 
 class SafeStream(io.TextIOBase):
@@ -34,8 +37,7 @@ class SafeStream(io.TextIOBase):
         if self._sink is None:
             self.raw.write(terminal_text(text))
         else:
-            parts = _OWN_STYLE.split(text)
-            self.raw.write("".join(part if at % 2 else terminal_text(part) for at, part in enumerate(parts)))
+            self.raw.write("".join(map(_styled, _STYLE.split(text))))
         return len(text)
 
     @property
@@ -67,6 +69,12 @@ class SafeStream(io.TextIOBase):
 
     def close(self) -> None:
         """Nothing: the stream is the process's."""
+
+
+def _styled(part: str) -> str:
+    if _STYLE.fullmatch(part):
+        return part if part in _OWN_STYLES else ""
+    return terminal_text(part)
 
 
 class _TerminalSink(io.RawIOBase):

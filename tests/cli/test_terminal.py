@@ -172,7 +172,7 @@ def test_warnings_and_log_lines_are_text(capsys: pytest.CaptureFixture[str], tmp
     import warnings
 
     with safe_output():
-        warnings.showwarning(UserWarning(HOSTILE), UserWarning, "x.py", 1)
+        sys.stderr.write(warnings.formatwarning(HOSTILE, UserWarning, "x.py", 1))  # as Python shows one
         logging.StreamHandler(sys.stderr).emit(logging.makeLogRecord({"msg": HOSTILE}))
     assert not controls(capsys.readouterr().err)
     root = logging.getLogger()
@@ -264,3 +264,9 @@ def test_a_command_over_a_hostile_run_prints_text(
     assert "Traceback" not in captured.err
     if words[0] == "tail" and "--json" not in words:
         assert len(captured.out.splitlines()) == 6, "run.started, a prompt, and the four hostile ones"
+
+
+def test_colours_of_other_packages_are_left_out_on_a_terminal() -> None:
+    raw = _Terminal()
+    SafeStream(raw).write("\x1b[34m\x1b[1mwandb\x1b[0m: run \x1b[8mhidden\x1b[38;5;16mblack\x1b[2J")  # type: ignore[arg-type]
+    assert raw.getvalue() == "\x1b[1mwandb\x1b[0m: run hiddenblack\\x1b[2J"
