@@ -59,12 +59,17 @@ class Derivation(NamedTuple):
 
 def _about(kind: type[Event]) -> Callable[[Any], tuple[str, str]]:
     if kind.entity is not Event.entity or kind.identity is not Event.identity:
-        return lambda event: (event.entity(), "\x1f".join(map(str, event.identity())))
+        if kind.entity is not Event.entity:
+            return lambda event: (event.entity(), "\x1f".join(map(str, event.identity())))
+        entity_of = attrgetter(kind.__struct_fields__[0])
+        return lambda event: (str(entity_of(event)), "\x1f".join(map(str, event.identity())))
     entity_of = attrgetter(kind.__struct_fields__[0])
     if not kind.IDENTITY:
         return lambda event: (entity := str(entity_of(event)), entity)
-    identity_of = [attrgetter(name) for name in kind.IDENTITY]
-    return lambda event: (str(entity_of(event)), "\x1f".join([str(get(event)) for get in identity_of]))
+    identity_of = attrgetter(*kind.IDENTITY)
+    if len(kind.IDENTITY) == 1:
+        return lambda event: (str(entity_of(event)), str(identity_of(event)))
+    return lambda event: (str(entity_of(event)), "\x1f".join(map(str, identity_of(event))))
 
 
 class _Derivations(dict[type[Event], Derivation]):

@@ -67,14 +67,18 @@ def all_events(
     if found is None:
         return None
     known, entities = derivations(run), list[str]()
+    last: type[Event] | None = None
     for whole, subject, message_id in zip(found, subjects, message_ids, strict=True):
         event: Event = whole.event
-        prefix, fresh, about = known[type(event)]
+        kind = type(event)
+        if kind is not last:  # most events come in rows of one type
+            last, (prefix, fresh, about), schema = kind, known[kind], kind.SCHEMA
         entity, identity = about(event)
         hashed = fresh()
         hashed.update(identity.encode())
-        own = message_id == hashed.hexdigest() == whole.id and whole.run == run and whole.schema == event.SCHEMA
-        if not own or subject != prefix + entity or not entity:
+        if message_id != hashed.hexdigest() or message_id != whole.id or whole.schema != schema or whole.run != run:
+            return None
+        if subject != prefix + entity or not entity:
             return None
         entities.append(entity)
     return found if is_token("".join(entities)) else None

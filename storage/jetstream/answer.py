@@ -1,8 +1,9 @@
 """`Answer`: one message that came back from a NATS server, and what a client does to hand it to its asker."""
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+import msgspec
 from nats.aio.subscription import Subscription
 
 VERSION = b"NATS/1.0"
@@ -14,11 +15,13 @@ _OWN = VERSION + _ID
 _OWN_END = len(_OWN) + 32
 """How a header block begins that an append of ours has: with its message id of 32 digits."""
 _FENCED = (b"Nats-Expected-Last-", b"Nats-Batch-Id: ")
+_FENCES = tuple(b"\r\n" + name for name in _FENCED)
+"""How the line after it begins."""
 _STORED = b"\r\nNats-Stream: "
 """A header that a stream adds to a message that it answers with."""
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """One message that came back. head: its header block as it was sent, empty where it has none."""
 
     head: bytes
@@ -49,10 +52,10 @@ class Answer(NamedTuple):
 
 def message_ids(heads: Iterable[bytes]) -> list[str]:
     """The `message_id` of each, for many."""
-    begin, end, after, own, fenced = len(_OWN), _OWN_END, _OWN_END + 2, _OWN, _FENCED
+    begin, end, own, fences = len(_OWN), _OWN_END, _OWN, _FENCES
     return [
         str(head[begin:end], "ascii", "replace")
-        if head.startswith(own) and head[end:after] == b"\r\n" and head.startswith(fenced, after)
+        if head[:begin] == own and head.startswith(fences, end)
         else message_id(head)
         for head in heads
     ]

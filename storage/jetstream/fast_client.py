@@ -123,7 +123,11 @@ class _AnswerParser(Parser):  # type: ignore[misc]
                 line = buf.find(b"\r\n", begin)
                 if line < 0:
                     return True
-                subject, sid, *reply, in_head, in_all = buf[begin + 5 : line].split(b" ")
+                told = buf[begin + 5 : line].split(b" ")
+                if len(told) == 5:
+                    subject, sid, reply, in_head, in_all = told
+                else:
+                    (subject, sid, in_head, in_all), reply = told, b""
                 take = takers.get(sid)
                 if take is None:
                     return False
@@ -131,7 +135,7 @@ class _AnswerParser(Parser):  # type: ignore[misc]
                 body, end = head + int(in_head), head + int(in_all)
                 if len(buf) < end + 2:
                     return True
-                take(subject, reply[0] if reply else b"", Answer(buf[head:body], buf[body:end]))
+                take(subject, reply, Answer(buf[head:body], buf[body:end]))
                 begin = end + 2
             return False
         finally:

@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from schemas.errors import ArchiveDamaged, LogDamaged
 from schemas.subjects import entrance, matches, past_entrance, past_stream_name, stream_name
 from storage.jetstream.answer import Answer
@@ -184,7 +186,7 @@ class LongStream(Stream):
             return stored
         async with self._reading:
             datas = await asyncio.to_thread(self._archived, hollow)
-        return [one._replace(data=datas.get(one.position, one.data)) for one in stored]
+        return [msgspec.structs.replace(one, data=datas.get(one.position, one.data)) for one in stored]
 
     def _archived(self, positions: Sequence[int]) -> dict[int, bytes]:
         # Needed by few of those who open a log.
@@ -207,6 +209,6 @@ def _of_the_past(stored: list[Stored]) -> list[Stored]:
     """
     headers = [Answer(one.head, b"").headers for one in stored]
     return [
-        one._replace(is_hollow=HOLLOW in given, past_id=given.get(PAST_ID, ""))
+        msgspec.structs.replace(one, is_hollow=HOLLOW in given, past_id=given.get(PAST_ID, ""))
         for one, given in zip(stored, headers, strict=True)
     ]

@@ -41,7 +41,7 @@ def _judged_all(run: str, stored: list[Stored]) -> Iterator[Recorded | ForeignRe
     """The same of many, in a fraction of the time where all of them are events."""
     for begin in range(0, len(stored), MANY):
         some = stored[begin : begin + MANY]
-        found = _all_events(run, some)
+        found = _all_events(run, some, [one.data for one in some])
         if found is None:
             yield from (judged(stream_name(run), one) for one in some)
             continue
@@ -49,10 +49,10 @@ def _judged_all(run: str, stored: list[Stored]) -> Iterator[Recorded | ForeignRe
             yield Recorded(one.position, one.subject, enclosed(whole, whole.event), one.data)
 
 
-def _all_events(run: str, stored: list[Stored]) -> Sequence[WholeEnvelope] | None:
+def _all_events(run: str, stored: list[Stored], datas: list[bytes]) -> Sequence[WholeEnvelope] | None:
     is_live = all(one.past_id is None for one in stored)
     ids = message_ids([one.head for one in stored]) if is_live else [one.id for one in stored]
-    return all_events(run, [one.subject for one in stored], ids, [one.data for one in stored])
+    return all_events(run, [one.subject for one in stored], ids, datas)
 
 
 async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: bool) -> AsyncIterator[Recorded]:
@@ -123,7 +123,8 @@ async def _of_entity(stream: Stream, position: int, end: int, subjects: list[str
     """Subject by subject: the server finds each at once, and looks through the whole stream for a filter with `*`."""
     lasts = [last for last in await stream.last_of_each(subjects) if last.position >= position]
     parts = await asyncio.gather(*(_whole(pages(stream, position, last.position, last.subject)) for last in lasts))
-    return sorted(stored for part in parts for stored in part if stored.position <= end)
+    found = [stored for part in parts for stored in part if stored.position <= end]
+    return sorted(found, key=lambda stored: stored.position)
 
 
 async def _whole(pages_of: AsyncGenerator[list[Stored], None]) -> list[Stored]:
@@ -196,10 +197,11 @@ def _events_of(run: str, stored: list[Stored]) -> tuple[list[Part], list[bytes]]
     parts, datas = list[Part](), list[bytes]()
     for begin in range(0, len(stored), MANY):
         some = stored[begin : begin + MANY]
-        found = _all_events(run, some)
+        some_datas = [one.data for one in some]
+        found = _all_events(run, some, some_datas)
         if found is not None:
             parts.append(Part(some[0].position, found))
-            datas += [one.data for one in some]
+            datas += some_datas
             continue
         events = [record for record in _judged_all(run, some) if isinstance(record, Recorded)]
         parts += [Part(event.position, [event.envelope]) for event in events]

@@ -12,6 +12,8 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from schemas.errors import ArchiveDamaged
 from schemas.subjects import past_entrance
 from storage.jetstream.append import LAST, in_one_batch
@@ -74,7 +76,7 @@ async def _compared(archive: "ArchiveReader", read: "Read", page: list[Stored]) 
                 "Archive it anew into an empty folder"
             )
     foreign = await asyncio.to_thread(archive.foreign, manifest)
-    return [one._replace(past_id="") if one.position in foreign else one for one in same]
+    return [msgspec.structs.replace(one, past_id="") if one.position in foreign else one for one in same]
 
 
 async def _store(stream: LongStream, page: list[Stored]) -> None:

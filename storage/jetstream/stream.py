@@ -9,7 +9,9 @@ import asyncio
 import base64
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from schemas.errors import LogDamaged
 from schemas.subjects import run_of_stream, stream_name, stream_subjects
@@ -35,7 +37,7 @@ _NO_MESSAGE = 10037
 """JetStream's error code."""
 
 
-class Stored(NamedTuple):
+class Stored(msgspec.Struct, frozen=True, gc=False):
     """One message of a stream. head: its header block, as it was sent. Of one that has left its stream, past_id: the
     message id that it had there; is_hollow: its data are elsewhere.
     """
