@@ -13,19 +13,18 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from schemas.codec import decode
-from slime_events.analysis.query.event_tables import EventTable, RowBuilder, type_in
+from schemas.codec import decode_whole
+from slime_events.analysis.query.event_tables import EventTable, RowBuilder, StoredRow
 from slime_events.core.trajectory import Fetch
 from storage.archive.index import cache_folder
 from storage.archive.manifest import SegmentManifest
 from storage.archive.reader import ArchiveReader
-from storage.log import Recorded
 
 FOLDER = Path("slime-events", "tables")
 BUNDLE_BYTES = 64 * 1024 * 1024
@@ -113,6 +112,18 @@ def _whole(path: Path) -> bool:
     return True
 
 
+class _Types(dict[str, str]):
+    """The event's type by what its subject begins with; empty where it is none of `wanted`."""
+
+    def __init__(self, wanted: Collection[str]) -> None:
+        self._wanted = wanted
+
+    def __missing__(self, head: str) -> str:
+        event_type = head.split(".", 2)[2]
+        self[head] = event_type if event_type in self._wanted else ""
+        return self[head]
+
+
 def _make(reader: ArchiveReader, bundle: list[SegmentManifest], paths: dict[EventTable, Path], fetch: Fetch) -> None:
     """Write all files of a bundle in one pass over it. A file gets its name once it is whole."""
     with contextlib.ExitStack() as open_files:
@@ -123,10 +134,12 @@ def _make(reader: ArchiveReader, bundle: list[SegmentManifest], paths: dict[Even
             open_files.callback(temp.unlink, missing_ok=True)
             writers[table.name] = open_files.enter_context(pq.ParquetWriter(temp, table.schema, compression="zstd"))
         builder = RowBuilder(list(paths), fetch, lambda table, batch: writers[table.name].write_batch(batch))
+        types = _Types(builder.types)
         for segment in bundle:
             for record in reader.records_of(segment):
-                if type_in(record.subject) in builder.types:
-                    builder.add(Recorded(record.position, record.subject, decode(record.data), record.data))
+                if event_type := types[record.subject.rpartition(".")[0]]:
+                    envelope = decode_whole(record.data)
+                    builder.add(StoredRow(record.position, record.subject, envelope, record.data), event_type)
                     if builder.full:
                         builder.flush()
         builder.flush()

@@ -28,7 +28,9 @@ _SCALARS: dict[Any, pa.DataType] = {str: pa.string(), int: pa.int64(), float: pa
 
 
 class ArrowColumn(NamedTuple):
-    """One column. get: its value in a row; pack: many values to Arrow."""
+    """One column. get: its value in a row; pack: many values to Arrow. A million rows are `get` of: it is an
+    `attrgetter` wherever it can be, and `pack` does the rest for many at once.
+    """
 
     name: str
     type: pa.DataType
@@ -40,27 +42,39 @@ class ArrowColumn(NamedTuple):
         return self.pack(list(map(self.get, rows)))
 
 
-def struct_columns(struct: type[msgspec.Struct], prefix: str = "", reach: Get | None = None) -> Iterator[ArrowColumn]:
-    """The columns of `struct`, which `reach` leads to from the event (None: the event is it)."""
+def struct_columns(struct: type[msgspec.Struct]) -> Iterator[ArrowColumn]:
+    """The columns of `struct`; those of a struct in it have its field's name before theirs."""
     hints = get_type_hints(struct)
     for name in struct.__struct_fields__:
-        hint = _without_none(hints[name])
-        get = operator.attrgetter(name) if reach is None else _of(reach, operator.attrgetter(name))
+        hint, get = _without_none(hints[name]), operator.attrgetter(name)
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct) and hint is not Array:
-            yield from struct_columns(hint, f"{prefix}{name}_", get)
+            for inner in struct_columns(hint):
+                yield ArrowColumn(f"{name}_{inner.name}", inner.type, get, _inside(inner))
         else:
-            yield _column(f"{prefix}{name}", hint, get)
+            yield _column(name, hint, get)
+
+
+def _inside(column: ArrowColumn) -> Pack:
+    """Packs a column of structs, some of which are None: then it is null."""
+    get, pack, kind = column.get, column.pack, column.type
+
+    def packed(structs: list[Any]) -> pa.Array:
+        if structs.count(None) == len(structs):
+            return pa.nulls(len(structs), kind)
+        return pack([None if one is None else get(one) for one in structs])
+
+    return packed
 
 
 def _column(name: str, hint: Any, get: Get) -> ArrowColumn:
     if hint is Array:
-        return scalar(name, pa.int64(), _of(get, operator.attrgetter("n")))
+        return _changed(name, pa.int64(), get, operator.attrgetter("n"))
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return scalar(name, pa.string(), _of(get, operator.attrgetter("value")))
+        return _changed(name, pa.string(), get, operator.attrgetter("_value_"))
     if hint in _SCALARS:
         return scalar(name, _SCALARS[hint], get)
-    if str in get_args(hint) and Any in get_args(hint):
-        return scalar(name, pa.string(), _of(get, as_text))
+    if get_origin(hint) is not dict and str in get_args(hint) and Any in get_args(hint):
+        return _changed(name, pa.string(), get, as_text)
     inner = get_args(hint)
     if get_origin(hint) is tuple:
         if inner[0] in _SCALARS:
@@ -68,8 +82,8 @@ def _column(name: str, hint: Any, get: Get) -> ArrowColumn:
         return _list_of_structs(name, inner[0], get)
     if get_origin(hint) is dict and inner[1] in _SCALARS:
         kind = pa.map_(pa.string(), _SCALARS[inner[1]])  # a map's keys are text, and those of some events are numbers
-        return scalar(name, kind, _of(get, lambda value: [(str(key), one) for key, one in value.items()]))
-    return scalar(name, pa.string(), _of(get, to_json))
+        return _changed(name, kind, get, lambda value: [(str(key), one) for key, one in value.items()])
+    return _changed(name, pa.string(), get, to_json)
 
 
 def scalar(name: str, kind: pa.DataType, get: Get) -> ArrowColumn:
@@ -91,18 +105,21 @@ def _list_of_structs(name: str, struct: type[msgspec.Struct], get: Get) -> Arrow
 
 
 def to_json(value: Any) -> str:
-    """JSON text; what has no place in JSON as its own text."""
+    """JSON text; what has no place in JSON as its own text. Most dicts of events are empty."""
+    if not value and type(value) is dict:
+        return "{}"
     return msgspec.json.encode(value, enc_hook=str).decode()
 
 
-def _of(get: Get, change: Get) -> Get:
-    """`change` of what `get` gives; None stays None."""
+def _changed(name: str, kind: pa.DataType, get: Get, change: Get) -> ArrowColumn:
+    """A column of `change` of what `get` gives; None stays None."""
 
-    def changed(struct: Any) -> Any:
-        value = get(struct)
-        return None if value is None else change(value)
+    def packed(values: list[Any]) -> pa.Array:
+        if values.count(None) == len(values):
+            return pa.nulls(len(values), kind)
+        return pa.array([None if value is None else change(value) for value in values], kind)
 
-    return changed
+    return ArrowColumn(name, kind, get, packed)
 
 
 def _without_none(hint: Any) -> Any:

@@ -7,13 +7,19 @@ events become columns in batches, without an object for each sample.
 """
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
+from schemas.codec import WholeEnvelope, enclosed
+from schemas.envelope import Envelope
 from schemas.event import Event, type_of
 from schemas.registry import BY_TYPE, EVENT_CLASSES
 from schemas.rollouts import RolloutCompleted, RolloutProgressed
@@ -30,7 +36,18 @@ ROW_VERSION = 2
 TEXT, INT, TIME = pa.string(), pa.int64(), pa.timestamp("us")
 INT32S = pa.list_(pa.int32())
 
-Rows = Callable[[Sequence[Recorded], Fetch], list[pa.Array]]
+
+class StoredRow(msgspec.Struct, frozen=True, gc=False):
+    """`Recorded` without an `Envelope` made for it."""
+
+    position: int
+    subject: str
+    envelope: Envelope | WholeEnvelope
+    data: bytes
+
+
+Row = Recorded | StoredRow
+Rows = Callable[[Sequence[Row], Fetch], list[pa.Array]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +59,7 @@ class EventTable:
     schema: pa.Schema
     rows: Rows
 
-    def batch(self, records: Sequence[Recorded], fetch: Fetch) -> pa.RecordBatch:
+    def batch(self, records: Sequence[Row], fetch: Fetch) -> pa.RecordBatch:
         """The rows of these events, which are all of its types. Raises as `fetch` where a column needs an array."""
         return pa.RecordBatch.from_arrays(self.rows(records, fetch), schema=self.schema)
 
@@ -51,10 +68,14 @@ class EventTable:
         return hashlib.sha256(f"{ROW_VERSION} {self.name} {self.schema}".encode()).hexdigest()[:8]
 
 
+def _times(nanoseconds: list[int]) -> pa.Array:
+    return pa.array(np.array(nanoseconds, np.int64) // 1000).cast(TIME)
+
+
 _ENVELOPE = (
-    scalar("position", INT, lambda one: one.position),
-    scalar("time", TIME, lambda one: one.envelope.at // 1000),
-    scalar("producer", TEXT, lambda one: one.envelope.producer),
+    scalar("position", INT, attrgetter("position")),
+    ArrowColumn("time", TIME, attrgetter("envelope.at"), _times),
+    scalar("producer", TEXT, attrgetter("envelope.producer")),
 )
 _EVENT = (
     *_ENVELOPE,
@@ -71,7 +92,7 @@ def _of_type(event: type[Event]) -> EventTable:
     """`log.rollout_completed`: a row for each event of the type, a column for each field."""
     columns = list(struct_columns(event))
 
-    def rows(records: Sequence[Recorded], fetch: Fetch) -> list[pa.Array]:
+    def rows(records: Sequence[Row], fetch: Fetch) -> list[pa.Array]:
         events = [one.envelope.event for one in records]
         return [*(column.array(records) for column in _ENVELOPE), *(column.array(events) for column in columns)]
 
@@ -83,7 +104,7 @@ def _schema(columns: Sequence[ArrowColumn]) -> pa.Schema:
     return pa.schema([(column.name, column.type) for column in columns])
 
 
-def _event_rows(records: Sequence[Recorded], fetch: Fetch) -> list[pa.Array]:
+def _event_rows(records: Sequence[Row], fetch: Fetch) -> list[pa.Array]:
     return [column.array(records) for column in _EVENT]
 
 
@@ -110,9 +131,14 @@ _SPAN = (
 )
 
 
-def _span_rows(records: Sequence[Recorded], fetch: Fetch) -> list[pa.Array]:
+def _enclosed(record: Row) -> Envelope:
+    envelope = record.envelope
+    return envelope if isinstance(envelope, Envelope) else enclosed(envelope, envelope.event)
+
+
+def _span_rows(records: Sequence[Row], fetch: Fetch) -> list[pa.Array]:
     """A row for each event that ends a span, as the live processes traced it; of every group's trace."""
-    rows = [_SpanRow(one.position, span) for one in records if (span := span_of(one.envelope)) is not None]
+    rows = [_SpanRow(one.position, span) for one in records if (span := span_of(_enclosed(one))) is not None]
     return [column.array(rows) for column in _SPAN]
 
 
@@ -155,7 +181,7 @@ _TOKEN_RUN = (
 )
 
 
-def _token_rows(records: Sequence[Recorded], fetch: Fetch) -> list[pa.Array]:
+def _token_rows(records: Sequence[Row], fetch: Fetch) -> list[pa.Array]:
     """A row for each chunk and completion. A turn's chunks are left out: the completion holds their tokens again."""
     rows = [
         _TokenRow(one.position, event, fetch)
@@ -195,7 +221,8 @@ class RowBuilder:
         self._tables, self._fetch, self._write = tables, fetch, write
         self.types = frozenset().union(*(table.types for table in tables))
         """The events that matter."""
-        self._waiting: list[Recorded] = []
+        self._waiting: list[Row] = []
+        self._of_type = defaultdict[str, list[Row]](list)
         self._bytes = 0
 
     @property
@@ -203,18 +230,27 @@ class RowBuilder:
         """Whether it is time to flush."""
         return len(self._waiting) >= BATCH or self._bytes >= BATCH_BYTES
 
-    def add(self, recorded: Recorded) -> None:
-        """One more event. Flush when full."""
-        self._waiting.append(recorded)
-        self._bytes += len(recorded.data)
+    def add(self, row: Row, event_type: str) -> None:
+        """One more event, with its type. Flush when full."""
+        self._waiting.append(row)
+        self._of_type[event_type].append(row)
+        self._bytes += len(row.data)
 
     def flush(self) -> None:
         """Make rows of all that waits."""
         for table in self._tables:
-            batch = table.batch([one for one in self._waiting if one.envelope.type in table.types], self._fetch)
+            batch = table.batch(self._rows_of(table), self._fetch)
             if batch.num_rows:
                 self._write(table, batch)
         self._waiting, self._bytes = [], 0
+        self._of_type.clear()
+
+    def _rows_of(self, table: EventTable) -> Sequence[Row]:
+        """In the log's order."""
+        if self.types <= table.types:
+            return self._waiting
+        parts = [self._of_type[one] for one in table.types if one in self._of_type]
+        return parts[0] if len(parts) == 1 else sorted(chain.from_iterable(parts), key=attrgetter("position"))
 
 
 def type_in(subject: str) -> str:

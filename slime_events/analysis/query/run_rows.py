@@ -83,8 +83,9 @@ class RunRows:
             async for recorded in self.opened.log.read(start, subject):
                 if recorded.position > end:
                     break
-                if recorded.envelope.type in builder.types:
-                    builder.add(recorded)
+                event_type = recorded.envelope.type
+                if event_type in builder.types:
+                    builder.add(recorded, event_type)
                 if builder.full:
                     await asyncio.to_thread(builder.flush)
         await asyncio.to_thread(builder.flush)
