@@ -79,7 +79,7 @@ class SglangEngine:
         ours, theirs = socket.socketpair()
         with theirs:
             self._log_start = self._log.seek(0, os.SEEK_END)
-        self._host = _start_host(self._launch, self._folder.path, theirs.fileno(), self._log, self._template)
+            self._host = _start_host(self._launch, self._folder.path, theirs.fileno(), self._log, self._template)
         await asyncio.to_thread(clear_abandoned)  # while SGLang is being imported
         reader, writer = await asyncio.open_connection(sock=ours)
         self._sender = messages.Sender(writer)
