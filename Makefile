@@ -16,7 +16,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: deploy-check install install-benchmarks resolve demo demo-smollm2 test test-real test-rest lint docs docs-serve soak chaos \
-	strangers users cases docs-run agent-kills \
+	strangers users cases docs-run agent-kills attacks \
 	chaos-soak mutate mutate-soak bench clean
 
 # What is installed stands in pyproject.toml alone, its exact versions in requirements/cpu.txt and requirements/gpu.txt.
@@ -92,6 +92,10 @@ users: $(INSTALLED)
 # inputs that once ended a run, each in a real short run
 cases: $(INSTALLED)
 	$(BIN)/python -m tests.cases
+
+# what somebody with a run's credentials would try, on loopback, against real runs that go on afterwards
+attacks: $(INSTALLED)
+	$(BIN)/python -m tests.attacks
 
 # every command, program and config of the pages and examples that starts a run, in a folder of its own
 docs-run: $(INSTALLED)

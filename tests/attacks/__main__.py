@@ -45,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(line(COLUMNS), flush=True)
     for place in PLACES:
         names = [name for name, kind in chosen.items() if kind.place == place]
-        names = names if place == "agents" or not options.scripted else []
+        if options.scripted:
+            names = [name for name in names if place == "agents" and name != "environment"]
         if names:
             folder = Path(tempfile.mkdtemp(prefix="at-", dir=options.folder))
             found, said = attacked(place, names, folder, options)

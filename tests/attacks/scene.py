@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,21 +130,31 @@ class Scene:
     async def raw(self, *parts: bytes, expected: Collection[int] = REFUSED, seconds: float = 20.0) -> Answer:
         """Bytes over a connection of their own, and the status that comes. Closed without one is refused, too."""
         reader, writer = await self.connection()
+        answering = asyncio.ensure_future(reader.readline())
         try:
-            with contextlib.suppress(ConnectionError):
-                for part in parts:
-                    writer.write(part)
-                    await writer.drain()
             async with asyncio.timeout(seconds):
-                line = await reader.readline()
+                await _sent(writer, parts, answering)
+                line = await answering
         except ConnectionError:
             line = b""
         finally:
-            writer.close()
+            answering.cancel()
+            writer.transport.abort()
         if not line:
             return Answer("closed", True)
         status = int(line.split()[1])
         return Answer(line.decode("latin-1").strip(), status in expected)
+
+
+async def _sent(writer: asyncio.StreamWriter, parts: Iterable[bytes], answering: asyncio.Future[bytes]) -> None:
+    """All parts, or those until an answer comes: who has refused does not read on."""
+    for part in parts:
+        writer.write(part)
+        draining = asyncio.ensure_future(writer.drain())
+        await asyncio.wait([draining, answering], return_when=asyncio.FIRST_COMPLETED)
+        if not draining.done() or draining.exception() is not None:
+            draining.cancel()
+            return
 
 
 def _session(answer: dict[str, Any]) -> Session:
