@@ -14,7 +14,7 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
     ├── ConfigError
     │   ├── UnknownFlag / ImpossibleCombination / RunIsOn / RunHasEnded
     │   └── InvalidValue
-    │       └── UnknownGrader
+    │       └── UnknownGrader / UntrustedText
     ├── DataError
     │   └── TooManyBadLines / BadQuery / UngradableSample
     ├── PlugPointError
