@@ -80,6 +80,11 @@ def gateway_answers(stage: Stage) -> None:
         out.write("\nit is healthy\n")
 
 
+def source_of_the_run(stage: Stage) -> None:
+    """A token, by the page's command before."""
+    command(stage, "slime-events", "gateway", "demo", "--issue", "quiz")
+
+
 def tinker_script(stage: Stage) -> None:
     """The page's script, for two steps; then Ctrl-C."""
     found = _until(stage, r"TINKER_BASE_URL=(\S+) TINKER_API_KEY=(\S+)")
