@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from schemas.text import valid_text
 from schemas.turns import RootReason
 from serve_apps.engine.engine import Tokens
 
@@ -126,14 +127,19 @@ def content_of(message: Message) -> Any:
 
 
 def arguments_of(function: Message) -> Any:
-    """A call's arguments as a JSON value; as they are where they are no JSON."""
+    """A call's arguments as a JSON value; as they are where they are no JSON.
+
+    Half of a character, which JSON can name (`"\\ud83d"`), becomes U+FFFD: neither a digest nor a token can be of it.
+    """
     given = function.get("arguments", "")
     if not isinstance(given, str):
         return given
     try:
-        return json.loads(given)
-    except ValueError:
-        return given
+        found = json.loads(given)
+        text = json.dumps(found, ensure_ascii=False)
+        return found if (valid := valid_text(text)) == text else json.loads(valid)
+    except (ValueError, RecursionError):
+        return valid_text(given)
 
 
 def by_messages(forest: Forest, chain: Chain) -> tuple[Known, int] | None:
@@ -208,4 +214,8 @@ def _link(last: str, message: Message) -> str:
 
 
 def _digest(value: Any) -> str:
-    return hashlib.sha256(_canonical.encode(value)).hexdigest()[:16]
+    try:
+        encoded = _canonical.encode(value)
+    except (ValueError, TypeError, OverflowError, RecursionError):  # half a character, a number above 64 bits, depth
+        encoded = valid_text(repr(value)).encode()
+    return hashlib.sha256(encoded).hexdigest()[:16]

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from schemas.text import valid_text
+
 _CARRIER = "text:"
 
 
@@ -20,11 +22,12 @@ class Call(NamedTuple):
 def assistant(content: str = "", reasoning: str = "", calls: Iterable[Call] = ()) -> dict[str, Any]:
     """What the model said. content is there, if empty; the rest where there is some."""
     made = [
-        {"id": id, "type": "function", "function": {"name": name, "arguments": canonical_json(arguments)}}
+        {"id": id, "type": "function", "function": {"name": valid_text(name), "arguments": canonical_json(arguments)}}
         for id, name, arguments in calls
     ]
-    message: dict[str, Any] = {"role": "assistant", "content": content}
-    return message | ({"reasoning_content": reasoning} if reasoning else {}) | ({"tool_calls": made} if made else {})
+    message: dict[str, Any] = {"role": "assistant", "content": valid_text(content)}
+    thought = {"reasoning_content": valid_text(reasoning)} if reasoning else {}
+    return message | thought | ({"tool_calls": made} if made else {})
 
 
 class Conversation:
@@ -66,14 +69,13 @@ def calls_of(message: Mapping[str, Any]) -> list[Call]:
 
 def canonical_json(text: str) -> str:
     """A call's arguments as a client gives them back that has read them: spaces, escapes and 1.0 for 1 are gone. As
-    they are where they are no JSON.
+    they are where they are no JSON. Half of a character, which JSON can name (`"\\ud83d"`), becomes U+FFFD.
     """
     try:
         found = json.dumps(_plain(json.loads(text)), ensure_ascii=False, allow_nan=False)
-        found.encode()
     except (ValueError, RecursionError):
-        return text
-    return found
+        return valid_text(text)
+    return valid_text(found)
 
 
 def _plain(value: Any) -> Any:

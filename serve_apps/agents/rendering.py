@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from schemas.text import message_text, valid_text
 from serve_apps.agents.asked import BadField
 from serve_apps.agents.attach import Message, arguments_of, content_of
 from serve_apps.engine.engine import Tokens
@@ -32,12 +33,11 @@ class Rendering:
         plain, errors = [for_template(message) for message in messages], list[Exception]()
         for given in (plain, [_with_json(message) for message in plain]):  # some templates take arguments as JSON alone
             try:
-                return str(
-                    self.tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=asks, **more)
-                )
+                made = self.tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=asks, **more)
+                return valid_text(str(made))
             except Exception as error:  # whatever a template raises: it is a program of the model's authors
                 errors.append(error)
-        raise BadField("messages", f"the model's chat template refuses them: {errors[0]}")
+        raise BadField("messages", f"the model's chat template refuses them: {message_text(errors[0])}")
 
     def arguments(self, template: Mapping[str, Any] | None) -> dict[str, Any]:
         """Of the template, for a request with its own."""
@@ -45,7 +45,7 @@ class Rendering:
 
     def ids(self, text: str) -> Tokens:
         """Token ids of a text, without special tokens added."""
-        return np.array(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
+        return np.array(self.tokenizer.encode(valid_text(text), add_special_tokens=False), np.int32)
 
     def decode(self, ids: Tokens) -> str:
         """With special tokens, and nothing cleaned up."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from schemas.rollouts import StopReason
+from schemas.text import valid_text
 from serve_apps.agents.asked import Asked, CallArguments, CallBegun, Content, Part, Reasoning
 from serve_apps.agents.canonical import Call, assistant
 from serve_apps.agents.detokenizer import Detokenizer, StopFilter
@@ -169,8 +170,9 @@ class Parsed:
                 self._of_call = 0
                 parts.append(CallBegun(index, self._calls[-1][0], call.name))
             if call.parameters and self._calls and not self._is_muted:
-                self._calls[-1][2] += call.parameters
-                parts.append(CallArguments(len(self._calls) - 1, call.parameters))
+                arguments = valid_text(call.parameters)  # the parser has read the model's JSON: "\\ud83d" is in it
+                self._calls[-1][2] += arguments
+                parts.append(CallArguments(len(self._calls) - 1, arguments))
         return parts
 
     def end(self) -> list[Part]:

@@ -239,13 +239,20 @@ def _plain_arguments(tool: Callable[..., Any], arguments: Mapping[str, Any]) -> 
         raise PlugPointError(f"arguments of {name_of(tool)} have to be JSON values: {message_text(error)}") from error
 
 
+def _in_thread(tool: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    try:
+        return tool(**arguments)
+    except StopIteration as error:  # no future takes it, and whoever waits would wait for ever
+        raise RuntimeError(f"StopIteration: {message_text(error)}") from error
+
+
 async def _call_tool(tool: Callable[..., Any], arguments: dict[str, Any], timeout_s: float | None) -> tuple[Any, str]:
     """(result, error) of a call; without an error the error is empty."""
     limit = asyncio.timeout(timeout_s)
     try:
         async with limit:
-            returned = tool(**arguments) if inspect.iscoroutinefunction(tool) else asyncio.to_thread(tool, **arguments)
-            result = await returned
+            is_coroutine = inspect.iscoroutinefunction(tool)
+            result = await (tool(**arguments) if is_coroutine else asyncio.to_thread(_in_thread, tool, arguments))
             if inspect.isawaitable(result):
                 result = await result
         return plain(result, room=MAX_EVENT_BYTES), ""  # one that is larger fails its sample when it is appended
