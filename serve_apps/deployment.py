@@ -22,8 +22,9 @@ from serve_apps.engine.sglang_engine import SglangEngine
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.generate.custom import CustomGenerate
 from serve_apps.generate.function import GenerateSetup
+from serve_apps.inline_rewards import InlineRewards
 from serve_apps.rollout import ChunkRule
-from serve_apps.rollout_worker import TAKE_LIMIT, EngineContext, InlineRewards, RolloutWorker
+from serve_apps.rollout_worker import TAKE_LIMIT, EngineContext, RolloutWorker
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.join import join_run

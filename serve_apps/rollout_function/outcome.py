@@ -146,7 +146,7 @@ def _own_prompt(sample: Sample, offset: int, making: Making) -> PromptSubmitted:
 def _prompt_ids(sample: Sample, making: Making) -> list[int]:
     """None where the sample has no tokens of the model: it is failed with the reason after its prompt."""
     try:
-        ids = ids_of(sample, "", making.vocabulary).tolist()
+        ids: list[int] = ids_of(sample, "", making.vocabulary).tolist()
     except PlugPointError:
         return []
     return ids[: max(0, len(ids) - sample.response_length)]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slime_events.app.cli.parser import TRUST, CommandParser, nats_options, option, switch, weight_version
+from schemas.trust import FLAG as TRUST
+from slime_events.app.cli.parser import CommandParser, nats_options, option, switch, weight_version
 
 
 @dataclass(frozen=True, slots=True)

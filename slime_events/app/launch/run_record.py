@@ -70,7 +70,8 @@ class RunRecord:
     @property
     def prompt_files(self) -> dict[str, PromptFile]:
         """What is known of its prompt files, by path: as its newest incarnation saw each."""
-        return {file.path: file for event in (self.started, *self.resumed) for file in event.prompt_files}
+        events: tuple[RunStarted | RunResumed, ...] = (self.started, *self.resumed)
+        return {file.path: file for event in events for file in event.prompt_files}
 
     @property
     def settings(self) -> TrainSettings:

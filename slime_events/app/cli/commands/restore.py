@@ -61,8 +61,8 @@ async def run(arguments: argparse.Namespace) -> int:
         if not folder.settings.exists():
             folder.settings.write_text(to_toml(settings))
         if not arguments.trust_archive:
-            named = (arguments.archive_url, arguments.nats_url, arguments.blob_url)
-            folder.restored.write_text(json.dumps([one for one in named if one]))
+            addresses = (arguments.archive_url, arguments.nats_url, arguments.blob_url)
+            folder.restored.write_text(json.dumps([address for address in addresses if address]))
         (folder.path / MARK).unlink()
     print(f"restored {done.position - done.before:,} events to position {done.position:,}, {done.blobs} blobs, "
           f"in {folder.path}")  # fmt: skip
