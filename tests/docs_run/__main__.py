@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.docs_run.beside import exported, rescored
+from tests.docs_run.beside import exported, rescored, source_of_the_run
 from tests.docs_run.blocks import Start, all_starts
 from tests.docs_run.case import Case, Parts
 from tests.docs_run.cases import CASES, DEMO, NOT_STARTED
@@ -19,24 +19,27 @@ from tests.docs_run.play import command_of, play
 from tests.docs_run.stage import Stage
 
 _LOOKS = re.compile(r"(?<!slime-events) demo\b|/demo\b")
-OF_DEMO = (exported, rescored)
+OF_DEMO = (exported, rescored, source_of_the_run)
 """What is made of the run `demo` before a command."""
 
 
 def chosen(only: list[str], parts: list[str]) -> list[Case]:
-    """The cases of pages with one of these texts in their name that start these parts.
+    """The cases that start these parts, of pages with one of these texts in their name, in the order of the texts.
 
-    Before them stands the run `demo`, where one of them looks at it.
+    Before the first that looks at the run `demo` stands that one.
     """
-    found = [
-        case for case in CASES if case.parts.value in parts and (not only or any(text in case.page for text in only))
-    ]
+    found = [case for case in CASES if case.parts.value in parts]
+    if only:
+        found = list(dict.fromkeys(case for text in only for case in found if text in case.page))
     starts = starts_by_key()
-    if DEMO in found or not any(
-        case.before in OF_DEMO or _LOOKS.search(command_of(case, starts[case.key])) for case in found
-    ):
-        return found
-    return [DEMO, *found]
+    needs = [n for n, case in enumerate(found) if _needs_demo(case, command_of(case, starts[case.key]))]
+    if needs and DEMO not in found:
+        found.insert(needs[0], DEMO)
+    return found
+
+
+def _needs_demo(case: Case, command: str) -> bool:
+    return case.before in OF_DEMO or _LOOKS.search(command) is not None
 
 
 def kept(home: Path) -> bool:
@@ -62,12 +65,14 @@ def starts_by_key() -> dict[tuple[str, str], Start]:
     return found
 
 
-def show(cases: list[Case], starts: dict[tuple[str, str], Start]) -> None:
-    """What is started and how, then what is not and why."""
+def show(cases: list[Case], starts: dict[tuple[str, str], Start], only: list[str]) -> None:
+    """What is started and how, then what of these pages is not and why."""
     for case in cases:
         start = starts[case.key]
         print(f"{case.parts.value:<9} {start.page}:{start.line}  {command_of(case, start)}")
     for key, start in starts.items():
+        if only and not any(text in start.page for text in only):
+            continue
         for one in NOT_STARTED:
             if one.holds_of(key):
                 print(f"not run   {start.page}:{start.line}  {start.text}: {one.reason}")
@@ -84,7 +89,7 @@ def main() -> int:
     asked = parser.parse_args()
     cases, starts = chosen(asked.only, asked.parts), starts_by_key()
     if asked.list:
-        show(cases, starts)
+        show(cases, starts, asked.only)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what it has started ends with it
     begun, failed = time.monotonic(), 0
