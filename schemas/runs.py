@@ -77,7 +77,8 @@ class RunStarted(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.starte
 
     settings: what flags and TOML resolved to, one table per component. code_version: of this package.
     environment: versions of the parts (python, torch, sglang, megatron, nats). branched: None for a run that begins
-    with its base checkpoint. prompt_files: those that prompts and evaluations are read from. Example:
+    with its base checkpoint. prompt_files: those that prompts and evaluations are read from.
+    Example:
     `RunStarted(settings={...}, code_version="0.1.0", environment={"torch": "2.13.0"})`.
     """
 
@@ -85,7 +86,7 @@ class RunStarted(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.starte
     code_version: str
     environment: dict[str, str] = {}
     branched: Branched | None = None
-    prompt_files: tuple[PromptFile, ...] = ()
+    prompt_files: tuple[PromptFile, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunResumed(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.resumed"):
@@ -99,7 +100,7 @@ class RunResumed(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.resume
     code_version: str
     environment: dict[str, str] = {}
     settings: dict[str, dict[str, Any]] = {}
-    prompt_files: tuple[PromptFile, ...] = ()
+    prompt_files: tuple[PromptFile, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def identity(self) -> tuple[str | int, ...]:
         return ("run", self.incarnation)

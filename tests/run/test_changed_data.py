@@ -19,7 +19,7 @@ def test_other_data_are_refused_unless_they_are_accepted(tmp_path: Path, capsys:
     run = tmp_path / "runs" / "stopped"
     (started,) = of(events_of(run), RunStarted)
     data = Path(settings_of(tmp_path).data.prompt_data)
-    assert [(file.path, file.size) for file in started.prompt_files] == [(str(data), data.stat().st_size)]
+    assert [(file.path, file.size) for file in started.prompt_files or ()] == [(str(data), data.stat().st_size)]
     lines = data.read_text().splitlines(keepends=True)
     branch = ["stopped", "--runs-dir", str(tmp_path / "runs"), "--from", "1", "--run", "other"]
     for content, said in ((lines[::-1], "is another file: it had"), (lines + lines[:1], "has grown from")):
@@ -32,7 +32,7 @@ def test_other_data_are_refused_unless_they_are_accepted(tmp_path: Path, capsys:
         assert resume(words(tmp_path, "--accept-changed-data")) == 0
     assert "has grown from" in capsys.readouterr().err
     (resumed,) = of(events_of(run), RunResumed)
-    assert [file.size for file in resumed.prompt_files] == [data.stat().st_size]
+    assert [file.size for file in resumed.prompt_files or ()] == [data.stat().st_size]
     data.write_text("".join(lines))
     with cheap_parts(Parts()):
         assert resume(words(tmp_path)) == 0, "a run that is over draws nothing"

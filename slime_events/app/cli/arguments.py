@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.trust import FLAG as TRUST
-from slime_events.app.cli.parser import CommandParser, nats_options, option, switch, weight_version
+from slime_events.app.cli.parser import CommandParser, changed_data, nats_options, option, switch, weight_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,6 @@ def _train(parser: CommandParser) -> None:
     parser.whole_help = lambda: help_text(max(60, min(120, shutil.get_terminal_size().columns)), registered())
 
 
-ACCEPTS = "go on though a prompt file is not the one that RUN has read [refused]"
-
-
 def _resume(parser: CommandParser) -> None:
     parser.usage = "slime-events resume RUN [--runs-dir DIR] [--accept-changed-data] [flags]"
     parser.description = """\
@@ -101,14 +98,11 @@ Flags may change what does not enter into what is trained:
   --trace-share, --plain, --use-tensorboard, --tb-*, --use-wandb, --wandb-*, --use-otlp, --log-*
 
 A run that is on is not touched. A run that has finished is left as it is."""
-    switch(parser, "--accept-changed-data", ACCEPTS)
+    changed_data(parser)
 
 
 def _branch(parser: CommandParser) -> None:
-    parser.usage = (
-        "slime-events branch RUN --from VERSION --run NAME [--reset-optimizer] [--accept-changed-data] "
-        "[any flag of train ...]"
-    )
+    parser.usage = "slime-events branch RUN --from VERSION --run NAME [--reset-optimizer] [any flag of train ...]"
     parser.description = """\
 A new run that continues from weight version VERSION of RUN: one that is on, has finished, or of which only the
 archive is left (<--archive-url>/<name>). Its past is RUN's log up to there, which is shared, not copied."""
@@ -117,7 +111,7 @@ archive is left (<--archive-url>/<name>). Its past is RUN's log up to there, whi
     option(parser, "--from VERSION", "the weight version that it begins with", weight_version, dest="version")
     option(parser, "--run NAME", "name of the new run", dest="name")
     switch(parser, "--reset-optimizer", "begin with a new optimizer and schedule; else both continue")
-    switch(parser, "--accept-changed-data", ACCEPTS)
+    changed_data(parser)
 
 
 def _learn(parser: CommandParser, naming: str = "--run") -> None:
@@ -345,10 +339,9 @@ def _gateway(parser: CommandParser) -> None:
     option(parser, "--tls-cert FILE", "PEM certificate: answer by HTTPS")
     option(parser, "--tls-key FILE", "PEM key of that certificate")
     switch(parser, "--insecure", "listen beyond this machine without TLS, behind something that does it")
-    option(
-        parser, "--allow-origin URL", "web pages of this origin may use it (repeatable)", default=[], action="append"
-    )
-    option(parser, "--host-name NAME", "a name that it is reached by (repeatable)", default=[], action="append")
+    repeatable: dict[str, Any] = {"default": [], "action": "append"}
+    option(parser, "--allow-origin URL", "web pages of this origin may use it (repeatable)", **repeatable)
+    option(parser, "--host-name NAME", "a name that it is reached by (repeatable)", **repeatable)
 
 
 def _nats_config(parser: CommandParser) -> None:
@@ -400,9 +393,7 @@ COMMANDS: dict[str, Command] = {
     "produce": Command("send prompts from a file to a run", _produce),
     "gateway": Command("HTTP for producers of a run: prompts in, and what became of them", _gateway),
     "nats-config": Command("accounts and permissions for a NATS server of your own", _nats_config, takes_run=False),
-    "doctor": Command(
-        "check that everything a run needs is here, and how to fix what is not", _doctor, takes_run=False
-    ),
+    "doctor": Command("check that everything a run needs is here, and how to fix what is not", _doctor, False, False),
 }
 _RETRAIN_BRANCH = Command("", functools.partial(_learn, naming="--branch"), True, False)
 RETRAIN_BRANCH = "retrain --branch"

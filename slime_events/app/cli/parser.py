@@ -137,6 +137,11 @@ def switch(to: Options, name: str, help: str) -> None:
     to.add_argument(name, action="store_true", help=help)
 
 
+def changed_data(parser: CommandParser) -> None:
+    """Whether a run goes on over other prompts than it has read."""
+    switch(parser, "--accept-changed-data", "go on though a prompt file is not the one that RUN has read [refused]")
+
+
 def nats_options(parser: CommandParser, help: str) -> None:
     """A NATS server that the command is told of."""
     option(parser, "--nats-url URL", help)

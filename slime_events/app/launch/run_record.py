@@ -71,7 +71,7 @@ class RunRecord:
     def prompt_files(self) -> dict[str, PromptFile]:
         """What is known of its prompt files, by path: as its newest incarnation saw each."""
         events: tuple[RunStarted | RunResumed, ...] = (self.started, *self.resumed)
-        return {file.path: file for event in events for file in event.prompt_files}
+        return {file.path: file for event in events for file in event.prompt_files or ()}
 
     @property
     def settings(self) -> TrainSettings:

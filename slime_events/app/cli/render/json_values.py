@@ -19,7 +19,8 @@ def plain(value: Any, *, full: bool = False) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, msgspec.Struct):
-        return {name: plain(getattr(value, name), full=full) for name in value.__struct_fields__}
+        fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
+        return {name: plain(field, full=full) for name, field in fields if field is not msgspec.UNSET}
     if isinstance(value, dict):
         return {str(key): plain(item, full=full) for key, item in value.items()}
     if isinstance(value, list | tuple):
