@@ -18,13 +18,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import DataError, TooManyBadLines
+from schemas.prompts import PromptRejected
+from slime_events.analysis.replay.equality import is_decision
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.evaluation import EvalSettings
+from slime_events.loop.conductor.cycle import evaluation
+from slime_events.loop.conductor.prompt_sampler import make_prompt_sampler
+from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts import reader
 from slime_events.loop.prompts.json_value import DEPTH
 from slime_events.loop.prompts.prompt import BadReason, BadRow, PromptRow
 from slime_events.loop.prompts.source import PromptSource, check_first_rows, eval_sources, first_rows
 from tests.data.templated import USER, Templated, call
+from tests.simulation.simulation import make_plan
 
 GOOD = b'{"q": "2+2", "a": "4"}\n'
 
@@ -272,3 +278,29 @@ def test_an_integer_beyond_64_bits_is_a_labels_decimal_text_and_refused_elsewher
         (bad,) = opened(file_of(tmp_path, json.dumps(line | more).encode())).read(0, range(1))
         assert f"'{field}' is an integer of some 30 digits" in str(bad)
     assert DEPTH == 64
+
+
+def test_a_feed_names_an_evaluations_bad_lines_too(tmp_path: Path) -> None:
+    path = str(file_of(tmp_path, b"// one\n", GOOD, b'{"q": null, "a": "1"}\n'))
+    settings = DataSettings(prompt_data=path, input_key="q", label_key="a")
+    sets = eval_sources(EvalSettings(eval_prompt_data=["set", path]), settings, Templated())
+    feed = PromptFeed(opened(Path(path), Templated()), sets, settings, Templated())
+    malformed = feed.malformed()
+    assert [(one.dataset, one.source.line) for one in malformed] == [("train", 1), ("set", 1)]
+    assert not any(map(is_decision, malformed))
+    (_, refused) = feed.evaluation("set", 0)
+    assert isinstance(refused, PromptRejected)
+    assert (refused.dataset, refused.source.line) == ("set", 3)
+
+
+def test_an_evaluation_and_a_sampler_without_a_usable_row_say_every_reason(tmp_path: Path) -> None:
+    path = str(file_of(tmp_path, b'{"q": null, "a": "1"}\n' * 2, b'{"a": "1"}\n'))
+    settings = DataSettings(prompt_data=path, input_key="q", label_key="a", prompt_sampler="curriculum")
+    sets = eval_sources(EvalSettings(eval_prompt_data=["set", path]), settings, Templated())
+    feed = PromptFeed(None, sets, settings, Templated())
+    with pytest.raises(DataError, match=r"3 lines were refused: 2 x the prompt in 'q' is empty, 1 x no field 'q'"):
+        evaluation("set", 0, make_plan(), feed)
+    sampler = make_prompt_sampler(settings, 1, PromptSource(settings), None, Templated(), None)
+    assert sampler is not None
+    with pytest.raises(DataError, match=r"no prompt is left .*: 2 x the prompt in 'q' is empty, 1 x no field 'q'"):
+        sampler.take({}, 1)

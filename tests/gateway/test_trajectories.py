@@ -108,6 +108,11 @@ async def test_a_finished_group_is_trained_on_as_it_was_sent(simulation: Simulat
         (with_sample(tokens=[-1]), "samples[2].tokens[0]"),
         (with_sample(text="x" * 25), "samples[2].text"),
         (with_sample(messages=[{"role": "assistant", "content": "a"}]), "samples[2].messages"),
+        (with_sample(messages=[{"role": "assistant", "content": None}]), "samples[2].messages[0].content"),
+        (
+            with_sample(messages=[{"role": "tool", "content": [{"type": "image"}]}]),
+            "samples[2].messages[0].content[0].type",
+        ),
         (with_sample(tokens=[65], loss_mask=[1, 1]), "samples[2].loss_mask"),
         (with_sample(tokens=[65], loss_mask=[0]), "samples[2].loss_mask"),
         (with_sample(tokens=[65], loss_mask=[2]), "samples[2].loss_mask[0]"),

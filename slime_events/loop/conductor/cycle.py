@@ -26,6 +26,7 @@ from slime_events.loop.conductor.outsiders import Outsiders
 from slime_events.loop.conductor.plan import Plan, make_plan
 from slime_events.loop.conductor.seal import Normalise
 from slime_events.loop.prompts.prompt import Prompted
+from slime_events.loop.prompts.refusals import ReasonCounts
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.decide import make_group_filter
 from slime_events.plugins.post_process import PostProcess
@@ -128,7 +129,8 @@ def evaluation(name: str, version: int, plan: Plan, feed: Feed) -> list[Event]:
     events: list[Event] = list(feed.evaluation(name, version))
     prompts = [event for event in events if isinstance(event, PromptSubmitted)]
     if not prompts:
-        raise DataError(f"evaluation set {name!r} has no usable prompt: {len(events)} lines were refused")
+        reasons = ReasonCounts(one.reason.partition(": ")[2] for one in events if isinstance(one, PromptRejected))
+        raise DataError(f"evaluation set {name!r} has no usable prompt: {len(events)} lines were refused: {reasons}")
     for prompt in prompts:
         events += requests_for(prompt.group, prompt.tokens, plan, evaluation=name, version=version)
     return events

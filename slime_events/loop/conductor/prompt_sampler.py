@@ -24,6 +24,7 @@ from slime_events.loop.prompts.archived_prompts import ArchivedPrompts, Archived
 from slime_events.loop.prompts.buffer_filter import BufferFilter
 from slime_events.loop.prompts.draw_stats import DrawStats, Pool, uniform
 from slime_events.loop.prompts.prompt import BadRow, Prompted, draw_prompt, rejected, submitted
+from slime_events.loop.prompts.refusals import reasons_of
 from slime_events.loop.prompts.source import PromptSource
 from slime_events.loop.prompts.weight_ancestry import WeightAncestry
 from slime_events.plugins.tokenizer import TokenizerSource
@@ -76,7 +77,9 @@ class PromptSampler:
                 makers.reverse()
         drawn = next((prompted for make in makers if (prompted := make(place)) is not None), None)
         if drawn is None:
-            raise DataError("no prompt is left that can be used: all that there were have been refused")
+            refused = self.source.refused if self.source else []
+            why = f": {reasons_of(refused)}\n  {refused[0]}" if refused else ""
+            raise DataError(f"no prompt is left that can be used: all that there were have been refused{why}")
         return drawn
 
     def _pool(self, path: str, place: _Place) -> Pool:

@@ -89,8 +89,10 @@ class PromptFeed:
             self._drawer.ancestry = await read_ancestry(log) if end else WeightAncestry()
 
     def malformed(self) -> list[PromptRejected]:
-        """The lines that are no JSON objects, found while the file was indexed."""
-        return [_rejected(bad, TRAIN) for bad in self._source.bad_lines] if self._source else []
+        """The lines that are no JSON objects, found while the files were indexed; an evaluation's too."""
+        sources = {TRAIN: self._source} if self._source else {}
+        sources |= {name: asked.source for name, asked in self._evaluations.items()}
+        return [_rejected(bad, name) for name, source in sources.items() for bad in source.bad_lines]
 
     def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
         """The next `count` usable prompts, with the unusable ones between them."""
