@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from schemas.errors import DataError, ImpossibleCombination, TooManyBadLines
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.evaluation import EvalSet, EvalSettings
-from slime_events.loop.prompts.data_file import parse_path
 from slime_events.loop.prompts.prompt import BadReason, BadRow, Problem, PromptRow, make_prompt
+from slime_events.loop.prompts.reader import parse_path
 from slime_events.loop.prompts.source import PromptSource, epoch_order, eval_sources
 
 

@@ -9,11 +9,13 @@ import numpy as np
 
 from schemas.errors import DataError, TooManyBadLines
 from schemas.outside_json import read_json
-from slime_events.loop.prompts.data_file import BLOCK, DataFile
+from slime_events.loop.prompts.data_file import BLOCK, DataFile, parse_path
 from slime_events.loop.prompts.json_line import MARK, BadField, fields_of, kind_of, why_not
 from slime_events.loop.prompts.parquet_reader import ParquetReader
 from slime_events.loop.prompts.prompt import BadReason, BadRow, Problem
 from slime_events.loop.prompts.refusals import reasons_of
+
+__all__ = ["DataFile", "JsonlReader", "ParquetReader", "open_reader", "parse_path", "too_many"]
 
 LONGEST_LINE = 64 * BLOCK
 """Bytes of a line that is read; a longer one is a bad line, and never in memory whole."""
