@@ -211,7 +211,8 @@ async def stream(
     deltas = context.generate(request)
     async with contextlib.aclosing(deltas):  # type: ignore[type-var]  # so that a refused append ends it at once
         async for came in deltas:
-            delta = checked(came, None, request.rid)
+            # What comes by `EngineWeights` has been checked; lengths cost nothing.
+            delta = came if len(came.tokens) == len(came.log_probs) else checked(came, None, request.rid)
             rollout.add(delta)
             aborted, suspended = delta.finish is StopReason.ABORT, context.is_suspended()
             if delta.finish is not None and not aborted:

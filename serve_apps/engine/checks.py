@@ -17,6 +17,7 @@ from schemas.text import valid_text
 from serve_apps.engine.engine import Delta, GenerateRequest
 from slime_events.core.vocabulary import HIGHEST, check_ids, token_ids, wrong_id
 
+FEW = 8
 MOST_STOPS = 32
 """Stop strings, and stop patterns, of one request: SGLang's limit."""
 STOP_REGEX_BYTES = 256
@@ -146,6 +147,11 @@ def checked(delta: Delta, vocabulary: int | None, where: str) -> Delta:
         raise EngineError(f"response {where}: {count} tokens came with {len(delta.log_probs)} log-probs")
     if not count:
         return delta
+    if count <= FEW:  # of each step of each response: numpy takes some times as long for one token
+        tokens: list[int] = delta.tokens.tolist()
+        in_range = min(tokens) >= 0 and max(tokens) <= (HIGHEST if vocabulary is None else vocabulary - 1)
+        if in_range and all(map(math.isfinite, delta.log_probs.tolist())):
+            return delta
     if (reason := wrong_id(delta.tokens, vocabulary)) is not None:
         raise EngineError(f"response {where}: the engine sampled an id that cannot be trained on: {reason}")
     if not np.isfinite(delta.log_probs).all():

@@ -1,13 +1,14 @@
-"""The process of `Grammars`: compiles one grammar after the other, as SGLang's xgrammar back-end does.
+"""`python -m serve_apps.engine.grammar_process <socket fd> <checkpoint> <ids>`: the process of `Grammars`.
 
-After a grammar has compiled, it walks through the first tokens of an answer: a rule that is ambiguous may compile at
-once and take seconds for each token.
+It compiles one grammar after the other, as SGLang's xgrammar back-end does. Then it walks through the first tokens of
+an answer: a rule that is ambiguous may compile at once and take seconds for each token.
 """
 
 import json
 import random
 import re
 import socket
+import sys
 import time
 from typing import Any
 
@@ -124,3 +125,7 @@ class Compiler:
         if steps and spent / steps > STEP_S:
             return f"it is too slow: a token takes {spent / steps * 1000:.0f} ms, {STEP_S * 1000:.0f} are taken"
         return ""
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import msgspec
 
@@ -35,11 +34,6 @@ WAITING_MOST = 16
 REMEMBERED = 1024
 WORDS = 600
 """Characters of a parser's words that are passed on."""
-_ROOT = str(Path(__file__).resolve().parents[2])
-_BOOT = (
-    "import sys; sys.path.append(sys.argv[1]); "
-    "from serve_apps.engine.grammar_process import main; main(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))"
-)
 log = logging.getLogger(__name__)
 
 
@@ -187,7 +181,7 @@ class _Process:
 def _spawn(descriptor: int, checkpoint: str, vocabulary: int | None) -> subprocess.Popen[bytes]:
     """Executed anew: a copy of this process would have its threads' locks. It sees no secret."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", _BOOT, _ROOT, str(descriptor), checkpoint, str(vocabulary or 0)],
+        [sys.executable, "-m", "serve_apps.engine.grammar_process", str(descriptor), checkpoint, str(vocabulary or 0)],
         env=environment(os.environ, ()) | {"TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""},
         pass_fds=(descriptor,),
         stdin=subprocess.DEVNULL,

@@ -67,15 +67,21 @@ async def test_a_step_that_is_aborted_without_log_probs_leaves_nothing() -> None
         delta([7], []),
         delta([7], [-1.0, -1.0]),
         delta([7], [-1.0, -1.0], StopReason.STOP),
-        delta([-1], [-1.0]),
-        delta([7], [float("nan")]),
-        delta([7], [float("inf")]),
     ],
 )
 async def test_what_could_never_be_read_again_is_not_appended(wrong: Delta) -> None:
     error, chunks = await appended(delta([5], [-1.0]), wrong)
     assert error is not None
     assert [chunk.tokens.n for chunk in chunks] == [1]
+
+
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize(("token", "log_prob"), [(-1, -1.0), (264, -1.0), (7, float("nan")), (7, float("-inf"))])
+def test_an_answer_that_cannot_be_trained_on_is_an_error_of_the_engine(token: int, log_prob: float, count: int) -> None:
+    fine = [3] * (count - 1), [-1.0] * (count - 1)
+    assert len(checked(delta([*fine[0], 3], [*fine[1], -1.0]), 264, "r").tokens) == count
+    with pytest.raises(EngineError):
+        checked(delta([*fine[0], token], [*fine[1], log_prob]), 264, "r")
 
 
 def test_an_id_that_an_engine_samples_beyond_the_model_is_no_token() -> None:
