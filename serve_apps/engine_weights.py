@@ -322,6 +322,11 @@ class EngineWeights:
         """The names of the requests that are being generated, or were when the engine failed, the last ones first."""
         return [*dict.fromkeys([*reversed(self._generating), *reversed(self._interrupted)])]
 
+    def forget(self, sample: str) -> None:
+        """The engine outlived what failed of a sample's requests."""
+        for rid in [rid for rid in self._interrupted if rid.startswith(f"{sample}-")]:
+            del self._interrupted[rid]
+
     def _notify(self) -> None:
         """Wake up every task that waits for a change."""
         self._changed.set()

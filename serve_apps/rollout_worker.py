@@ -251,6 +251,7 @@ class RolloutWorker:
             if not await self._is_alive():
                 raise  # a dead engine fails everything: its requests are for others
             self._suspects.acquit(request.sample)
+            self._weights.forget(request.sample)
             if not await self._give_up(request, rollout, error, delivery):
                 return
         finally:
