@@ -1,0 +1,49 @@
+"""What a rollout function returns with tokens of no model: its sample is failed with the token, and nobody else."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from schemas.prompts import PromptSubmitted
+from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed
+from serve_apps.rollout_function.made_turns import MadeTurns
+from serve_apps.rollout_function.outcome import Making, outcome_of
+from slime_events.plugins.sample import Sample, Status
+from tests.simulation.parts import Letters
+from tests.simulation.simulation import make_plan
+
+
+def making() -> Making:
+    function: Any = SimpleNamespace(name="own.function", digest="d")
+    return Making(function, make_plan(), MadeTurns(2), Letters(), "w", 0, order=0, offset=0, vocabulary=256)
+
+
+def sample(tokens: Any) -> Sample:
+    return Sample(tokens=tokens, response_length=1, status=Status.COMPLETED, reward=1.0, response="c")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reason"),
+    [
+        ([97, 256], "token 256 is none of the model's 256"),
+        ([99999, 98], "token 99999"),
+        ([97, -1], "token -1 is below 0"),
+        ([97, 2**31], "token 2147483648"),
+        ([97, 2**80], "bits"),
+        ([97, 98.0], "not float"),
+        ([97, "b"], "not str"),
+        ([97, True], "not bool"),
+        ("ab", "not str"),
+    ],
+)
+def test_a_sample_with_a_foreign_id_fails_alone(tokens: Any, reason: str) -> None:
+    groups: Any = [[sample(tokens), sample([97, 98])]]
+    events = [one for together in outcome_of(groups, {}, {}, making()).events for one in together]
+    (failed,) = [one for one in events if isinstance(one, RolloutFailed)]
+    assert failed.kind is FailureKind.INVALID
+    assert reason in failed.message
+    assert len([one for one in events if isinstance(one, RolloutCompleted)]) == 1
+    assert len([one for one in events if isinstance(one, PromptSubmitted)]) == 1
