@@ -36,7 +36,7 @@ from serve_apps.engine.engine_folder import ARGUMENTS, clean
 from serve_apps.engine.plugin import SWITCH
 from serve_apps.engine.template import Job, leave_template, runs
 from slime_events.core.run.process_environment import GENERATES, yield_to_others
-from slime_events.plugins.rewards.outcome import plain
+from slime_events.plugins.plain_values import plain
 
 KNOWN_REASONS = frozenset(StopReason)
 KEPT, KEPT_LOG_PROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"

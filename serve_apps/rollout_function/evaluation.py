@@ -5,6 +5,7 @@ from typing import Any
 
 from schemas.evals import EvalCompleted
 from schemas.rollouts import WeightSpan
+from schemas.text import repr_text
 from serve_apps.rollout_function.function import RolloutFunction
 from slime_events.algorithms.pass_rate import pass_rate
 from slime_events.core.config.evaluation import name_problem
@@ -20,13 +21,13 @@ def evaluated(
     the function asked for. Raises PlugPointError for anything else.
     """
     if not isinstance(data, Mapping) or not data:
-        raise function.error(version, f"returned {data!r:.120}, not {{name: {{rewards, ...}}}}", evaluation=True)
+        raise function.error(version, f"returned {repr_text(data)}, not {{name: {{rewards, ...}}}}", evaluation=True)
     for name, of_set in data.items():
         rewards = of_set.get("rewards") if isinstance(of_set, Mapping) else None
         if problem := name_problem(str(name)):
-            raise function.error(version, f"returned the data set {name!r}: {problem}", evaluation=True)
+            raise function.error(version, f"returned the data set {repr_text(name)}: {problem}", evaluation=True)
         if not isinstance(rewards, Sequence) or not rewards:
-            raise function.error(version, f"returned no rewards of data set {name!r}", evaluation=True)
+            raise function.error(version, f"returned no rewards of data set {repr_text(name)}", evaluation=True)
         samples = [sample for sample in of_set.get("samples") or () if isinstance(sample, Sample)]
         outcomes = [value_of(reward, args.eval_reward_key or args.reward_key) for reward in rewards]
         values = [outcome.value if isinstance(outcome, Graded) else 0.0 for outcome in outcomes]

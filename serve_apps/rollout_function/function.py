@@ -36,7 +36,7 @@ class RolloutFunction:
             CURRENT.set(session)
             try:
                 return call_rollout_fn(self._awaited, args, rollout_id, data_source, evaluation=evaluation)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 what = f"raised {raised_text(error)}{place_of(error)}"
                 raise self.error(rollout_id, what, evaluation=evaluation) from error
 

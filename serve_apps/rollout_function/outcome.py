@@ -14,21 +14,23 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from schemas.arrays import EMPTY_TOKENS, pack_tokens
-from schemas.errors import PlugPointError, SlimeEventsError
-from schemas.event import Event
+from schemas.arrays import EMPTY_LOG_PROBS, EMPTY_TOKENS, INLINE_LIMIT, pack_tokens
+from schemas.codec import encode_event
+from schemas.errors import EventTooLarge, PlugPointError, reason_of
+from schemas.event import Event, type_of
 from schemas.ids import BROUGHT, brought_group_id, group_of, sample_id, sibling_id
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, Place, RolloutCompleted, RolloutFailed, RolloutRequested, Timings
-from schemas.text import message_text
 from serve_apps.generate.custom import Made, completion, ids_of
+from serve_apps.generate.returned import read_sample
 from serve_apps.rollout_function.function import RolloutFunction
 from serve_apps.rollout_function.made_turns import MadeTurns
 from slime_events.loop.conductor.draw import sample_seed
 from slime_events.loop.conductor.plan import Plan
 from slime_events.plugins.rewards.outcome import outcome_event, signed, value_of
 from slime_events.plugins.sample import Sample, carried
+from storage.log import HEADER_BYTES, MAX_EVENT_BYTES
 
 Rollout = Sample | list[Sample]
 
@@ -88,9 +90,10 @@ def drawn_group(group: Sequence[Rollout], known: Mapping[str, Any], numbers: Map
     index; known: all drawn groups.
     """
     for sample in flat(group):
+        own, place = sample.session_id, sample.group_index
         for name in (
-            group_of(sample.session_id or ""),
-            numbers.get(-1 if sample.group_index is None else sample.group_index),
+            group_of(own) if isinstance(own, str) else None,
+            numbers.get(place) if isinstance(place, int) else None,
         ):
             if name in known:
                 return name
@@ -109,23 +112,39 @@ def outcome_of(
     outcome, left = Outcome(), dict(prompts)
     brought = 0
     for order, group in enumerate(groups, making.order):
-        name = drawn_group(group, left, numbers)
+        name, why = drawn_group(group, left, numbers), ""
         if name is not None:
             prompt = left.pop(name)
         else:
-            prompt = _own_prompt(flat(group)[0], making.offset + brought, making)
+            prompt, why = _own_prompt(flat(group)[0], making.offset + brought, making)
             brought += 1
             outcome.events.append([prompt])
         outcome.groups.append(prompt.group)
         requests = [_request(prompt, index, order, making) for index in range(len(group))]
         outcome.events += [[one] for one in requests]  # all before the first answer: a group that has ended is decided
         outcome.events += [
-            list(_rollout(rollout, request, prompt, making)) for request, rollout in zip(requests, group, strict=True)
+            _written(_rollout(rollout, request, prompt, making), request, making, why)
+            for request, rollout in zip(requests, group, strict=True)
         ]
     return outcome
 
 
-def _own_prompt(sample: Sample, offset: int, making: Making) -> PromptSubmitted:
+def _own_prompt(sample: Sample, offset: int, making: Making) -> tuple[PromptSubmitted, str]:
+    """The prompt that a function brought; where it cannot be recorded, an empty one, and why."""
+    try:
+        prompt = _brought(sample, offset, making)
+        encode_event(prompt)
+    except BaseException as error:  # whatever the function left on the sample
+        name = making.function.name
+        source = Source(path=name, row=offset, offset=offset)
+        empty = PromptSubmitted(
+            group=brought_group_id(offset), text="", tokens=EMPTY_TOKENS, source=source, dataset=BROUGHT
+        )
+        return empty, f"the prompt that {name} brought cannot be recorded: {reason_of(error)}"
+    return prompt, ""
+
+
+def _brought(sample: Sample, offset: int, making: Making) -> PromptSubmitted:
     tokens = _prompt_ids(sample, making)
     chat = sample.prompt if isinstance(sample.prompt, list) else None
     text = sample.prompt if isinstance(sample.prompt, str) and sample.prompt else making.tokenizer.decode(tokens)
@@ -167,22 +186,42 @@ def _request(prompt: PromptSubmitted, index: int, order: int, making: Making) ->
     )
 
 
+def _written(events: Iterator[Event], request: RolloutRequested, making: Making, why: str) -> list[Event]:
+    """The events of a rollout, or its failure: where its prompt says why, or one of them cannot be written."""
+    try:
+        made = [] if why else list(events)
+        for event in made:
+            _check_written(event)
+    except BaseException as error:  # of an object of the function's
+        why = reason_of(error)
+    return [_failed(request, why, making)] if why else made
+
+
+def _check_written(event: Event) -> None:
+    """Raises UnwritableEvent, EventTooLarge: what `rollout.returned` names has to be appended, whatever happens."""
+    if isinstance(event, RolloutCompleted):  # its large arrays go into the blob store
+        event = replace(event, tokens=EMPTY_TOKENS, log_probs=EMPTY_LOG_PROBS, loss_mask=None, prompt=None)
+    size, most = len(encode_event(event)), MAX_EVENT_BYTES - 4 * INLINE_LIMIT - HEADER_BYTES
+    if size > most:
+        raise EventTooLarge(f"{type_of(event)} about {event.entity()} has {size} bytes without arrays, of {most}")
+
+
+def _failed(request: RolloutRequested, why: str, making: Making) -> RolloutFailed:
+    return RolloutFailed(
+        sample=request.sample,
+        group=request.group,
+        attempt=0,
+        kind=FailureKind.INVALID,
+        message=why,
+        engine=making.worker,
+    )
+
+
 def _rollout(rollout: Rollout, request: RolloutRequested, prompt: PromptSubmitted, making: Making) -> Iterator[Event]:
     name = request.sample
     samples = rollout if isinstance(rollout, list) else [rollout]
-    try:
-        named = [(one, _completed(one, sibling_id(name, number), request, prompt, making))
-                 for number, one in enumerate(samples)]  # fmt: skip
-    except SlimeEventsError as error:
-        yield RolloutFailed(
-            sample=name,
-            group=prompt.group,
-            attempt=0,
-            kind=FailureKind.INVALID,
-            message=message_text(error),
-            engine=making.worker,
-        )
-        return
+    named = [(one, _completed(one, sibling_id(name, number), request, prompt, making))
+             for number, one in enumerate(samples)]  # fmt: skip
     for sample, event in (*named[1:], named[0]):  # the requested sample comes last, so that its reader has the others
         yield event
         yield from _reward(sample, event, making)
@@ -191,6 +230,7 @@ def _rollout(rollout: Rollout, request: RolloutRequested, prompt: PromptSubmitte
 def _completed(
     sample: Sample, name: str, request: RolloutRequested, prompt: PromptSubmitted, making: Making
 ) -> RolloutCompleted:
+    read_sample(sample)  # before anything is made of it: it names the field that is wrong
     ids = ids_of(sample, name, making.vocabulary)
     turns = making.turns.of(ids)
     if sample.loss_mask is None:  # as in slime

@@ -8,23 +8,25 @@ called again, since its process was lost, has one outcome all the same.
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import msgspec
 import zstandard
 
 from schemas.arrays import Array, pack
-from schemas.errors import Conflict
+from schemas.errors import Conflict, PlugPointError
 from schemas.event import Event
 from schemas.ids import returned_id, sample_id
 from schemas.prompts import PromptSubmitted, PromptWanted
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import Place, RolloutCompleted, RolloutFailed, RolloutRequested, RolloutReturned
 from schemas.subjects import about
+from schemas.text import raised_text, repr_text, valid_text
 from serve_apps.generate.function import UserLoop
 from serve_apps.generate.listener import Listener
 from serve_apps.generate.session import session_of_process
@@ -52,7 +54,11 @@ from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import MAX_BATCH, in_batches, once
 
+log = logging.getLogger(__name__)
+
 TICK_S = 0.25
+METRICS = 10_000
+"""Of a function's metrics, so many are kept."""
 KEPT_BYTES = 64 * 1024 * 1024
 """Of a sample that is given back: it goes into the blob store."""
 Said = PromptSubmitted | RolloutRequested | RolloutCompleted | RolloutFailed | RewardAssigned | RewardFailed
@@ -170,7 +176,9 @@ class FunctionRunner:
         output = await self._called(function, step, source, calls, evaluation=False)
         groups = groups_of(output.samples)
         if not groups:
-            what = "no groups" if groups == [] else f"{output.samples!r:.120}, not a list of groups, lists of samples"
+            what = (
+                "no groups" if groups == [] else f"{repr_text(output.samples)}, not a list of groups, lists of samples"
+            )
             raise function.error(step, f"returned {what}", evaluation=False)
         making = self._making(function, version)
         outcome = await asyncio.to_thread(outcome_of, groups, self._handed, self._numbers, making)
@@ -313,7 +321,13 @@ class FunctionRunner:
         versions = (version, newest)
         calls = self._open_calls(version, commit, lambda: versions, evaluation=True, looks_up=looks_up)
         output = await self._called(function, version, DrawnGroups(None), calls, evaluation=True)
-        events: list[Event] = list(evaluated(output.data, version, function, calls.spans, self._context.args))
+        try:
+            events: list[Event] = list(evaluated(output.data, version, function, calls.spans, self._context.args))
+        except PlugPointError:
+            raise
+        except BaseException as error:
+            what = f"returned what cannot be read: {raised_text(error)}"
+            raise function.error(version, what, evaluation=True) from error
         returned = RolloutReturned(
             step=version,
             function=function.name,
@@ -345,5 +359,10 @@ def _asked(prompt: PromptSubmitted, index: int, order: int, plan: Plan) -> Rollo
 
 def _numbers(metrics: Any) -> dict[str, float]:
     """What of the function's metrics is a number."""
-    given = dict(metrics or {})
-    return {str(name): float(value) for name, value in given.items() if isinstance(value, int | float)}
+    try:
+        given = islice(dict(metrics or {}).items(), METRICS)
+        found = {valid_text(str(name), 200): float(value) for name, value in given if isinstance(value, int | float)}
+    except BaseException as error:  # whatever an object of the user's does: metrics are no reason to end a run
+        log.warning("the metrics that the rollout function returned cannot be read: %s", raised_text(error))
+        return {}
+    return found

@@ -211,7 +211,7 @@ def _load_file(file: Path) -> ModuleType:
     sys.modules[alias] = module
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         del sys.modules[alias]
         raise _import_failed(str(file), error) from error
     return module
@@ -222,7 +222,7 @@ def _import_module(name: str, path: str, folder: Path) -> ModuleType:
     _append_to_path(folder)
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None or not f"{name}.".startswith(f"{missing}."):
             raise _import_failed(name, error) from error

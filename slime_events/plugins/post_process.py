@@ -45,7 +45,7 @@ class PostProcess:
         wanted = f"(raw_rewards, rewards): {len(samples)} finite numbers each, one for each sample"
         try:
             raw, rewards = (tuple(map(float, part)) for part in returned)
-        except (TypeError, ValueError):
+        except BaseException:  # whatever an object of the user's does when it is read
             raise self._function.refuse(returned, wanted) from None
         if not len(raw) == len(rewards) == len(samples) or not all(map(math.isfinite, raw + rewards)):
             raise self._function.refuse(returned, wanted)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from schemas.errors import PlugPointError
-from schemas.text import raised_text
+from schemas.text import message_text, raised_text
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.plugins.loader import count_taken, digest_of, load_function, name_of, place_of
 from slime_events.plugins.sample import Sample
@@ -46,8 +46,16 @@ class StepFunction:
         """What it returns. Raises PlugPointError with its line where it raises."""
         try:
             return self._function(*arguments)
-        except Exception as error:
+        except BaseException as error:  # SystemExit too: the run fails, and says by whose function
             raise PlugPointError(f"{self.flag}: {self.name} raised {raised_text(error)}{place_of(error)}") from error
+
+    def is_true(self, returned: Any) -> bool:
+        """Whether what it returned counts as true. Raises PlugPointError for an object that does not say."""
+        try:
+            return bool(returned)
+        except BaseException as error:
+            what = f"returned what is neither true nor false: {raised_text(error)}"
+            raise PlugPointError(f"{self.flag}: {self.name} {what}") from error
 
 
 class RunDataSource:
@@ -103,7 +111,7 @@ class StepFunctions:
     def logs(self, step: int, kept: list[Group], metrics: dict[str, Any], seconds: float) -> bool:
         """Whether the user's function logged the step in the place of the usual metrics."""
         function = self.by_setting.get(LOG)
-        return function is not None and bool(function(step, self._shown(), flat(kept), metrics, seconds))
+        return function is not None and function.is_true(function(step, self._shown(), flat(kept), metrics, seconds))
 
     def convert(self, kept: list[Group], raw_rewards: tuple[float, ...], rewards: tuple[float, ...]) -> TrainData:
         """What the user's function makes of the samples. raw_rewards, rewards: the batch's so far, which a function of
@@ -115,7 +123,10 @@ class StepFunctions:
         try:
             return read_train_data(returned, samples, raw_rewards, rewards)
         except ValueError as error:
-            raise PlugPointError(f"{function.flag}: {function.name} has to give {error}") from None
+            raise PlugPointError(f"{function.flag}: {function.name} has to give {message_text(error)}") from None
+        except BaseException as error:
+            what = f"returned what cannot be read: {raised_text(error)}"
+            raise PlugPointError(f"{function.flag}: {function.name} {what}") from error
 
     def logs_evaluation(self, version: int, dataset: str, groups: list[Group]) -> bool:
         """The same for an evaluation of one data set."""
@@ -128,7 +139,7 @@ class StepFunctions:
             "truncated": [sample.status is Sample.Status.TRUNCATED for sample in samples],
             "samples": samples,
         }
-        return bool(function(version, shown, {dataset: data}, None))
+        return function.is_true(function(version, shown, {dataset: data}, None))
 
 
 def flat(groups: Sequence[Group]) -> list[Sample]:

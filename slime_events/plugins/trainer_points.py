@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from schemas.errors import PlugPointError, SlimeEventsError
-from schemas.text import raised_text
+from schemas.text import raised_text, repr_text
 from slime_events.core.config.base import Settings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.args_view import ArgsView
@@ -106,7 +106,7 @@ class UserFunction:
             return self._function(*arguments, **named)
         except SlimeEventsError:
             raise
-        except Exception as error:
+        except BaseException as error:  # SystemExit too: the run fails, and says by whose function
             raise PlugPointError(f"{self} raised {raised_text(error)}{place_of(error)}") from error
 
     def accepts(self, name: str) -> bool:
@@ -115,7 +115,9 @@ class UserFunction:
 
     def refuse(self, returned: object, wanted: str) -> PlugPointError:
         """The error for what it gave. wanted: what it has to give, in words."""
-        return PlugPointError(f"{self} gave {type(returned).__name__} {returned!r:.200}: it has to give {wanted}")
+        return PlugPointError(
+            f"{self} gave {type(returned).__name__} {repr_text(returned, 200)}: it has to give {wanted}"
+        )
 
     def __str__(self) -> str:
         return f"{self._point.flag} {self.name}"

@@ -94,7 +94,7 @@ class UserDataSource:
     def _call(self, doing: str, call: Any) -> Any:
         try:
             return call()
-        except Exception as error:
+        except BaseException as error:
             where = place_of(error)
             raise PlugPointError(
                 f"{self.path} raised {type(error).__name__} when {doing}: {message_text(error)}{where}"
@@ -115,7 +115,7 @@ def source_length(data: DataSettings, view: ArgsView) -> int:
     make = load_function(path)
     try:
         length = len(make(view))
-    except Exception as error:
+    except BaseException as error:
         raise PlugPointError(
             f"{path} raised {type(error).__name__} when asked for its length: {message_text(error)}"
         ) from error

@@ -42,7 +42,7 @@ class BufferFilter:
             chosen = list(
                 self._function(for_one_call(self._view), None, [_group(row, prompt) for row, prompt in rows], 1)
             )
-        except Exception as error:
+        except BaseException as error:
             raise PlugPointError(f"the buffer filter {name} raised {raised_text(error)}{place_of(error)}") from error
         if not chosen:
             return None

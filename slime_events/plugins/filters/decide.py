@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from schemas.errors import PlugPointError
-from schemas.text import raised_text
+from schemas.errors import PlugPointError, shown_text
+from schemas.text import raised_text, repr_text
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.state.group import GroupState
 from slime_events.plugins.args_view import ArgsView, for_one_call
@@ -88,12 +88,23 @@ def run_filter(function: Filter | None, shown: Any, samples: Sequence[Member]) -
         return _kept(figures)
     try:
         returned = function(shown, samples)
-    except Exception as error:
+    except BaseException as error:  # SystemExit too: it is of this group, and the conductor has others
         raise PlugPointError(f"{_where(function, samples)} raised {raised_text(error)}") from error
+    try:
+        return _decision(returned, figures, function, samples)
+    except PlugPointError:
+        raise
+    except BaseException as error:
+        raise PlugPointError(
+            f"{_where(function, samples)} returned what cannot be read: {raised_text(error)}"
+        ) from error
+
+
+def _decision(returned: Any, figures: RewardFigures, function: Filter, samples: Sequence[Member]) -> FilterDecision:
     output = returned if isinstance(returned, DynamicFilterOutput) else DynamicFilterOutput(keep=returned)
     return FilterDecision(
         keep=_as_bool(output.keep, function, samples),
-        reason=None if output.reason is None else str(output.reason),
+        reason=None if output.reason is None else shown_text(str.__str__(str(output.reason))),
         keep_when_insufficient=bool(output.keep_when_insufficient),
         figures=figures,
         filter=name_of(function),
@@ -137,7 +148,7 @@ def _as_bool(value: Any, function: Filter, samples: Sequence[Member]) -> bool:
     if isinstance(plain, bool | int):
         return bool(plain)
     raise PlugPointError(
-        f"{_where(function, samples)} returned {type(plain).__name__} {plain!r}: "
+        f"{_where(function, samples)} returned {type(plain).__name__} {repr_text(plain)}: "
         "it must return True, False or a DynamicFilterOutput"
     )
 
