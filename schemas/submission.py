@@ -20,7 +20,8 @@ class LineProblem(msgspec.Struct, frozen=True):
 
 class Submission(msgspec.Struct, omit_defaults=True):
     """The answer to prompts. Each stands alone: those that were taken are in the log, on disk, whatever became of the
-    others. more: of these and of the errors, not named since they are many.
+    others. more: of these and of the errors, not named since they are many. unread: lines from this one on were not
+    looked at, since too many before were refused; 0 where all were.
     """
 
     accepted: int
@@ -28,3 +29,4 @@ class Submission(msgspec.Struct, omit_defaults=True):
     groups: list[TakenPrompt]
     errors: list[LineProblem]
     more: int = 0
+    unread: int = 0

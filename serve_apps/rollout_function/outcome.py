@@ -230,8 +230,8 @@ def _rollout(rollout: Rollout, request: RolloutRequested, prompt: PromptSubmitte
 def _completed(
     sample: Sample, name: str, request: RolloutRequested, prompt: PromptSubmitted, making: Making
 ) -> RolloutCompleted:
-    read_sample(sample)  # before anything is made of it: it names the field that is wrong
     ids = ids_of(sample, name, making.vocabulary)
+    read_sample(sample)  # before anything is made of it: it names the field that is wrong
     turns = making.turns.of(ids)
     if sample.loss_mask is None:  # as in slime
         sample.loss_mask = [1] * sample.response_length
