@@ -77,6 +77,7 @@ ASKED: dict[str, dict[str, Any]] = {
         ],
     },
     "/v1/responses": {
+        "model": "m",
         "input": [
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]},
             {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
