@@ -21,7 +21,14 @@ from starlette.routing import Route
 from starlette.types import Receive, Send
 from starlette.types import Scope as HttpScope
 
-from schemas.errors import EngineError, PlugPointError, SlimeEventsError, StorageError
+from schemas.errors import (
+    EngineError,
+    EventTooLarge,
+    PlugPointError,
+    SlimeEventsError,
+    StorageError,
+    UnwritableEvent,
+)
 from schemas.outside_json import read_json
 from serve_apps.agents.keys import Capability
 from serve_apps.gateway.agents import AgentAccess
@@ -208,6 +215,10 @@ def _reason(error: Exception) -> tuple[int, str, float | None]:
             return error.status, str(error), error.again_s
         case Refused():
             return error.status, str(error), None
+        case EventTooLarge():
+            return 413, str(error), None
+        case UnwritableEvent():
+            return 400, str(error), None
         case StorageError():
             return 503, str(error), AGAIN_S
         case EngineError():

@@ -10,7 +10,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from schemas.errors import DeadlineExceeded, InboxFull, LogUnavailable, RunNotFound, SlimeEventsError
+from schemas.errors import (
+    DeadlineExceeded,
+    EventTooLarge,
+    InboxFull,
+    LogUnavailable,
+    RunNotFound,
+    SlimeEventsError,
+    UnwritableEvent,
+)
 from serve_apps.gateway.refusal_log import RefusalLog
 from serve_apps.gateway.settings import GatewaySettings
 
@@ -155,7 +163,14 @@ def _answers(app: FastAPI) -> None:
         request.state.why = str(error)
         if isinstance(error, RunNotFound):
             return answer(404, str(error))
+        if isinstance(error, UnwritableEvent | EventTooLarge):  # what the client sent cannot be kept
+            return answer(413 if isinstance(error, EventTooLarge) else 400, str(error))
         if isinstance(error, LogUnavailable | DeadlineExceeded):
             status = 429 if isinstance(error, InboxFull) else 503
             return answer(status, str(error), {"Retry-After": str(AGAIN_S)})
         return answer(500, str(error))
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        """The error goes on to the log of whoever serves the app."""
+        return answer(500, f"the gateway failed over this request: {type(error).__name__}; its log says where")

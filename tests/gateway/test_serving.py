@@ -9,6 +9,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from schemas.errors import EventTooLarge, LogUnavailable, UnwritableEvent
+from serve_apps.gateway.refusals import refusals
 from serve_apps.gateway.serving import HttpConfig, QuietServer, serve
 from serve_apps.gateway.settings import GatewaySettings
 
@@ -28,3 +30,22 @@ async def test_a_cancelled_server_leaves_no_connection_open() -> None:
             assert not server.server_state.connections
             with pytest.raises(httpx.TransportError):
                 await client.get(url)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(UnwritableEvent("no"), 400), (EventTooLarge("no"), 413), (LogUnavailable("no"), 503), (KeyError("no"), 500)],
+)
+async def test_an_error_that_a_route_raises_is_answered_in_json(error: Exception, status: int) -> None:
+    app = FastAPI()
+
+    @app.get("/")
+    async def fail() -> None:
+        raise error
+
+    refusals(app, GatewaySettings())
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        answer = await client.get("/")
+    assert answer.status_code == status
+    assert answer.json()["error"]

@@ -247,7 +247,7 @@ async def test_each_hostile_value_in_a_session_that_is_open(tmp_path: Path, path
         stage.simulation.start_engine(Script(chunk=8))
         session = await stage.open(client)
         headers = {"authorization": f"Bearer {session['agent_key']}", "content-type": "application/json"}
-        plain = {name: value for name, value in ASKED[path].items() if name != "tools"}  # the model has no parser of them
+        plain = {name: value for name, value in ASKED[path].items() if name != "tools"}  # without a parser
         fine = await client.post(path, json=plain, headers=headers)
         assert fine.status_code == 200, fine.text
         for place in list(places(plain))[1:]:
