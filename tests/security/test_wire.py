@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import subprocess
 from pathlib import Path
@@ -105,16 +106,26 @@ async def _taken(wire: Wire, most: int) -> int:
     return most
 
 
-async def test_silent_connections_beyond_the_limit_make_room(tmp_path: Path) -> None:
-    run, settings = Run(tmp_path), GatewaySettings(port=0, max_connections=3)
+async def test_connections_beyond_the_limit_are_asked_to_come_again(tmp_path: Path) -> None:
+    """Those whose requests are being answered; silent ones make room."""
+    run, settings = Run(tmp_path), GatewaySettings(port=0, max_connections=3, address_share=1.0)
+    token = run.sources.issue("quiz")
     async with run.simulation, run.app(settings) as app, served(app, settings) as wire:
         idle = [await asyncio.open_connection(wire.host, wire.port) for _ in range(100)]
-        await asyncio.sleep(0.1)
+        sent = wire.request("POST", "/v1/runs/sim/prompts", b'{"prompt": "a"}', token=token)
+        status, answer = await wire.ask(sent)
+        assert status == 202
+        group = json.loads(answer.partition(b"\r\n\r\n")[2])["groups"][0]["group"]
+        following = [await asyncio.open_connection(wire.host, wire.port) for _ in range(3)]
+        for _, writer in following:
+            writer.write(wire.request("GET", f"/v1/runs/sim/groups/{group}/events", token=token))
+        await asyncio.sleep(0.3)
+        assert (await wire.ask(sent))[0] == 503
         assert (await wire.ask(wire.request("GET", HEALTH)))[0] == 200
-        for _, writer in idle:
-            writer.close()
-        await asyncio.sleep(0.1)
-        assert (await wire.ask(wire.request("GET", HEALTH)))[0] == 200
+        for _, writer in (*idle, *following):
+            writer.transport.abort()
+        await asyncio.sleep(1.5)
+        assert (await wire.ask(sent))[0] == 202
 
 
 def test_a_log_of_refusals_does_not_grow_with_them(caplog: pytest.LogCaptureFixture) -> None:
