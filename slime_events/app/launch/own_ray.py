@@ -63,9 +63,11 @@ def make_small() -> None:
 
     @functools.wraps(start_raylet)
     def start_without_waiting(node: Any, *arguments: Any, **named: Any) -> None:
-        Path(node._session_dir).chmod(0o700)  # Ray makes it, its sockets and its logs, for all users of the machine
+        session = Path(node._session_dir)
+        session.chmod(0o700)  # Ray makes its sockets and logs for all users of the machine
         _tell_ports(node)
         start_raylet(node, *arguments, **named)
+        session.chmod(0o700)  # it is where Ray spills objects to, too, and was opened again for that
 
     services._build_python_executable_command_memory_profileable = command_or_stand_in
     Node.start_raylet = start_without_waiting
