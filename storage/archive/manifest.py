@@ -97,6 +97,7 @@ class ManifestChain:
     def __init__(self, objects: ObjectFolder) -> None:
         self._objects = objects
         self.manifests: list[SegmentManifest] = []
+        self._names = set[str]()
         self.head = NO_PARENT
 
     def load(self) -> ManifestChain:
@@ -157,23 +158,25 @@ class ManifestChain:
                 f"{where} holds {manifest.count} events at positions {manifest.first} to {manifest.last}, after "
                 f"position {self.last}: there is a gap. Archive the log anew into an empty folder"
             )
-        if malformed := malformed_field(manifest):
+        malformed = "name" if manifest.name in self._names else malformed_field(manifest)
+        if malformed:
             raise ArchiveDamaged(
                 f"{where}: {malformed} is not what it can be: the manifest was changed. Restore it from a copy"
             )
         self.manifests.append(manifest)
+        self._names.add(manifest.name)
         self.head = digest_of(stored)
 
 
 def malformed_field(manifest: SegmentManifest) -> str:
     """Return the name of a field that no segment of ours can have; "" where all are well-formed.
 
-    A name lies in the folder of segments and has the segment's number; a digest has 64 hexadecimal digits; sizes have
+    A name is that of an object directly in the folder of segments; a digest has 64 hexadecimal digits; sizes have
     bounds; foreign records lie within the segment, in order.
     """
     foreign = manifest.foreign or ()
     forms = {
-        "name": re.fullmatch(rf"segments/{manifest.segment:08d}-\w{{1,64}}\.zst", manifest.name, re.ASCII),
+        "name": re.fullmatch(r"segments/\w[\w.-]{0,99}", manifest.name, re.ASCII),
         "sha256": _sha256.match(manifest.sha256),
         "before": not manifest.before or _sha256.match(manifest.before),
         "chain": not manifest.chain or _sha256.match(manifest.chain),

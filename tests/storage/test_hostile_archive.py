@@ -32,6 +32,7 @@ from slime_events.core.state.snapshot import Snapshot, Unusable, pack, unpack
 from storage.archive.manifest import SegmentManifest, digest_of, manifest_name, segment_name, to_json
 from storage.archive.reader import ArchiveReader
 from storage.archive.transfer import repair_archive, restore_log
+from storage.archive.writer import ArchiveWriter
 from storage.blobs import BlobStore
 from storage.compression import FRAME_LIMIT, decompress
 from storage.memory_log import MemoryLog
@@ -261,3 +262,18 @@ def digest_of_nothing() -> str:
     from storage.weights.store import digest_of as digest_of_tensors
 
     return digest_of_tensors(())
+
+
+async def test_two_manifests_name_two_segments(tmp_path: Path) -> None:
+    """Else a repair of one would write over the other."""
+    log = MemoryLog(RUN)
+    await say(log, prompt(1), prompt(2))
+    writer = ArchiveWriter(str(tmp_path), RUN)
+    for record in log.records:
+        writer.add(record)
+        writer.seal()
+    first, second = writer.segments
+    path = tmp_path / RUN / manifest_name(2)
+    path.write_bytes(to_json(msgspec.structs.replace(second, name=first.name)))
+    with pytest.raises(ArchiveDamaged):
+        ArchiveReader(str(tmp_path), RUN)
