@@ -1,4 +1,7 @@
-"""`python -m benchmarks [--only NAME ...] [--long] [--markdown] [--json FILE]`: every figure in one table."""
+"""`python -m benchmarks [--only NAME ...] [--long] [--markdown] [--json FILE]`: every figure in one table.
+
+`python -m benchmarks --against REV [--only NAME ...]`: a few of them beside those of another commit.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,40 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.against import compare
 from benchmarks.figure import Row
 from benchmarks.registry import LONG, NAMES, chosen, measure
 from benchmarks.table import markdown, text
+from schemas.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; 1 where a target was missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="what the system does, in figures")
-    parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME", help=f"some of: {', '.join(NAMES)}")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help=f"some of: {', '.join(NAMES)}")
     parser.add_argument(
         "--long", action="store_true", help=f"{', '.join(LONG)} and SmolLM2-135M against TRL too (an hour)"
     )
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument(
+        "--against", metavar="REV", help=f"compare with another commit, in turns: {', '.join(compare.NAMES)}"
+    )
+    parser.add_argument("--turns", type=int, default=2, help="with --against: of each side (2)")
+    parser.add_argument(
+        "--tolerance", type=float, default=0.05, help="with --against: how much slower is no failure (0.05)"
+    )
     options = parser.parse_args(argv)
+    known = NAMES if options.against is None else compare.NAMES
+    if unknown := [name for name in options.only or () if name not in known]:
+        parser.error(f"--only: there is no {', '.join(unknown)}; there are {', '.join(known)}")
+    if options.turns < 1:
+        parser.error("--turns: give 1 or more")
+    if options.against is not None:
+        try:
+            return compare.compare(options.against, options.only or compare.NAMES, options.turns, options.tolerance)
+        except ConfigError as error:
+            parser.error(str(error))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Where a tokenizer is loaded before torch, transformers does without torch from then on; later ones need both.
     importlib.import_module("torch")

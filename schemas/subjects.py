@@ -118,6 +118,15 @@ def early(run: str, whom: str) -> str:
     return f"slime.{check_token(run, 'run name')}.early.{check_token(whom, 'name')}"
 
 
+@lru_cache(maxsize=256)
+def heads_of(patterns: tuple[str, ...]) -> frozenset[str] | None:
+    """What subjects begin with that one of these filters matches, up to the entity; None unless each is of a type."""
+    parts = [one.rpartition(".") for one in patterns]
+    if any(last != "*" or "*" in head or ">" in head for head, _, last in parts):
+        return None
+    return frozenset(head for head, _, _ in parts)
+
+
 def matches(pattern: str, subject: str) -> bool:
     """NATS wildcard rules: `*` is one token, a last `>` is one or more."""
     want, have = pattern.split("."), subject.split(".")

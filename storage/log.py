@@ -32,7 +32,7 @@ from schemas.codec import encode
 from schemas.envelope import Envelope
 from schemas.errors import Conflict, EventTooLarge, SchemaError
 from schemas.foreign import Reason, judge
-from schemas.subjects import matches
+from schemas.subjects import heads_of, matches
 
 T = TypeVar("T")
 
@@ -109,7 +109,11 @@ def is_wanted(subject: str, wanted: Subjects) -> bool:
     """Whether a reader wants the events of this subject."""
     if wanted is None:
         return True
-    return any(matches(one, subject) for one in ((wanted,) if isinstance(wanted, str) else wanted))
+    filters = (wanted,) if isinstance(wanted, str) else wanted
+    heads = heads_of(filters)
+    if heads is not None:
+        return subject.rpartition(".")[0] in heads
+    return any(matches(one, subject) for one in filters)
 
 
 def once(envelope: Envelope) -> Append:

@@ -1,0 +1,1 @@
+"""`python -m benchmarks --against REV`: a short list of figures beside those of another commit, taken in turns."""

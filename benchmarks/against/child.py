@@ -1,0 +1,178 @@
+"""One turn of one benchmark in one checkout: `child.py NAME FOLDER`, with the checkout as PYTHONPATH.
+
+It is run as a file, by a Python that takes all other modules from the checkout, and uses what the checkouts have in
+common: their own `benchmarks` make the data, and a name that was moved has all its places here. The last line that it
+prints is JSON: for each figure the seconds of CPU and of the clock, for each unit of work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+Seconds = tuple[float, float]
+"""Of CPU, children that have ended included, and of the clock."""
+
+RESCORE_STEPS, TABLE_STEPS, FOLD_STEPS, SIMULATED_STEPS, DEMO_STEPS = 400, 300, 250, 15, 12
+FOLDS = 3
+"""Of one log: the fastest counts."""
+RUN = "long"
+
+MOVED = {
+    "open_run": ("slime_events.core.run.run_reader", "slime_events.opened_run"),
+    "make_change": ("slime_events.analysis.rescore.change", "slime_events.rescore.change"),
+    "rescore": ("slime_events.analysis.rescore.rescore", "slime_events.rescore.rescore"),
+    "open_tables": ("slime_events.analysis.query", "slime_events.query"),
+    "JetStreamLog": ("storage.jetstream.log", "storage.jetstream_log"),
+    "NatsServer": ("storage.nats.server", "storage.nats_server"),
+    "ArchivedLog": ("storage.archive.log", "storage.archived_log"),
+    "ArchiveReader": ("storage.archive.reader", "storage.archive_reader"),
+    "fold": ("tests.state.whole_log", "slime_events.state.fold"),
+    "Script": ("tests.scripted_engine", "serve_apps.engine.scripted_engine"),
+}
+"""The modules that a name has stood in, the newest first."""
+
+
+def named(name: str) -> Any:
+    """What has this name, wherever the checkout has it."""
+    for module in MOVED[name]:
+        try:
+            return getattr(importlib.import_module(module), name)
+        except ImportError:
+            continue
+    raise ImportError(f"this checkout has no {name} in {' or '.join(MOVED[name])}")
+
+
+def used() -> Seconds:
+    """So far."""
+    own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime, time.perf_counter()
+
+
+def since(before: Seconds, units: int = 1) -> Seconds:
+    """For each unit of work that was done since then."""
+    cpu, clock = used()
+    return (cpu - before[0]) / units, (clock - before[1]) / units
+
+
+def rescore(folder: Path) -> dict[str, Seconds]:
+    """Graded again by a rule, the start of the grading processes included; of one rollout."""
+    if not (folder / RUN).exists():
+        importlib.import_module("benchmarks.rescore").write_archive(folder, RESCORE_STEPS)
+    open_run, make_change, again = named("open_run"), named("make_change"), named("rescore")
+
+    async def all_of_it() -> Any:
+        async with open_run(f"{folder}/{RUN}") as opened:
+            return await again(opened, make_change(opened.settings))
+
+    before = used()
+    report = asyncio.run(all_of_it())
+    return {"rescore, a rollout": since(before, report.samples.graded)}
+
+
+def tables(folder: Path) -> dict[str, Seconds]:
+    """The first query over samples, which makes their tables of an archive; of one event."""
+    _filled(folder)
+    query, open_tables = importlib.import_module("benchmarks.query").SAMPLES, named("open_tables")
+    with open_tables(f"{folder}/{RUN}", cache=folder / f"tables-{os.getpid()}") as opened:
+        before = used()
+        opened.sql(query).rows()
+        return {"first SQL tables, an event": since(before, _events(folder))}
+
+
+def archive(folder: Path) -> dict[str, Seconds]:
+    """The fold of an archive; of one event."""
+    _filled(folder)
+    log = named("ArchivedLog")(named("ArchiveReader")(str(folder), RUN), RUN)
+    return {"fold of an archive, an event": asyncio.run(_fastest(lambda: named("fold")(log), _events(folder)))}
+
+
+def fold(folder: Path) -> dict[str, Seconds]:
+    """The fold of a log on a server, whose CPU does not count; of one event."""
+    fill_log = importlib.import_module("benchmarks.kept_log").fill_log
+
+    async def live() -> Seconds:
+        async with await named("NatsServer").start(folder / f"nats-{os.getpid()}") as server:
+            log = await named("JetStreamLog").open(server.url, RUN)
+            try:
+                await fill_log(log, FOLD_STEPS)
+                return await _fastest(lambda: named("fold")(log), await log.position())
+            finally:
+                await log.close()
+
+    return {"fold of a live log, an event": asyncio.run(live())}
+
+
+def control(folder: Path) -> dict[str, Seconds]:
+    """The control plane of a step: every role as a task over one log in memory, with an engine that only makes numbers.
+
+    The grader is given no tokens, as in a run whose graders see texts.
+    """
+    simulation, script = importlib.import_module("tests.simulation.simulation"), named("Script")
+    grader = importlib.import_module("actors.grader").Grader
+    begin = grader.__init__
+
+    def without_tokens(self: Any, *parts: Any, **settings: Any) -> None:
+        settings.pop("fetch", None)
+        begin(self, *parts, **settings)
+
+    grader.__init__ = without_tokens
+
+    async def steps() -> Seconds:
+        plan = simulation.make_plan(steps=SIMULATED_STEPS, groups=8, samples=4)
+        place = folder / f"simulation-{os.getpid()}"
+        place.mkdir()
+        async with simulation.Simulation(place, plan) as run:
+            before = used()
+            run.start_engine(script(chunk=8))
+            await run.finish()
+            return since(before, SIMULATED_STEPS)
+
+    return {"control plane of a simulated step": asyncio.run(steps())}
+
+
+def step(folder: Path) -> dict[str, Seconds]:
+    """A step of the demo at staleness 0, and what of it is control plane: real processes, so the clock decides."""
+    run = importlib.import_module("benchmarks.demo_run").demo_run(0, DEMO_STEPS)
+    roles = importlib.import_module("benchmarks.control_plane").CONTROL_ROLES
+    waited = statistics.median(one.control for one in run.steps)
+    return {
+        "step of the demo": (sum(run.cpu.values()), run.seconds_per_step),
+        "control plane of a demo step": (sum(run.cpu.get(role, 0.0) for role in roles), waited),
+    }
+
+
+TURNS: dict[str, Callable[[Path], dict[str, Seconds]]] = {
+    one.__name__: one for one in (rescore, tables, archive, fold, control, step)
+}
+
+
+def _filled(folder: Path) -> None:
+    if not (folder / RUN).exists():
+        importlib.import_module("benchmarks.kept_log").fill_archive(str(folder), TABLE_STEPS)
+
+
+def _events(folder: Path) -> int:
+    return int(named("ArchiveReader")(str(folder), RUN).last)
+
+
+async def _fastest(call: Callable[[], Awaitable[object]], units: int) -> Seconds:
+    taken = []
+    for _ in range(FOLDS):
+        before = used()
+        await call()
+        taken.append(since(before, units))
+    return min(cpu for cpu, _ in taken), min(clock for _, clock in taken)
+
+
+if __name__ == "__main__":
+    print(json.dumps(TURNS[sys.argv[1]](Path(sys.argv[2]))))
