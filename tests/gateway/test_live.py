@@ -52,7 +52,8 @@ async def until_answered(client: httpx.AsyncClient, method: str, path: str, **re
 
 
 def lines(batch: int) -> str:
-    return "".join(json.dumps({"key": f"{batch}-{n}", "prompt": f"{n}+{batch}"}) + "\n" for n in range(20))
+    prompts = ({"key": f"{batch}-{n}", "prompt": f"{n}+{batch}", "label": str(n + batch)} for n in range(20))
+    return "".join(json.dumps(one) + "\n" for one in prompts)
 
 
 async def send_and_kill(run: Path, client: httpx.AsyncClient, port: int, kills: int) -> dict[str, str]:
@@ -110,8 +111,8 @@ async def _after_the_end(run: Path, port: int, group: str) -> None:
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=ANSWER_S) as client:
         with gateway(run, port):
             told = await until_answered(client, "GET", f"/v1/runs/{RUN}/groups/{group}")
-            late = await client.post(f"/v1/runs/{RUN}/prompts", json={"prompt": "late"})
-            again = await client.post(f"/v1/runs/{RUN}/prompts", json={"prompt": "late"})
+            late = await client.post(f"/v1/runs/{RUN}/prompts", json={"prompt": "late", "label": "1"})
+            again = await client.post(f"/v1/runs/{RUN}/prompts", json={"prompt": "late", "label": "1"})
             (taken,) = late.json()["groups"]
             waits = await client.get(f"/v1/runs/{RUN}/groups/{taken['group']}")
     assert (told.status_code, told.json()["key"]) == (200, "0-0")

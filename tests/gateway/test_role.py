@@ -115,7 +115,9 @@ async def sent(client: httpx.AsyncClient) -> httpx.Response:
     async with asyncio.timeout(ANSWER_S):
         while True:
             try:
-                answer = await client.post(f"/v1/runs/{RUN}/prompts", json={"key": "one", "prompt": "1+1"})
+                answer = await client.post(
+                    f"/v1/runs/{RUN}/prompts", json={"key": "one", "prompt": "1+1", "label": "2"}
+                )
             except httpx.TransportError:
                 await asyncio.sleep(0.05)
                 continue

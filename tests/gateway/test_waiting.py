@@ -33,7 +33,7 @@ from tests.scripted_engine import Script
 from tests.simulation.simulation import Simulation, make_plan
 
 RUN = "waits"
-LINES = [json.dumps({"key": str(n), "prompt": f"{n}+1"}) for n in range(GROUPS)]
+LINES = [json.dumps({"key": str(n), "prompt": f"{n}+1", "label": str(n + 1)}) for n in range(GROUPS)]
 PROMPTS = f"[{','.join(LINES)}]".encode()
 
 

@@ -7,13 +7,20 @@ from typing import Any
 import pytest
 
 from schemas.errors import UngradableSample
+from schemas.inbox import InboxPrompt
+from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardFailureKind
 from slime_events.core.config.reward import RewardSettings
+from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.config.settings import TrainSettings
+from slime_events.loop.conductor.outside_prompts import OutsidePrompts
+from slime_events.loop.prompts.inbox_message import WrongField
 from slime_events.plugins.rewards.dispatch import BOXED, GRADERS, GRADES_WITHOUT_LABEL, built_in, is_empty
 from slime_events.plugins.rewards.math import grade_answer
 from slime_events.plugins.rewards.outcome import Graded, RewardFailure
 from slime_events.plugins.rewards.worker import InlineGrader
 from slime_events.plugins.sample import Sample
+from tests.simulation.parts import Letters
 
 EMPTY = [None, "", " \t\n ", " ", [], {}, [""], ["", None], {"answer": " "}, float("nan"), ()]
 NOT_EMPTY = ["0", 0, 0.0, False, "x", [0], {"answer": 0}, ["", "x"]]
@@ -70,3 +77,28 @@ def test_an_empty_box_is_right_for_no_label(label: str, answer: str) -> None:
     """Labels of which the rules of spelling leave nothing."""
     assert not grade_answer(rf"\boxed{{{answer}}}", label)
     assert built_in("deepscaler").function(None, Sample(response=rf"</think>\boxed{{{answer}}}", label=label)) == 0
+
+
+def taken(prompt: InboxPrompt, rm_type: str = "exact", **rollout: Any) -> PromptSubmitted | WrongField:
+    settings = TrainSettings(rollout=RolloutSettings(**rollout), reward=RewardSettings(rm_type=rm_type))
+    (made,) = OutsidePrompts.of(settings, Letters()).submitted_all([prompt], "quiz")
+    return made
+
+
+@pytest.mark.parametrize("label", [None, "", " ", [], [None]])
+def test_a_prompt_from_outside_that_nobody_can_grade_is_refused_at_once(label: Any) -> None:
+    """Sixteen of them would end the run, since its groups could not be trained on one after the other."""
+    refused = taken(InboxPrompt(key="a", prompt="1+1", label=label))
+    assert isinstance(refused, WrongField)
+    assert (refused.field, "label-key" in refused.message) == ("label", True)
+
+
+def test_a_prompt_from_outside_needs_no_label_where_another_gives_the_reward() -> None:
+    prompt = InboxPrompt(key="a", prompt="1+1")
+    for rm_type in ("outside", "random"):
+        assert isinstance(taken(prompt, rm_type), PromptSubmitted)
+    assert isinstance(taken(prompt, agents=True), PromptSubmitted)
+    assert isinstance(taken(prompt, custom_generate_function_path="a.py"), PromptSubmitted)
+    named = InboxPrompt(key="b", prompt="1+1", metadata={"rm_type": "outside"})
+    assert isinstance(taken(named), PromptSubmitted)
+    assert isinstance(taken(InboxPrompt(key="c", prompt="1+1", label=0)), PromptSubmitted)

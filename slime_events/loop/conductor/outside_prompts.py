@@ -14,12 +14,14 @@ from slime_events.core.config.per_source import NATS
 from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.prompts.inbox_message import WrongField
 from slime_events.loop.prompts.prompt import BadReason, Problem, Prompt, make_prompts, submitted
-from slime_events.plugins.rewards.dispatch import metadata_check
+from slime_events.plugins.rewards.dispatch import label_check, metadata_check
 from slime_events.plugins.tokenizer import TokenizerSource
 
 
 class OutsidePrompts:
-    """check_grader: of their metadata, see `metadata_check`; None: they may name any grader."""
+    """check_grader: of their metadata, see `metadata_check`; None: they may name any grader. check_label: of their
+    metadata and label, see `label_check`; None: they need no label.
+    """
 
     def __init__(
         self,
@@ -27,15 +29,19 @@ class OutsidePrompts:
         tokenizer: TokenizerSource,
         max_prompt_len: int | None,
         check_grader: Callable[[Any], None] | None = None,
+        check_label: Callable[[Any, Any], None] | None = None,
     ) -> None:
-        self.tokenizer, self._max_prompt_len, self._check_grader = tokenizer, max_prompt_len, check_grader
+        self.tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
+        self._check_grader, self._check_label = check_grader, check_label
         self._data = data
         self._read_as = {is_chat: self._settings(is_chat=is_chat) for is_chat in (False, True)}
 
     @classmethod
     def of(cls, settings: TrainSettings, tokenizer: TokenizerSource) -> OutsidePrompts:
         """Of a run's settings."""
-        return cls(settings.data, tokenizer, settings.rollout.longest_prompt, metadata_check(settings))
+        return cls(
+            settings.data, tokenizer, settings.rollout.longest_prompt, metadata_check(settings), label_check(settings)
+        )
 
     def check_metadata(self, metadata: Any) -> None:
         """Whether a sample from outside with these can be graded. Raises WrongField."""
@@ -73,6 +79,10 @@ class OutsidePrompts:
         try:
             if not is_graded:
                 self.check_metadata(prompt.metadata)
+                if self._check_label is not None:
+                    self._check_label(prompt.metadata, prompt.label)
+        except UngradableSample as error:
+            return _wrong("label", BadReason.UNGRADABLE, error)
         except WrongField as error:
             return error
         return None

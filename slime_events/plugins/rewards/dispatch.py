@@ -262,6 +262,22 @@ def metadata_check(settings: TrainSettings) -> Callable[[Any], None] | None:
     return None if settings.rollout.functions_may_grade else functools.partial(check_metadata, settings.reward)
 
 
+def label_check(settings: TrainSettings) -> Callable[[Any, Any], None] | None:
+    """Of a prompt's metadata and label: raises UngradableSample where a built-in grader will need a label that is not
+    there. None where an agent, or a function of the user's, may give the reward or the label.
+    """
+    if settings.rollout.functions_may_grade or settings.rollout.agents:
+        return None
+
+    def check(metadata: Any, label: Any) -> None:
+        sample = Sample(metadata=metadata, label=label)
+        name = grader_name(settings.reward, sample)
+        if name.removeprefix(BOXED) in GRADERS:
+            check_label(name, sample)
+
+    return check
+
+
 def import_heavy(rm_type: str) -> None:
     """Import what a built-in grader needs. Raises MissingPart."""
     check_installed(rm_type)
