@@ -153,8 +153,9 @@ def _audited(place: str, folder: Path) -> list[str]:
     if not folder.exists():
         return [f"{place}: there is no run"]
     done = slime_events("audit", str(folder))
-    text = (done.stdout + done.stderr).decode("utf-8", "replace")
-    return [f"{place}: audit exits {done.returncode}: {text[-800:]}"] if done.returncode else []
+    lines = (done.stdout + done.stderr).decode("utf-8", "replace").splitlines()
+    text = "\n".join(line for line in lines if not line.startswith("ok "))
+    return [f"{place}: audit exits {done.returncode}: {text[:4000]}"] if done.returncode else []
 
 
 def _rows(timed: Sequence[Timed], watch: Watch | None, folder: Path) -> list[Row]:

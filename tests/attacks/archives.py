@@ -73,8 +73,8 @@ CHANGES: tuple[tuple[str, Change], ...] = (
 )
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("restore", "RUN", "ARCHIVE", "--runs-dir", "AGAIN"),
-    ("archive", "FOLDER", "--verify", "--url", "ARCHIVE"),
-    ("archive", "FOLDER", "--repair", "--url", "ARCHIVE"),
+    ("archive", "FOLDER", "ARCHIVE", "--verify"),
+    ("archive", "FOLDER", "ARCHIVE", "--repair"),
     ("audit", "ARCHIVE/RUN"),
 )
 
@@ -156,7 +156,7 @@ def _with_address(scene: Scene, archive: Path, url: str) -> None:
 ATTACKS: list[Attack] = [
     *(
         Attack(
-            f"{name}: {words[0]}{' ' + words[2] if words[0] == 'archive' else ''}",
+            f"{name}: {words[0]}{' ' + words[-1] if words[0] == 'archive' else ''}",
             "archive",
             "an error in words",
             partial(believed, change=change, words=words),

@@ -40,7 +40,11 @@ AGENTS = """
 --agents --agent-concurrency 2 --agent-timeout 120 --agent-session-seconds 300 --agent-idle-seconds 60
 --rm-type exact --sglang-tool-call-parser qwen --agent-turns-per-minute 100000
 """
-OWN = "--custom-generate-function-path own_code.py:generate --custom-rm-path own_code.py:reward --reward-key score"
+OWN = """
+--custom-generate-function-path own_code.py:generate --custom-rm-path own_code.py:reward --reward-key score
+--source-share attacker=0.6,file=0.4
+"""
+"""Rows of the run's own come between: many groups in a row that cannot be trained on end a run, and are meant to."""
 
 
 def flags_of(kind: str, folder: Path, port: int) -> list[str]:

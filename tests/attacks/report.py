@@ -38,7 +38,7 @@ class Row:
 
     @property
     def healthz_ms(self) -> float:
-        """Of the longest answer, without what the watcher itself was late by."""
+        """Of the longest answer, without what one of a server that has nothing to do took at that time."""
         return max(0.0, self.seen.worst_ms - self.seen.late_ms)
 
     @property

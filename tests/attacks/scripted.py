@@ -17,6 +17,7 @@ import httpx
 
 from serve_apps.gateway.sources import Sources
 from slime_events.analysis.model.progress import Progress, StepLine
+from tests.attacks.places import CONTEXT
 from tests.attacks.program import BODY
 from tests.gateway.test_live import gateway
 from tests.run.cheap import Parts, cheap_parts
@@ -65,7 +66,9 @@ async def serve(folder: Path, port: int) -> None:
             "agents": True,
             "max_staleness": 1,
             "rollout_max_response_len": 16,
+            "rollout_max_context_len": CONTEXT,
         },
+        engine={"sglang": {"tool_call_parser": "qwen"}},
         agents={"agent_turns_per_minute": 100_000},
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: os.kill(os.getpid(), signal.SIGTERM))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import os
 import subprocess
 import sys
@@ -72,7 +74,8 @@ async def printed(scene: Scene, words: tuple[str, ...]) -> Answer:
     found = controls(done.stdout + done.stderr)
     traced = b"Traceback" in done.stderr
     said = f"exit {done.returncode}, {len(done.stdout)} bytes, raw: {', '.join(found) or 'none'}"
-    return Answer(said + (", a traceback" if traced else ""), not found and not traced)
+    last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    return Answer(said + (f", a traceback: {last}" if traced else ""), not found and not traced)
 
 
 async def logged(scene: Scene) -> Answer:
@@ -90,17 +93,9 @@ async def logged(scene: Scene) -> Answer:
 async def cells(scene: Scene) -> Answer:
     await _plant(scene)
     done = await asyncio.to_thread(slime_events, "query", str(scene.folder), "SELECT * FROM prompts", "--format", "csv")
-    begins = [
-        cell[:12]
-        for line in done.stdout.decode("utf-8", "replace").splitlines()
-        for cell in _cells(line)
-        if cell[:1] in "=+@"
-    ]
+    rows = csv.reader(io.StringIO(done.stdout.decode("utf-8", "replace")))
+    begins = [cell[:12] for row in rows for cell in row if cell[:1] in ("=", "+", "@")]
     return Answer(f"exit {done.returncode}; formulas: {begins[:3] or 'none'}", done.returncode == 0 and not begins)
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip('"') for cell in line.split(",") if cell.strip('"')]
 
 
 ATTACKS: list[Attack] = [

@@ -29,7 +29,7 @@ def test_every_attack_is_named_once_and_every_kind_has_a_run() -> None:
         assert kind.place in PLACES
         names = Counter((attack.name, attack.door) for attack in kind.attacks)
         assert not [one for one, count in names.items() if count > 1], name
-        assert all(0 < attack.seconds <= 200 for attack in kind.attacks)
+        assert all(0 < attack.seconds <= 330 for attack in kind.attacks)
     assert sum(len(kind.attacks) for kind in KINDS.values()) > 500
 
 
@@ -57,7 +57,7 @@ def test_each_thing_that_is_not_bounded_is_noticed(changed: Row, said: str) -> N
     assert last.startswith("1 of 2 attacks")
 
 
-def test_a_watcher_that_is_late_itself_is_no_slow_gateway() -> None:
+def test_a_machine_that_is_slow_is_no_slow_gateway() -> None:
     assert replace(GOOD, seen=Seen(1500.0, 900.0, {})).broken == []
 
 

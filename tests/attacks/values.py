@@ -11,7 +11,7 @@ from tests.attacks.attack import Answer, Attack
 from tests.attacks.scene import Scene
 
 DECIDED = frozenset({"accepted", "rejected", "trained"})
-WAIT_S = 150.0
+WAIT_S = 300.0
 """For a group's fate: it waits for its turn, its attempts and its step."""
 
 

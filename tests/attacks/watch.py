@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -38,8 +40,8 @@ ROLES = {
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Between two moments. worst_ms: of /healthz, an answer that is still waited for included. late_ms: how late the
-    watcher itself was. peaks: MB of each role at most.
+    """Between two moments. worst_ms: of /healthz, an answer that is still waited for included. late_ms: the same of a
+    server that has nothing to do. peaks: MB of each role at most.
     """
 
     worst_ms: float
@@ -79,7 +81,7 @@ def seen_in(lines: Any, begin: float, end: float) -> Seen:
     return Seen(worst, late, peaks)
 
 
-def ask(port: int, file: TextIO) -> None:
+def ask(port: int, file: TextIO, name: str) -> None:
     """Again and again, on a new connection each time. An answer that is not 200 counts as one that never came."""
     while True:
         asked = time.monotonic()
@@ -89,13 +91,30 @@ def ask(port: int, file: TextIO) -> None:
             answer = connection.getresponse()
             good = answer.status == 200 and answer.read() is not None
             connection.close()
-        except OSError:
+        except (OSError, http.client.HTTPException):
             good = False
         at = time.monotonic()
         ms = (at - asked) * 1000 if good else ANSWER_S * 1000
-        _write(file, {"at": at, "asked": asked, "ms": round(ms, 1)})
+        _write(file, {"at": at, "asked": asked, name: round(ms, 1)})
         time.sleep(EVERY_S)
-        _write(file, {"at": time.monotonic(), "late": round((time.monotonic() - at - EVERY_S) * 1000, 1)})
+
+
+class Control(BaseHTTPRequestHandler):
+    """A server that has nothing to do: how long its answers take is the machine's doing."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Its answers are no news."""
+
+
+def control() -> None:
+    """Serve, on a port that is printed."""
+    server = HTTPServer(("127.0.0.1", 0), Control)
+    print(server.server_port, flush=True)
+    server.serve_forever()
 
 
 def memory_of(pid: int) -> dict[str, int]:
@@ -119,11 +138,23 @@ def _write(file: TextIO, line: dict[str, Any]) -> None:
 
 def main(port: int, pid: int, path: Path) -> None:
     with path.open("a", encoding="utf-8") as file:
-        threading.Thread(target=ask, args=(port, file), daemon=True).start()
-        while psutil.pid_exists(pid):
-            _write(file, {"at": time.monotonic(), "memory": memory_of(pid)})
-            time.sleep(MEMORY_S)
+        words = [sys.executable, "-m", "tests.attacks.watch"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None
+            own_port = int(other.stdout.readline())
+            for one, name in ((port, "ms"), (own_port, "late")):
+                threading.Thread(target=ask, args=(one, file, name), daemon=True).start()
+            try:
+                while psutil.pid_exists(pid):
+                    _write(file, {"at": time.monotonic(), "memory": memory_of(pid)})
+                    time.sleep(MEMORY_S)
+            finally:
+                other.terminate()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if sys.argv[1:]:
+        main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    else:
+        control()
