@@ -79,7 +79,7 @@ def _filled(command: str, stage: Stage) -> str:
 @contextlib.contextmanager
 def _running(command: str, stage: Stage, case: Case) -> Iterator[subprocess.Popen[bytes]]:
     stage.output.unlink(missing_ok=True)
-    with stage.output.open("wb") as out:
+    with stage.output.open("ab") as out:  # what works beside it writes there too
         process = subprocess.Popen(
             ["bash", "-c", f"exec {command}" if command.startswith("slime-events") else command],
             stdin=subprocess.DEVNULL,
