@@ -8,7 +8,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from schemas.errors import DataError
+from schemas.errors import InvalidValue
 from schemas.runs import PromptFile, RunResumed, RunStarted
 from slime_events.app.launch.run_record import RunRecord
 from slime_events.core.config.data import DataSettings
@@ -68,11 +68,11 @@ def test_every_change_is_said_with_both_facts(tmp_path: Path, monkeypatch: pytes
     assert "has grown from" in said
     path.write_bytes(ROWS[:40])
     assert "and has 40 bytes now" in changed_files(before, settings)[0]
-    with pytest.raises(DataError, match=r"(?s)run demo .*has 40 bytes now.*--accept-changed-data"):
+    with pytest.raises(InvalidValue, match=r"(?s)run demo .*has 40 bytes now.*--accept-changed-data"):
         check_prompt_files(before, settings, "demo", accept=False)
     assert "40 bytes now" in check_prompt_files(before, settings, "demo", accept=True)[0]
     path.unlink()
-    with pytest.raises(DataError, match="no file"):
+    with pytest.raises(InvalidValue, match="no file"):
         check_prompt_files(before, settings, "demo", accept=True)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.errors import DataError
+from schemas.errors import InvalidValue
 from schemas.runs import RunResumed, RunStarted
 from tests.cli.invoke import command
 from tests.run.cheap import Parts, cheap_parts
@@ -25,7 +25,7 @@ def test_other_data_are_refused_unless_they_are_accepted(tmp_path: Path, capsys:
     for content, said in ((lines[::-1], "is another file: it had"), (lines + lines[:1], "has grown from")):
         data.write_text("".join(content))
         for go_on in (lambda: resume(words(tmp_path)), lambda: command("branch")(branch)):
-            with pytest.raises(DataError, match=said):
+            with pytest.raises(InvalidValue, match=said):
                 go_on()
     assert of(events_of(run), RunResumed) == []
     with cheap_parts(Parts()):
@@ -36,5 +36,5 @@ def test_other_data_are_refused_unless_they_are_accepted(tmp_path: Path, capsys:
     data.write_text("".join(lines))
     with cheap_parts(Parts()):
         assert resume(words(tmp_path)) == 0, "a run that is over draws nothing"
-        with pytest.raises(DataError, match="is another file"):
+        with pytest.raises(InvalidValue, match="is another file"):
             resume(words(tmp_path, "--num-rollout", "6"))

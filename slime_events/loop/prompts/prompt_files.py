@@ -9,7 +9,7 @@ falls between the blocks is not noticed.
 import hashlib
 from collections.abc import Mapping
 
-from schemas.errors import DataError, MissingPart
+from schemas.errors import DataError, InvalidValue, MissingPart
 from schemas.runs import PromptFile
 from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.prompts.data_file import BLOCK, DataFile, parse_path
@@ -86,11 +86,16 @@ def _change(before: PromptFile, file: DataFile) -> str:
 def check_prompt_files(
     before: Mapping[str, PromptFile], settings: TrainSettings, run: str, *, accept: bool
 ) -> list[str]:
-    """Sentences about files that have changed since `run` read them. Raises DataError unless they are accepted."""
-    changed = changed_files(before, settings)
+    """Sentences about files that have changed since `run` read them. Raises InvalidValue unless they are accepted, and
+    for one that is gone.
+    """
+    try:
+        changed = changed_files(before, settings)
+    except DataError as error:
+        raise InvalidValue(f"run {run} has read a prompt file that cannot be read now: {error}") from error
     if changed and not accept:
         listed = "\n  ".join(changed)
-        raise DataError(
+        raise InvalidValue(
             f"run {run} has read other prompts than there are now:\n  {listed}\n"
             "A run goes on at a row of its files: other prompts would follow, and its log would name lines that are "
             "gone. Put the files back, or go on with what they hold now: --accept-changed-data"

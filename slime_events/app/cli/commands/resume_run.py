@@ -25,8 +25,8 @@ from storage.open_log import open_run_log, record_place, recorded_place
 
 
 def resume(folder: RunFolder, record: RunRecord, flags: Sequence[str], *, accept_changed_data: bool = False) -> int:
-    """Resume by the run's status now; the exit code. Raises RunHasEnded where it changes meanwhile, DataError where its
-    prompt files have changed and that is not accepted.
+    """Resume by the run's status now; the exit code. Raises RunHasEnded where it changes meanwhile, InvalidValue where
+    its prompt files have changed and that is not accepted.
     """
     branched = record.started.branched
     check_reach(record.settings, flags=flags)
