@@ -205,6 +205,7 @@ async def test_a_killed_scheduler_is_noticed(checkpoints: list[Path], engine: Sg
     assert ["exit code -9" in str(result) for result in results] == [True] * 4, results
     assert all(isinstance(result, EngineError) for result in results)
     assert not await engine.healthy()
+    assert engine.was_killed
     assert not engine._answers
     await engine.stop()
 
