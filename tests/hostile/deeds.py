@@ -63,9 +63,11 @@ class Number(int):
     """A number that is more than one."""
 
 
-def _raising(error: BaseException) -> Callable[[], NoReturn]:
+def _raising(make: Callable[..., BaseException], *arguments: Any) -> Callable[[], NoReturn]:
+    """Raises a new one each time."""
+
     def deed() -> NoReturn:
-        raise error
+        raise make(*arguments)
 
     return deed
 
@@ -94,22 +96,22 @@ def _endless() -> Iterator[float]:
 
 
 RAISES: dict[str, Callable[[], Any]] = {
-    "half": _raising(RuntimeError(f"the tool said {HALF}")),
-    "large": _raising(ValueError("y" * LARGE)),
-    "control": _raising(ValueError("\x1b]0;title\x07\x00")),
-    "exit": _raising(SystemExit(3)),
-    "interrupt": _raising(KeyboardInterrupt()),
-    "generator-exit": _raising(GeneratorExit()),
-    "own": _raising(Own(HALF)),
+    "half": _raising(RuntimeError, f"the tool said {HALF}"),
+    "large": _raising(ValueError, "y" * LARGE),
+    "control": _raising(ValueError, "\x1b]0;title\x07\x00"),
+    "exit": _raising(SystemExit, 3),
+    "interrupt": _raising(KeyboardInterrupt),
+    "generator-exit": _raising(GeneratorExit),
+    "own": _raising(Own, HALF),
     "recursion": _recursive,
-    "memory": _raising(MemoryError()),
-    "unreadable": _raising(Unreadable()),
-    "worse": _raising(Worse()),
-    "cancelled": _raising(asyncio.CancelledError(HALF)),
-    "stop": _raising(StopIteration(HALF)),
-    "stop-async": _raising(StopAsyncIteration(HALF)),
-    "group": _raising(ExceptionGroup(HALF, [ValueError(HALF)])),
-    "two-arguments": _raising(OSError(5, HALF, f"/{HALF}")),
+    "memory": _raising(MemoryError),
+    "unreadable": _raising(Unreadable),
+    "worse": _raising(Worse),
+    "cancelled": _raising(asyncio.CancelledError, HALF),
+    "stop": _raising(StopIteration, HALF),
+    "stop-async": _raising(StopAsyncIteration, HALF),
+    "group": _raising(ExceptionGroup, HALF, [ValueError(HALF)]),
+    "two-arguments": _raising(OSError, 5, HALF, f"/{HALF}"),
 }
 RETURNS: dict[str, Callable[[], Any]] = {
     "none": lambda: None,

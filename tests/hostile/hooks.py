@@ -79,7 +79,7 @@ def gives_a_reason(args: Any, samples: Any, **named: Any) -> Any:
     return DynamicFilterOutput(keep=False, reason=DEEDS[DEED]())
 
 
-class Source_:
+class GivenSource:
     """A data source whose one sample has what the deed gives. gives: where."""
 
     gives = "all"
@@ -93,4 +93,4 @@ class Source_:
         self._left -= 1
         if self.gives == "all":
             return DEEDS[DEED]()
-        return [[Sample(**{"prompt": "a question", self.gives: DEEDS[DEED]()})]]
+        return [[Sample(**{"prompt": "a question", self.gives: value()})]]

@@ -1,20 +1,23 @@
 """`UserDataSource`: prompts from a user's data source (slime's `--data-source-path`)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
-from schemas.errors import PlugPointError
-from schemas.prompts import PromptSubmitted, Source
+from schemas.arrays import EMPTY_TOKENS, INLINE_LIMIT
+from schemas.codec import encode_event
+from schemas.errors import EventTooLarge, PlugPointError, reason_of
+from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.text import message_text
 from slime_events.core.config.data import DataSettings
 from slime_events.loop.prompts.prompt import Prompted, draw_prompt
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function, place_of
-from slime_events.plugins.sample import Sample
+from slime_events.plugins.sample import Sample, carried
 from slime_events.plugins.tokenizer import TokenizerSource
-from storage.log import Recorded
+from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Recorded
 
 
 class UserDataSource:
@@ -53,19 +56,31 @@ class UserDataSource:
         self._kept = {place: sample for place, sample in self._kept.items() if place >= offset}
         taken: list[Prompted] = []
         while count > 0 and self._fill(offset, count):
-            sample, data = self._kept[offset], self._data
-            if kwargs := sample.apply_chat_template_kwargs:
-                data = replace(data, apply_chat_template_kwargs={**data.apply_chat_template_kwargs, **kwargs})
             source = Source(path=self.path, row=offset, offset=offset, seen=max(1, self.position))
-            fields = {"input": sample.prompt, "label": sample.label, "metadata": sample.metadata}
-            prompted = draw_prompt(fields, data, self._tokenizer, self._max_prompt_len, source)
-            if isinstance(prompted, PromptSubmitted):
-                own = {name: getattr(sample, name) or "" for name in ("generate_function_path", "custom_rm_path")}
-                prompted = replace(prompted, **own)
+            try:
+                prompted = self._prompted(self._kept[offset], source)
+            except BaseException as error:  # whatever the source left on the sample: it costs this one
+                prompted = PromptRejected(source=source, reason=reason_of(error))
             taken.append(prompted)
             count -= isinstance(prompted, PromptSubmitted)
             offset += 1
         return taken
+
+    def _prompted(self, sample: Sample, source: Source) -> Prompted:
+        """The prompt of a sample. Raises PlugPointError, EventTooLarge where the log cannot hold what it has."""
+        data = self._data
+        if kwargs := carried(sample.apply_chat_template_kwargs, "sample.apply_chat_template_kwargs"):
+            data = replace(data, apply_chat_template_kwargs={**data.apply_chat_template_kwargs, **kwargs})
+        given = {"input": sample.prompt, "label": sample.label, "metadata": sample.metadata}
+        fields = {name: carried(value, f"sample.{_NAMES.get(name, name)}") for name, value in given.items()}
+        prompted = draw_prompt(fields, data, self._tokenizer, self._max_prompt_len, source)
+        if isinstance(prompted, PromptSubmitted):
+            own = {name: getattr(sample, name) or "" for name in ("generate_function_path", "custom_rm_path")}
+            prompted = replace(prompted, **own)
+            size = len(encode_event(replace(prompted, tokens=EMPTY_TOKENS)))
+            if size > PROMPT_BYTES:
+                raise EventTooLarge(f"the prompt with its label and metadata has {size} bytes, of {PROMPT_BYTES}")
+        return prompted
 
     def _fill(self, offset: int, count: int) -> bool:
         """Whether the source has a prompt at `offset`; asks it for as many as needed."""
@@ -76,7 +91,8 @@ class UserDataSource:
             for group in groups:
                 if not isinstance(group, list) or not group or not isinstance(group[0], Sample):
                     raise PlugPointError(f"{self.path}: get_samples has to return a list of groups, lists of samples")
-                if differing := [name for name in _OF_A_GROUP if any(_differ(name, one, group[0]) for one in group)]:
+                differing = self._call("asked for samples", partial(_differing, group))
+                if differing:
                     raise PlugPointError(
                         f"{self.path}: the samples of group {self._given} differ in `{differing[0]}`, and a group has "
                         "one prompt: give each its own, or let the generate function tell them apart by sample.index"
@@ -101,11 +117,21 @@ class UserDataSource:
             ) from error
 
 
+PROMPT_BYTES = MAX_EVENT_BYTES - INLINE_LIMIT - HEADER_BYTES
+"""Of a prompt without its tokens: all of an event but for these."""
+_NAMES = {"input": "prompt"}
 _OF_A_GROUP = ("prompt", "label", "metadata", "generate_function_path", "custom_rm_path", "apply_chat_template_kwargs")
 """What a run takes from a data source's samples."""
 
 
+def _differing(group: Sequence[Sample]) -> list[str]:
+    """What the samples of a group do not have in common."""
+    return [name for name in _OF_A_GROUP if any(_differ(name, one, group[0]) for one in group)]
+
+
 def _differ(name: str, one: Sample, other: Sample) -> bool:
+    if getattr(one, name) is getattr(other, name):
+        return False
     return bool(getattr(one, name) != getattr(other, name))
 
 
