@@ -62,6 +62,8 @@ RENDERERS: dict[str, Callable[[str], str]] = {
     "block": block,
     "fields": lambda text: fields([("a", text), ("b", 1)]),
     "table": lambda text: table(("a", "b"), [(text, 1), (2, text)]),
+    "name of a field": lambda text: fields([(text, 1)]),
+    "head of a table": lambda text: table((text, "b"), [(1, 2)]),
     "one line": one_line,
     "json": lambda text: json_text({"a": [_valid(text)]}),
     "json line": lambda text: json_line({"a": text}),
@@ -83,7 +85,8 @@ def test_one_value_makes_one_line(text: str) -> None:
     assert one_line(text).splitlines() in ([one_line(text)], [])
     assert len(shorten(text, 20)) <= 20
     assert len(shorten(text, 20).splitlines()) <= 1
-    assert len(table(("a",), [(text,), (text,)]).split("\n")) == 3
+    assert len(table((text,), [(text,), (text,)]).split("\n")) == 3
+    assert len(fields([(text, 1), ("b", 2)]).split("\n")) == 2
 
 
 @given(texts)

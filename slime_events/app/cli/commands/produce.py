@@ -21,6 +21,7 @@ from schemas.outside_json import read_json
 from schemas.subjects import inbox
 from schemas.text import message_text, terminal_text
 from slime_events.app.cli.files import nats_place
+from slime_events.app.cli.render.text import one_line
 from slime_events.core.run.run_folder import find_run
 from slime_events.loop.prompts.json_line import kind_of, without_mark
 from slime_events.loop.prompts.offered import OFF_BYTES, offer
@@ -176,7 +177,7 @@ async def send_file(arguments: argparse.Namespace, file: IO[Any]) -> int:
             else:
                 taken += 1
                 line, group = result
-                print(f"{group}  {line.key}")
+                print(f"{group}  {one_line(line.key)}")
             progress.say(taken, refused)
     if refused > SEEN:  # more than a person reads one by one
         sys.stderr.write(f"refused: {terminal_text(str(reasons))}\n")

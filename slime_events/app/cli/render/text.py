@@ -23,7 +23,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "
     """Columns as wide as they need to be; numbers are right-aligned. An empty table is its head."""
     cells = [[one_line(cell_text(cell)) for cell in row] for row in rows]
     right = [bool(cells) and not any(row[i].strip("-+.0123456789e%") for row in cells) for i in range(len(head))]
-    return columns_text(head, cells, right, indent, width=terminal_width())
+    return columns_text(list(map(one_line, head)), cells, right, indent, width=terminal_width())
 
 
 def terminal_width() -> int | None:
@@ -81,7 +81,7 @@ def _plain_columns(rows: Sequence[Sequence[str]], right: Sequence[bool], indent:
 
 def fields(pairs: Iterable[tuple[str, object]], indent: str = "") -> str:
     """One `name  value` per line, names in a column; pairs whose value is None or empty text are left out."""
-    shown = [(name, cell_text(value)) for name, value in pairs if value is not None and value != ""]
+    shown = [(one_line(name), cell_text(value)) for name, value in pairs if value is not None and value != ""]
     width = max((len(name) for name, _ in shown), default=0)
     pad = "\n" + indent + " " * (width + 2)
     return "\n".join(f"{indent}{name:<{width}}  {value.replace(chr(10), pad)}" for name, value in shown)
