@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.runs import RunFailed, RunStarted
 from schemas.text import terminal_text
 from schemas.workers import WorkerLost
+from slime_events.analysis.lineage.picture import escape
 from slime_events.app.cli.checks import Check, Outcome
 from slime_events.app.cli.commands import doctor
 from slime_events.app.cli.main import main
@@ -273,3 +275,9 @@ def test_colours_of_other_packages_are_left_out_on_a_terminal() -> None:
     raw = _Terminal()
     SafeStream(raw).write("\x1b[34m\x1b[1mwandb\x1b[0m: run \x1b[8mhidden\x1b[38;5;16mblack\x1b[2J")  # type: ignore[arg-type]
     assert raw.getvalue() == "\x1b[1mwandb\x1b[0m: run hiddenblack\\x1b[2J"
+
+
+@given(texts)
+def test_a_picture_of_a_lineage_is_well_formed(text: str) -> None:
+    marked = f"<t a='{escape(text)}'>{escape(text)}</t>"
+    assert ElementTree.fromstring(marked).text == (terminal_text(text) or None)

@@ -12,13 +12,14 @@ Why the layout is our own: docs/decisions/0021-lineage-draws-its-own-picture.md.
 
 import collections
 import enum
+import html as markup
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from typing import NamedTuple
 
 import numpy as np
 
+from schemas.text import terminal_text
 from slime_events.analysis.lineage.lineage import Group, Kind, Lineage, Sample, Step
 from slime_events.analysis.model.agent_session import AgentSession
 
@@ -63,6 +64,11 @@ class Mark(enum.Enum):
     DESCENDANT = ("come of it", "#f2d3a0")
     ANCESTOR = ("it comes of these", "#a9c4e0")
     OTHER = ("the rest", "#e4e4e4")
+
+
+def escape(text: str) -> str:
+    """As text of HTML and SVG; control characters, which XML has no way to hold, as escapes."""
+    return markup.escape(terminal_text(text))
 
 
 def html(answer: Lineage, text: str) -> str:
