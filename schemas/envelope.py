@@ -43,18 +43,22 @@ class Derivation(NamedTuple):
     """How subject and id follow from the events of one type: made once, as a log has a million events of few types.
 
     prefix: of the subject, before the entity. hashed: gives a fresh hash of run and type, to which the identity is
-    added. about: of an event, its entity and its identity, as one text.
+    added. about: of an event, its entity and its identity, as one text. alone: both at once, of a type whose events are
+    named by their first field.
     """
 
     prefix: str
     hashed: Callable[[], "hashlib.blake2b"]
     about: Callable[[Any], tuple[str, str]]
+    alone: Callable[[Any], object] | None = None
 
     @classmethod
     def of(cls, run: str, kind: type[Event]) -> "Derivation":
         """Of one type in one run."""
         hashed = hashlib.blake2b(f"{run}\x1f{type_of(kind)}\x1f".encode(), digest_size=16)
-        return cls(f"slime.{run}.{type_of(kind)}.", hashed.copy, _about(kind))
+        plain = kind.entity is Event.entity and kind.identity is Event.identity and not kind.IDENTITY
+        alone = attrgetter(kind.__struct_fields__[0]) if plain else None
+        return cls(f"slime.{run}.{type_of(kind)}.", hashed.copy, _about(kind), alone)
 
 
 def _about(kind: type[Event]) -> Callable[[Any], tuple[str, str]]:

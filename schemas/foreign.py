@@ -72,8 +72,11 @@ def all_events(
         event: Event = whole.event
         kind = type(event)
         if kind is not last:  # most events come in rows of one type
-            last, (prefix, fresh, about), schema = kind, known[kind], kind.SCHEMA
-        entity, identity = about(event)
+            last, (prefix, fresh, about, alone), schema = kind, known[kind], kind.SCHEMA
+        if alone is None:
+            entity, identity = about(event)
+        else:
+            entity = identity = str(alone(event))
         hashed = fresh()
         hashed.update(identity.encode())
         if message_id != hashed.hexdigest() or message_id != whole.id or whole.schema != schema or whole.run != run:

@@ -1,7 +1,7 @@
 """`compare`: the same short benchmarks in two checkouts, taking turns, and the table of both.
 
 Other work on a machine makes seconds longer and never shorter, so the least of several turns counts, and of what one
-process computes its CPU. Only a step of the demo, which several processes wait for each other in, is judged by the clock.
+process computes its CPU. Only a step of the demo, whose processes wait for each other, is judged by the clock.
 """
 
 from __future__ import annotations

@@ -100,7 +100,10 @@ class Collector:
         if self.trajectories is not None and kind in FOLDED:
             self.trajectories.apply(decode_whole(data).event, 0)
         if kind is RolloutRequested:  # the subject has all that is needed: whose group it is
-            self._requested(group_of(entity))
+            group = self._run.groups.get(group_of(entity))
+            if group is not None and group.order < 0 and not is_evaluation(group):
+                group.order = self._run.requested
+                self._run.requested += 1
         elif kind is RewardAssigned:
             self._assigned(self._read(kind, data))
         elif kind is RolloutCompleted:
@@ -165,12 +168,6 @@ class Collector:
     def undecided(self) -> int:
         """Training groups without a verdict so far."""
         return sum(not is_evaluation(group) for group in self._run.groups.values())
-
-    def _requested(self, name: str) -> None:
-        group = self._run.groups.get(name)
-        if group is not None and group.order < 0 and not is_evaluation(group):
-            group.order = self._run.requested
-            self._run.requested += 1
 
     def _taken(self, name: str) -> Iterator[Group]:
         group = self._run.forget(name)

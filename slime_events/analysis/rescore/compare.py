@@ -18,7 +18,7 @@ from schemas.batches import BatchSealed
 from schemas.errors import PlugPointError
 from schemas.evals import EvalCompleted
 from schemas.groups import GroupAccepted, RejectionCause
-from schemas.rewards import RewardFailed, RewardFailureKind
+from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.model.advantages import Floats, Mask, sample_advantages, trained_tokens
 from slime_events.analysis.model.records import Group, Sample
@@ -72,6 +72,9 @@ def recorded_verdict(group: Group) -> Verdict:
     return Verdict(isinstance(event, GroupAccepted), event.reason, getattr(event, "cause", None) in BEYOND)
 
 
+_ACCEPTED = Verdict(True)
+
+
 def verdict_on(group: Group, grades: Sequence[Grade], group_filter: GroupFilter | None) -> Verdict:
     """The verdict that these rewards lead to. grades: one per sample, in the group's order.
 
@@ -81,11 +84,12 @@ def verdict_on(group: Group, grades: Sequence[Grade], group_filter: GroupFilter 
     before = recorded_verdict(group)
     if before.beyond:
         return before
-    for sample, one in zip(group.samples, grades, strict=True):
-        if isinstance(one, RewardFailure):
-            return Verdict(False, f"{sample}: {one.kind}: {one.message}")
+    if RewardFailure in set(map(type, grades)):
+        for sample, one in zip(group.samples, grades, strict=True):
+            if isinstance(one, RewardFailure):
+                return Verdict(False, f"{sample}: {one.kind}: {one.message}")
     if group_filter is None:
-        return Verdict(True)
+        return _ACCEPTED
     rewards = [one for one in grades if not isinstance(one, RewardFailure)]
     try:
         decision = group_filter(_state(group, rewards))
@@ -173,7 +177,7 @@ class Comparison:
         before, after = recorded_verdict(group), verdict_on(credited, grades, self.judge)
         self._compare_verdicts(group, grades, before, after)
         if before.accepted:
-            rewards = tuple(one for one in grades if not isinstance(one, RewardFailure)) if after.accepted else None
+            rewards = tuple([one for one in grades if not isinstance(one, RewardFailure)]) if after.accepted else None
             recorded = parts if credited is group else self.recredit.before(group)
             self._compare_credit(recorded, parts)
             states = self._states(group, credited, rewards)
@@ -208,7 +212,8 @@ class Comparison:
         for (name, sample), one in zip(group.samples.items(), grades, strict=True):
             if sample.reward is None:
                 continue  # another of its group failed before it was graded
-            before = sample.value
+            recorded = sample.reward.event
+            before = recorded.value if type(recorded) is RewardAssigned else None
             samples.graded += 1
             if before is None:
                 samples.failed_before += 1
@@ -223,7 +228,7 @@ class Comparison:
             if after == before:
                 continue
             samples.changed += 1
-            if after is not None:
+            if after is not None and self.changes is not None:
                 write_change(self.changes, SampleChange(name, after))
             if len(samples.examples) < self.most:
                 samples.examples.append(Regraded(sample=name, before=before, after=after, failure=failure))
