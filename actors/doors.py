@@ -1,6 +1,5 @@
 """The doors of a run's inbox: prompts, finished groups, and rewards that samples wait for."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,7 +8,7 @@ from schemas.ids import INBOX, group_of
 from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, InboxPrompt
 from schemas.outside import OutsideGroup, OutsideReward
 from schemas.prompts import PromptSubmitted
-from schemas.rewards import RewardAssigned
+from schemas.rewards import MOST_REWARD, RewardAssigned, is_reward
 from slime_events.core.config.per_source import NATS, quotas
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
@@ -94,8 +93,8 @@ class RewardDoor:
         return [await self._taken(item, sender, state) for item in items]
 
     async def _taken(self, item: OutsideReward, sender: str, state: RunState) -> Taken | WrongField:
-        if not math.isfinite(item.reward):
-            return WrongField("reward", "it is no finite number")
+        if not is_reward(item.reward):
+            return WrongField("reward", f"it is no finite number, or larger than {MOST_REWARD:g}")
         group = state.groups.get(group_of(item.sample))
         sample = None if group is None else group.samples.get(item.sample)
         given = RewardAssigned(

@@ -6,6 +6,14 @@ from typing import Any
 from schemas.arrays import Array
 from schemas.event import Event
 
+MOST_REWARD = 1e15
+"""Size of a reward: sums of squares of larger ones leave the range of float32, in which advantages are computed."""
+
+
+def is_reward(value: float) -> bool:
+    """Whether a number can be trained on: neither NaN nor beyond `MOST_REWARD`."""
+    return abs(value) <= MOST_REWARD
+
 
 class RewardFailureKind(enum.StrEnum):
     """Why there is no reward. invalid: the sample lacks what its grader needs, or names one that cannot be had."""

@@ -1,11 +1,11 @@
 """What a program's end says of its session: its exit code, and the reward that the last line of its output gives."""
 
 import json
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.redaction import shown
+from schemas.rewards import is_reward
 
 TIMED_OUT = 124
 """Exit code of a program that took too long, as `timeout` has it."""
@@ -50,4 +50,4 @@ def outcome_of(exit_code: int, last_line: str) -> Outcome:
 
 
 def _is_reward(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and is_reward(value)

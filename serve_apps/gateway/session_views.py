@@ -1,12 +1,12 @@
 """What is said of sessions over HTTP: JSON of these structs."""
 
-import math
 from typing import Any
 
 import msgspec
 
 from schemas.ids import session_name
 from schemas.prompts import PromptSubmitted
+from schemas.rewards import MOST_REWARD, is_reward
 from schemas.rollouts import StopReason
 from schemas.sessions import SealReason
 from schemas.turns import RootReason
@@ -60,8 +60,8 @@ class SealWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def check(self, leaves: list[int]) -> None:
         """Raises Refused for a reward that is no number, or of a turn that ended no path."""
         given = [*self.rewards.values(), *([] if self.reward is None else [self.reward])]
-        if not all(map(math.isfinite, given)):
-            raise Refused(422, "reward: a finite number")
+        if not all(map(is_reward, given)):
+            raise Refused(422, f"reward: a finite number, {MOST_REWARD:g} at most")
         if self.reward is None and not self.rewards and self.exit_code is None:
             raise Refused(422, "give a reward, rewards or an exit_code: without, nothing says that it has ended")
         if unknown := sorted(self.rewards.keys() - set(leaves)):

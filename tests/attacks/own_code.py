@@ -89,6 +89,7 @@ RETURNED: dict[str, Any] = {
     "returns NaN": float("nan"),
     "returns infinity": float("inf"),
     "returns 10**400": 10**400,
+    "returns 1e308": 1e308,
     "returns a list": [1.0, 2.0],
     "returns an object": Strange(),
 }

@@ -76,6 +76,7 @@ ROLLOUTS: tuple[tuple[str, bytes], ...] = (
 REWARDS: tuple[tuple[str, bytes], ...] = (
     ("NaN", b'{"sample": "x-s0", "reward": NaN}'),
     ("1e999", b'{"sample": "x-s0", "reward": 1e999}'),
+    ("1e308", b'{"sample": "x-s0", "reward": 1e308}'),
     ("nobody's sample", b'{"sample": "train-0-000000-s0", "reward": 1}'),
     ("a sample of a path", b'{"sample": "../../x", "reward": 1}'),
     ("a sample of wildcards", b'{"sample": "*.>", "reward": 1}'),

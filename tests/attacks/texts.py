@@ -124,6 +124,14 @@ async def _seal(scene: Scene, text: str) -> Answer:
     return answer_of(answer, EITHER)
 
 
+async def _seal_reward(scene: Scene, reward: str) -> Answer:
+    session = await scene.session()
+    control = {"authorization": f"Bearer {session.control_key}", "content-type": "application/json"}
+    body = f'{{"reward": {reward}}}'.encode()
+    answer = await scene.http.post(f"/v1/sessions/{session.name}/seal", content=body, headers=control)
+    return answer_of(answer, REFUSED)
+
+
 async def _header(scene: Scene, name: str, value: bytes) -> Answer:
     session = await scene.session()
     url = session.base_url.removesuffix("/v1") + CHAT
@@ -149,6 +157,10 @@ ATTACKS: list[Attack] = [
         Attack(f"{kind} in {place}", "NATS inbox", "a reply", partial(_nats, body=make(text)))
         for place, make in SENT
         for kind, text in TEXTS[:3]
+    ),
+    *(
+        Attack(f"a reward of {reward}", "seal", expects(REFUSED), partial(_seal_reward, reward=reward))
+        for reward in ("NaN", "1e999", "1e308", "-1e300", '"1"', "[1]")
     ),
     *(Attack(f"{kind} in metadata", "seal", expects(EITHER), partial(_seal, text=text)) for kind, text in TEXTS),
     *(

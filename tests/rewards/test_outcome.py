@@ -29,6 +29,8 @@ def test_numbers(returned: Any, value: float) -> None:
         (math.nan, None, Kind.NOT_A_NUMBER),
         (-math.inf, None, Kind.NOT_A_NUMBER),
         (10**400, None, Kind.NOT_A_NUMBER),
+        (1e308, None, Kind.NOT_A_NUMBER),
+        (-1.1e15, None, Kind.NOT_A_NUMBER),
         ("1.0", None, Kind.WRONG_TYPE),
         ([1.0], None, Kind.WRONG_TYPE),
         (np.ones(2), None, Kind.WRONG_TYPE),

@@ -138,10 +138,16 @@ def figures(rewards: Sequence[float]) -> dict[str, float]:
     """Of a group's rewards; std unbiased, absent for one."""
     if not rewards:
         return {}
-    mean = math.fsum(rewards) / len(rewards)
+    try:
+        mean = math.fsum(rewards) / len(rewards)
+    except OverflowError:  # rewards that an earlier version took
+        mean = sum(rewards) / len(rewards)
     values = {"count": float(len(rewards)), "mean": mean, "min": min(rewards), "max": max(rewards)}
     if len(rewards) > 1:
-        values["std"] = math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1))
+        try:
+            values["std"] = math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1))
+        except OverflowError:
+            values["std"] = math.inf
     return values
 
 

@@ -4,7 +4,6 @@ It waits for its turn like any prompt. Then each of its samples is requested, an
 place, as recorded rollouts of another run do (decision 0016).
 """
 
-import math
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,6 +16,7 @@ from schemas.ids import sample_id
 from schemas.outside import OutsideGroup, OutsideSample
 from schemas.prompts import PromptSubmitted
 from schemas.recorded import CommonVersion, Recalled
+from schemas.rewards import MOST_REWARD, is_reward
 from schemas.rollouts import RolloutOffered, StopReason
 from schemas.text import message_text
 from slime_events.core.config.settings import TrainSettings
@@ -128,8 +128,8 @@ class OutsideRollouts:
             raise WrongField("version", f"it is {sample.version}, and the newest weights are version {published}")
         if sample.reward is None and isinstance(prompt.metadata, dict):
             self._prompts.check_metadata(prompt.metadata | sample.metadata)
-        elif sample.reward is not None and not math.isfinite(sample.reward):
-            raise WrongField("reward", "it is no finite number")
+        elif sample.reward is not None and not is_reward(sample.reward):
+            raise WrongField("reward", f"it is no finite number, or larger than {MOST_REWARD:g}")
 
     def _check_ids(self, tokens: Any, field: str) -> None:
         """A special token that was added to the tokenizer may be none of the model's."""

@@ -12,12 +12,12 @@ As a file, JSON lines:
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
 
 from schemas.errors import InvalidValue
+from schemas.rewards import is_reward
 from schemas.sessions import Credit
 from slime_events.core.credit import CreditRule
 
@@ -43,7 +43,7 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "a verdict is on a group, not on a sample": is_of_sample and decided,
             "a reward is of a sample, not of a group": graded and not is_of_sample,
             'it has to say one of "reward", "drop" and "accept"': graded + self.drop + decided != 1,
-            f"{self.reward} is no reward": self.reward is not None and not math.isfinite(self.reward),
+            f"{self.reward} is no reward": self.reward is not None and not is_reward(self.reward),
         }
         return next((problem for problem, is_one in problems.items() if is_one), None)
 

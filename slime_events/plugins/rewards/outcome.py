@@ -9,7 +9,7 @@ import msgspec
 from schemas.arrays import Array
 from schemas.errors import SlimeEventsError, shown_text
 from schemas.event import Event
-from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
+from schemas.rewards import MOST_REWARD, RewardAssigned, RewardFailed, RewardFailureKind, is_reward
 from schemas.text import message_text, raised_text, repr_text
 from slime_events.plugins.plain_values import CUT, plain
 
@@ -135,8 +135,9 @@ def _number(returned: Any, detail: dict[str, Any]) -> Outcome:
         value = float(float(number))  # of a subclass, the number alone
     except OverflowError:
         value = math.inf
-    if not math.isfinite(value):
-        return failure(RewardFailureKind.NOT_A_NUMBER, f"the grader returned {value}")
+    if not is_reward(value):
+        more = f": {MOST_REWARD:g} is the largest reward" if math.isfinite(value) else ""
+        return failure(RewardFailureKind.NOT_A_NUMBER, f"the grader returned {value}{more}")
     return Graded(value=value, detail=detail)
 
 
