@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.errors import Conflict, RunHasEnded, RunIsOn, StorageError
+from schemas.errors import ERROR_CHARACTERS, Conflict, RunHasEnded, RunIsOn, StorageError, shown_text
 from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.subjects import about
 from slime_events.app.launch.run_record import RunRecord, changes
@@ -74,7 +74,8 @@ async def announce_failure(
     with contextlib.suppress(StorageError, TimeoutError):
         async with asyncio.timeout(FAIL_DEADLINE_S):
             at = await worker.log.position() if at_events is None else at_events
-            failed = RunFailed(role=role, reason=reason, waited_for=waited_for, at_events=at)
+            text = shown_text(reason, ERROR_CHARACTERS)
+            failed = RunFailed(role=role, reason=text, waited_for=waited_for, at_events=at)
             await worker.append_fenced(failed, Fence(_subject(worker), worker.incarnation.since))
 
 

@@ -11,7 +11,7 @@ import time
 from typing import NoReturn
 
 from schemas.archives import ArchiveSealed
-from schemas.errors import DeadlineExceeded, NoSpace, SlimeEventsError, StorageError, TrainerError
+from schemas.errors import DeadlineExceeded, NoSpace, SlimeEventsError, StorageError, TrainerError, shown_text
 from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.trainers import Fidelity, TrainerRestored
@@ -205,7 +205,7 @@ class Supervisor:
             self._stall = self._new_stall()
         worker = next((one.worker for one in reversed(self._progress.figures.workers) if one.role == role), None)
         if worker is not None:
-            lost = WorkerLost(worker=worker, role=role, reason=reason)
+            lost = WorkerLost(worker=worker, role=role, reason=shown_text(reason))
             with contextlib.suppress(StorageError, TimeoutError):  # this event is not worth the run, nor a long wait
                 async with asyncio.timeout(FAIL_DEADLINE_S):
                     await self._worker.append([lost])
