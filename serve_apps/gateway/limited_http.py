@@ -34,7 +34,7 @@ class LimitedHttp(HttpToolsProtocol):
         self._head, self._in_head, self._in_body = 0, False, False
         self._late_at: float | None = None  # when its client is late
         self._window: tuple[float, int] = 0.0, 0  # begin, bytes of the body since
-        self._unread_since: float | None = None  # the client does not read, or the connection does not close
+        self._unread: tuple[float, int] | None = None  # since when, and bytes that the client has to read
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -52,14 +52,19 @@ class LimitedHttp(HttpToolsProtocol):
 
     def look(self, now: float) -> None:
         """End it where its client is late."""
-        if self.transport.is_closing() and self._unread_since is None:
-            self._unread_since = now
-        if self._unread_since is not None and now - self._unread_since > self._deadlines.write_s:
-            self.drop()
+        if self.transport.is_closing() and self._unread is None:
+            self._begin_unread(now)
+        if self._unread is not None and now - self._unread[0] > self._deadlines.write_s:
+            if self._unread[1] - self.transport.get_write_buffer_size() < self._deadlines.body_bytes:
+                self.drop()
+            self._begin_unread(now)
         elif self._late_at is not None and now > self._late_at:
             self._late("the head of a request has to come" if self._in_head else "a request has to come")
         elif self._in_body and self._late_at is None:
             self._look_at_body(now)
+
+    def _begin_unread(self, now: float) -> None:
+        self._unread = now, self.transport.get_write_buffer_size()
 
     def _look_at_body(self, now: float) -> None:
         begin, size = self._window
@@ -142,11 +147,11 @@ class LimitedHttp(HttpToolsProtocol):
             self.send_400_response("Invalid HTTP request received.")
 
     def pause_writing(self) -> None:
-        self._unread_since = time.monotonic()
+        self._begin_unread(time.monotonic())
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        self._unread_since = None
+        self._unread = None
         super().resume_writing()
 
 

@@ -18,7 +18,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     max_body: bytes of a request; lines of NDJSON are taken as they come, up to this. max_connections: requests that are
     answered at once, fewer where the process may not open so many files; others get a 503. address_share: of them that
     one address may have. head_s: for the head of a request, or a TLS handshake. body_s: within which `body_bytes` of a
-    body have to come, or its end. write_s: for a client to read what is sent to it. keep_alive_s: for its next
+    body have to come, or its end. write_s: for a client to read as much of an answer. keep_alive_s: for its next
     request. How long an answer takes is not limited. streams: that one source may follow at once. poll_s: between two
     looks at the log for somebody who follows a group. insecure: beyond this machine without TLS. role: it is one of the
     run's, whose flags have other names than those of the command. nats_creds: file of a gateway's credentials, for a

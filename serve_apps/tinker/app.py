@@ -18,18 +18,20 @@ from schemas.errors import ConfigError
 from schemas.outside_json import read_json
 from serve_apps.agents.off_loop import off_loop
 from serve_apps.gateway.admission import Admission
-from serve_apps.gateway.refusals import Refused, read_body, refusals
+from serve_apps.gateway.refusals import Refused, read_body, refusals, says_more, whole_body
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Scope, Sources
 from serve_apps.tinker import asked, names
 from serve_apps.tinker.asked import OfModel
 from serve_apps.tinker.calls import PROTOBUF, Calls, json_response
 from serve_apps.tinker.sampling import SampleRequest
-from serve_apps.tinker.wire import AskedPass
+from serve_apps.tinker.wire import AskedPass, call_at
 
 ROOT = "/api/v1"
 MOST_CALL = 256 * 1024
 """Bytes of a call in JSON, beside the tokens of a prompt."""
+BEGIN = 256
+"""Bytes of a pass in which its model and number stand."""
 BYTES_OF_A_TOKEN = 16
 """In JSON."""
 KEY_PREFIX = "tml-"
@@ -134,11 +136,31 @@ def _commands(router: APIRouter, calls: Calls, most: int) -> None:
     async def forward_backward(request: Request) -> Response:
         if request.headers.get("content-type") != PROTOBUF or "content-encoding" in request.headers:
             raise Refused(415, f"send a {PROTOBUF} body, not compressed")
-        body = await read_body(request, most)
+        body = await _pass_body(request, calls, most)
         asked, source = await off_loop(len(body), partial(AskedPass, body)), request.state.source
         kind = CommandKind.FORWARD_BACKWARD if asked.backward else CommandKind.FORWARD
         async with _numbered(calls, OfModel(model_id=asked.model_id, seq_id=asked.number), kind, source):
             return await calls.run_pass(asked, source)
+
+
+async def _pass_body(request: Request, calls: Calls, most: int) -> bytes:
+    """Of a pass. One that is too large is refused under its number, which stands in its first bytes."""
+    begin = bytearray()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        async for piece in request.stream():
+            begin.extend(piece[: BEGIN - len(begin)] if len(begin) < BEGIN else b"")
+            if len(begin) >= BEGIN and says_more(request, most):
+                raise Refused(413, f"a body has {most:,} bytes at most: give fewer datums")
+            yield piece
+
+    try:
+        return await whole_body(pieces(), most, "give fewer datums")
+    except Refused as error:
+        if (found := call_at(bytes(begin))) is not None:
+            call = OfModel(model_id=found[0], seq_id=found[1])
+            await calls.refuse(call, CommandKind.FORWARD, request.state.source, str(error))
+        raise
 
 
 async def _json_call(

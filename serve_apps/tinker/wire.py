@@ -19,6 +19,8 @@ from slime_events.core.vocabulary import check_ids
 TARGETS = "target_tokens"
 MOST_DATUMS = 65_536
 """Of a pass."""
+_MODEL_ID, _SEQ_ID = b"\x0a", b"\x10"
+"""Tags of the first two fields of a ForwardBackwardRequest."""
 _FLOATS = {proto.DTYPE_FLOAT32: "<f4", proto.DTYPE_INT64: "<i8", proto.DTYPE_INT32: "<i4"}
 
 
@@ -70,6 +72,20 @@ class AskedPass:
         spans = (span for one in self._asked.data for span in (*one.model_input_spans, *one.loss_fn_input_spans))
         named = (getattr(span, span.WhichOneof("span") or "sampled_tokens").sequence_id for span in spans)
         return list(dict.fromkeys(name for name in named if name))
+
+
+def call_at(begin: bytes) -> tuple[str, int] | None:
+    """(model_id, seq_id) of a pass whose first bytes these are: None where they are others."""
+    length = begin[1] if begin[:1] == _MODEL_ID and len(begin) > 1 else 128
+    at = 2 + length
+    if length >= 128 or begin[at : at + 1] != _SEQ_ID:
+        return None
+    number = 0
+    for place, byte in enumerate(begin[at + 1 : at + 11]):
+        number |= (byte & 127) << 7 * place
+        if byte < 128:
+            return begin[2:at].decode("utf-8", "replace"), number
+    return None
 
 
 def _datum(one: Any, inputs: Sequence[str], vocabulary: int, longest: int) -> Datum:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import subprocess
 import time
@@ -24,6 +25,7 @@ SETTINGS = GatewaySettings(
     port=0, max_connections=8, head_s=0.6, body_s=0.6, body_bytes=1024, write_s=0.8, keep_alive_s=1, address_share=1.0
 )
 HALF = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-"
+LARGE = 12 * 1024 * 1024
 MANY = 300
 """Far more than all that are taken: 8 and the reserve."""
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -48,6 +50,10 @@ def app_of(state: dict[str, Any]) -> FastAPI:
     @app.post("/refused")
     async def refused() -> Response:
         return Response(b"{}", 401)
+
+    @app.get("/large")
+    async def large() -> Response:
+        return Response(b"x" * LARGE)
 
     @app.get("/endless")
     async def endless() -> StreamingResponse:
@@ -187,6 +193,24 @@ async def test_who_does_not_read_is_cut_off() -> None:
                 await asyncio.sleep(0.05)
         assert state["sent"] < 64 * 1024 * 1024  # what the kernel holds, and no more
         close((reader, writer))
+
+
+async def test_who_reads_slowly_and_steadily_gets_the_whole_answer() -> None:
+    """It takes longer than a client may leave what was written unread."""
+    async with server() as (wire, _):
+        with socket.socket() as narrow:
+            narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            narrow.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(narrow, (wire.host, wire.port))
+            reader, writer = await asyncio.open_connection(sock=narrow, limit=64 * 1024)
+            writer.write(wire.request("GET", "/large"))
+            begin, size = time.monotonic(), 0
+            while data := await reader.read(200 * 1024):
+                size += len(data)
+                await asyncio.sleep(0.03)
+            assert size > LARGE
+            assert time.monotonic() - begin > SETTINGS.write_s
+            close((reader, writer))
 
 
 async def test_requests_ahead_of_their_answers_are_few() -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import httpx
 import pytest
 import tinker
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.commands import CommandDone, CommandGiven, CommandKind
 from serve_apps.tinker import calls, numbers
-from serve_apps.tinker.wire import proto
+from serve_apps.tinker.wire import call_at, proto
 from slime_events.loop.commands.order import CommandOrder
 from tests.tinker.scene import VOCABULARY, TinkerGateway, datum, scene
 from tests.tinker.test_sdk import ADAM, in_thread
@@ -65,8 +67,8 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def send(self, route: str, body: Body | bytes, kind: str = "application/json") -> httpx.Response:
-        data = body if isinstance(body, bytes) else (body if isinstance(body, str) else json.dumps(body)).encode()
+    async def send(self, route: str, body: Any, kind: str = "application/json") -> httpx.Response:
+        data = json.dumps(body).encode() if isinstance(body, dict) else body
         return await self._http.post(f"/{route}", content=data, headers={"content-type": kind})
 
     async def post(self, route: str, body: Body) -> Any:
@@ -119,6 +121,32 @@ async def test_a_pass_that_is_refused_takes_its_number(tmp_path: Path) -> None:
         refused = await client.send("forward_backward", empty.SerializeToString(), calls.PROTOBUF)
         assert refused.status_code == 400
         assert (await client.step(2))["metrics"]["version"] == 1.0
+
+
+@pytest.mark.parametrize("is_said", [True, False])
+async def test_a_pass_that_is_too_large_takes_its_number(tmp_path: Path, is_said: bool) -> None:
+    async with scene(tmp_path) as (simulation, gateway), Client(gateway) as client:
+        begin = proto.ForwardBackwardRequest(model_id=client.model, seq_id=1).SerializeToString()
+        large = begin + b"x" * (65 * 1024 * 1024)
+
+        async def pieces() -> Any:
+            for at in range(0, len(large), 1 << 20):
+                yield large[at : at + (1 << 20)]
+
+        refused = await client.send("forward_backward", large if is_said else pieces(), calls.PROTOBUF)
+        assert refused.status_code == 413
+        assert (await client.step(2))["metrics"]["version"] == 1.0
+        assert [one.number for one in simulation.events(CommandGiven) if one.refused] == [1]
+
+
+@given(st.binary(max_size=20) | st.integers(0, 2**31 - 1))
+def test_the_number_of_a_pass_is_read_from_its_first_bytes(any_: bytes | int) -> None:
+    if isinstance(any_, bytes):
+        call_at(any_)
+        call_at(b"\x0a\x02ab" + any_)
+    else:
+        whole = proto.ForwardBackwardRequest(model_id="m:train:0", seq_id=any_, loss_fn="x").SerializeToString()
+        assert call_at(whole) == (("m:train:0", any_) if any_ else None)
 
 
 async def test_numbers_that_are_used_or_cannot_be_change_nothing(tmp_path: Path) -> None:
@@ -188,7 +216,7 @@ async def test_a_pass_that_raises_is_told_and_the_next_goes_on(tmp_path: Path, m
 
 def test_what_is_refused_is_settled_in_its_turn() -> None:
     order = CommandOrder()
-    given = [
+    sent = [
         CommandGiven(command=f"m-{number:06d}", model="m", number=number, kind=kind, refused=refused)
         for number, (kind, refused) in enumerate(
             [
@@ -199,9 +227,9 @@ def test_what_is_refused_is_settled_in_its_turn() -> None:
             ]
         )
     ]
-    for event in reversed(given[1:]):
+    for event in reversed(sent[1:]):
         order.apply(event)
-    for event in (given[0], *reversed(given[1:])):
+    for event in (sent[0], *reversed(sent[1:])):
         order.apply(event)
     assert [(due.given.number, due.refused, due.ends) for due in order.due.values()] == [
         (0, "", False),
