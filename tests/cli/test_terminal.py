@@ -281,3 +281,8 @@ def test_colours_of_other_packages_are_left_out_on_a_terminal() -> None:
 def test_a_picture_of_a_lineage_is_well_formed(text: str) -> None:
     marked = f"<t a='{escape(text)}'>{escape(text)}</t>"
     assert ElementTree.fromstring(marked).text == (terminal_text(text) or None)
+
+
+def test_what_counts_as_printable_is_obeyed_by_no_terminal() -> None:
+    """The short way of `one_line`."""
+    assert all(terminal_text(one) == one for one in map(chr, range(0x110000)) if one.isprintable())

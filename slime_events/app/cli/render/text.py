@@ -154,6 +154,8 @@ def shorten(text: str, width: int) -> str:
 
 def one_line(text: str) -> str:
     """The text without control characters, line ends and tabs as \\n and \\t: nobody makes a second line of it."""
+    if text.isprintable():  # most are, and a table may have a million
+        return text
     return terminal_text(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
