@@ -113,7 +113,7 @@ def latin1_rows(place: Place) -> None:
         steps = None if name == "latin1" else 66
         ended = place.train(run, "--prompt-data", f"{name}.jsonl", "--rm-type", "exact", *evaluation, steps=steps)
         ended_well(place, ended, run)
-        lines = [f"{Path(e.source.file).name}:{e.source.line}" for e in ended.of(PromptRejected)]
+        lines = [f"{Path(e.source.path).name}:{e.source.line}" for e in ended.of(PromptRejected)]
         assert bad in lines, lines
         assert "refused" in ended.text, ended.text[-1500:]
 
