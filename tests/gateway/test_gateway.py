@@ -238,6 +238,28 @@ def test_lines_are_the_same_however_they_arrive(lines: list[str], size: int) -> 
     assert whole.accepted + whole.refused == sum(bool(line.strip()) for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("media", "content", "accepted", "refused"),
+    [
+        ("application/x-ndjson", b'\xef\xbb\xbf{"prompt": "a"}\r\n{"prompt": "b"}', 2, []),
+        ("application/x-ndjson", b'{"prompt": "a"}\n{"prompt": "caf\xe9"}\n{"prompt": "b"}', 2, [(2, "prompt")]),
+        ("application/json", b'\xef\xbb\xbf[{"prompt": "a"}, {"prompt": "caf\xe9"}]', 1, [(2, "prompt")]),
+        ("application/json", b'{"prompt": "a", "label": 1e999}', 0, [(1, "label")]),
+        ("application/json", b'{"prompt": "a", "label": 1%s}' % (b"0" * 30), 1, []),
+        ("application/json", b'[{"prompt": "a", "metadata": {"n": 1%s}}]' % (b"0" * 30), 0, [(1, "metadata.n")]),
+    ],
+)
+async def test_lines_as_people_have_them(
+    simulation: Simulation, media: str, content: bytes, accepted: int, refused: list[tuple[int, str]]
+) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield content
+
+    inbox = InboxClient(lambda data: SimulatedRun(simulation).send(data, "quiz"), 1 << 20)
+    taken = await submit(body(), inbox, media=media, key=None, most=1 << 20)
+    assert (taken.accepted, [(one.line, one.field) for one in taken.errors]) == (accepted, refused)
+
+
 async def test_more_lines_than_an_answer_names(simulation: Simulation) -> None:
     async def body() -> AsyncIterator[bytes]:
         for _ in range(11):
