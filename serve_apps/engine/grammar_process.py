@@ -7,6 +7,7 @@ an answer: a rule that is ambiguous may compile at once and take seconds for eac
 import json
 import random
 import re
+import signal
 import socket
 import sys
 import time
@@ -22,6 +23,8 @@ from slime_events.plugins.tokenizer import load_tokenizer
 
 MEMORY_GB = 4.0
 """Private memory, with that of the imported packages."""
+ALARM_S = 30
+"""Seconds after which a compilation ends its process by itself."""
 WALK_TOKENS = 256
 WALK_S = 1.0
 _PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
@@ -43,7 +46,10 @@ def main(descriptor: int, checkpoint: str, vocabulary: int) -> None:
     with connection.makefile("rb") as frames:
         while header := frames.read(HEADER.size):
             question = msgspec.msgpack.decode(frames.read(HEADER.unpack(header)[0]), type=Question)
-            _send(connection, Verdict(error=compiler.error_of(question)))
+            signal.alarm(ALARM_S)  # whose default ends the process, where its owner was killed and cannot
+            error = compiler.error_of(question)
+            signal.alarm(0)
+            _send(connection, Verdict(error=error))
 
 
 def _send(connection: socket.socket, verdict: Verdict) -> None:
