@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -48,6 +49,7 @@ class Turn(NamedTuple):
 def compare(revision: str, names: Sequence[str], turns: int, tolerance: float) -> int:
     """Measure, print, and return 1 where anything is slower than the tolerance, or could not be measured here."""
     before = load()
+    signal.signal(signal.SIGTERM, _end)  # else the checkout would stay
     with checkout_of(revision) as other, tempfile.TemporaryDirectory(prefix="slime-events-figures-") as data:
         rows, failures = list[Compared](), list[str]()
         for name in names:
@@ -60,6 +62,10 @@ def compare(revision: str, names: Sequence[str], turns: int, tolerance: float) -
         print(failure)
     print(f"least of {turns} turns each; load {before:.1f} before, {load():.1f} after, {os.cpu_count()} cores")
     return int(bool(failures) or any(row.ratio < 1 - tolerance for row in rows))
+
+
+def _end(number: int, frame: object) -> None:
+    sys.exit(128 + number)
 
 
 def order(turns: int) -> Iterator[bool]:

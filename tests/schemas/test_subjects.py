@@ -1,0 +1,24 @@
+"""`heads_of`: filters of whole types are looked up, and want what matching one by one wants."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.subjects import about, every_event, heads_of, matches, of_type
+from storage.log import is_wanted
+
+TYPES = ("rollout.completed", "rollout.requested", "reward.assigned")
+TOKENS = st.sampled_from(["slime", "r", "rollout", "completed", "reward", "g-s0", "*", ">", ""])
+SUBJECTS = st.lists(TOKENS, min_size=1, max_size=6).map(".".join)
+
+
+def test_only_filters_of_whole_types_have_heads() -> None:
+    assert heads_of(tuple(of_type("r", one) for one in TYPES)) == {f"slime.r.{one}" for one in TYPES}
+    assert heads_of((of_type("r", TYPES[0]), about("r", "reward", "g-s0"))) is None
+    assert heads_of((every_event("r"),)) is None
+
+
+@given(wanted=st.lists(SUBJECTS, min_size=1, max_size=3).map(tuple), subject=SUBJECTS)
+def test_a_subject_is_wanted_where_a_filter_matches_it(wanted: tuple[str, ...], subject: str) -> None:
+    assert is_wanted(subject, wanted) == any(matches(one, subject) for one in wanted)
