@@ -72,7 +72,7 @@ class Sessions:
             board = await self._read_board()
             if (given := board.given.get((sender, key))) is not None:
                 return await self._opened(given)
-            if (request := board.next(group)) is None:
+            if (request := None if board.over else board.next(group)) is None:
                 if board.over or time.monotonic() >= end:
                     raise self._none_waits(group)
                 await asyncio.sleep(WAIT_LOOK_S)

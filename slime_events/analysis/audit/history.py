@@ -4,7 +4,7 @@ from schemas.archives import ArchiveSealed
 from schemas.batches import BatchSealed
 from schemas.envelope import event_id
 from schemas.evals import EvalCompleted
-from schemas.event import Event
+from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.rollouts import RolloutRequested
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
@@ -61,6 +61,11 @@ DECISIONS = (RolloutRequested, GroupAccepted, GroupRejected, BatchSealed, EvalCo
 is acked and counts when the run is resumed."""
 
 
+def _is_call(event: Event) -> bool:
+    """Whether an agent asked for it: a gateway may outlive the run, and hears of its end a moment later."""
+    return isinstance(event, RolloutRequested) and event.purpose is Purpose.CALL
+
+
 class Lifetime(Check):
     """A run begins once, ends, and goes on only after it was resumed."""
 
@@ -79,7 +84,7 @@ class Lifetime(Check):
             self.find(wrong, "this is not one run's whole log")
         if ledger.ended and not isinstance(event, RunResumed):
             self.seen["events after an end"] += 1
-            if isinstance(event, DECISIONS):
+            if isinstance(event, DECISIONS) and not _is_call(event):
                 wrong = f"the run had ended at position {ledger.ended} and was not resumed"
                 self.find(wrong, "a process that should have ended still decides")
         if isinstance(event, RunResumed):

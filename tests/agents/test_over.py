@@ -1,0 +1,47 @@
+"""A run that has ended while rollouts wait for agents: no session of them is opened, and a late turn is no decision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from schemas.arrays import pack_tokens
+from schemas.event import Event, Purpose
+from schemas.rollouts import RolloutRequested, Sampling
+from schemas.runs import FinishReason, RunFinished
+from slime_events.analysis.audit.history import Lifetime
+from slime_events.core.run.participant import Participant
+from tests.agents.stage import Stage
+
+
+async def test_no_session_is_opened_once_the_run_is_over(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    async with stage.simulation, stage.gateway() as client:
+        assert (await stage.open(client))["status"] == 201
+        over = RunFinished(reason=FinishReason.INTERRUPTED, steps=0, events=1, state_digest="")
+        await Participant(stage.simulation.log, "conductor").append_fenced(over)
+        late = await stage.open(client, wait_s=5)
+    assert late["status"] == 409, "another rollout waits, and nobody will train on it"
+    assert "the run is over" in late["error"]
+
+
+def test_a_turn_that_a_gateway_begins_at_the_end_is_no_decision_of_the_run() -> None:
+    found: list[str] = []
+
+    class Looked(Lifetime):
+        def find(self, wrong: str, means: str) -> None:
+            found.append(wrong)
+
+    looked = Looked(SimpleNamespace(position=9, ended=8))  # type: ignore[arg-type]
+
+    def requested(purpose: Purpose) -> Event:
+        made = {"sample": "turn-0-x-s0-s0", "group": "turn-0-x-s0", "index": 0, "seed": 1, "purpose": purpose}
+        prompt, sampling = pack_tokens(np.array([49], np.int32)), Sampling(max_new_tokens=1)
+        return RolloutRequested(prompt=prompt, sampling=sampling, **made)  # type: ignore[arg-type]
+
+    looked.apply(requested(Purpose.CALL))
+    assert found == []
+    looked.apply(requested(Purpose.TRAIN))
+    assert len(found) == 1
