@@ -17,13 +17,15 @@ MEASURES = "measures; what it starts are this project's own settings, not the re
 ELSEWHERE = "tests/storage/nats and tests/security start logs with these accounts, certificates and replicas"
 NOT_STARTED = [
     *(NotStarted("CONTRIBUTING.md", f"make {target}", OURS)
-      for target in ("test", "soak", "deploy-check", "users", "agent-kills")),
+      for target in ("test", "soak", "deploy-check", "users", "agent-kills", "attacks", "cases")),
     NotStarted("CONTRIBUTING.md", "make resolve", "asks a package index which versions go together; starts no run"),
     NotStarted("README.md", "make test", OURS),
     NotStarted("docs/agents-examples.md", "slime-events train --config settings.toml --agents --gateway "
                '--agent-command "harbor/bin/python', HARBOR),
     NotStarted("docs/agents-examples.md", "sh examples/harbor_agent/train.sh", HARBOR),
     NotStarted("docs/algorithms.md", "python -m benchmarks.algorithms", MEASURES),
+    NotStarted("docs/archiving.md", "slime-events resume ref", "needs an archive that somebody else made: "
+               "tests/cli/test_hostile_archive.py makes one"),
     NotStarted("docs/benchmarks.md", "python -m benchmarks", MEASURES),
     NotStarted("docs/branching.md", "slime-events branch live --from 3", "its parent has to be on: "
                "tests/simulation branches off from one; the other commands of the page are started"),
@@ -43,9 +45,11 @@ NOT_STARTED = [
     NotStarted("docs/mutation.md", "make mutate", OURS),
     NotStarted("docs/mutation.md", "python -m tests.mutation", OURS),
     NotStarted("docs/producing-prompts.md", "node produce.js", "needs npm's package `nats`; the Python one is started"),
+    NotStarted("docs/prompt-files.md", "slime-events resume demo", "needs a run whose prompt file was replaced: "
+               "`make cases` and tests/run/test_changed_data.py resume one"),
     NotStarted("docs/retraining.md", "slime-events retrain flipped/demo", "needs a log that somebody changed: "
                "tests/retrain/changed.py makes one"),
-    NotStarted("docs/security.md", "python -m tests.secrets", OURS),
+    *(NotStarted("docs/security.md", f"python -m tests.{name}", OURS) for name in ("secrets", "attacks")),
     *(NotStarted(f"examples/frameworks/{name}", THE_FILE, OTHERS)
       for name in ("mini_swe_agent.py", "openai_agents.py", "pydantic_ai_agent.py", "smolagents_agent.py",
                    "openai_agents.mjs", "vercel_ai.mjs")),

@@ -41,6 +41,14 @@ SECOND_CASES = [
         steps=2,
     ),
     Case(
+        page="docs/prompt-files.md",
+        text="slime-events train ... --prompt-data data/train.jsonl@[:10000] --input-key question --label-key answer "
+        "--apply-chat-template",
+        changes=(("data/train.jsonl", "questions.jsonl"),),
+        more="--run questions",
+        steps=2,
+    ),
+    Case(
         page="docs/own-losses.md",
         text="slime-events train --config run.toml --custom-advantage-function-path own_loss.py:advantage",
         parts=NONE,
