@@ -49,7 +49,7 @@ NOT_STARTED = [
                "`make cases` and tests/run/test_changed_data.py resume one"),
     NotStarted("docs/retraining.md", "slime-events retrain flipped/demo", "needs a log that somebody changed: "
                "tests/retrain/changed.py makes one"),
-    *(NotStarted("docs/security.md", f"python -m tests.{name}", OURS) for name in ("secrets", "attacks")),
+    NotStarted("docs/security.md", "python -m tests.secrets", OURS),
     *(NotStarted(f"examples/frameworks/{name}", THE_FILE, OTHERS)
       for name in ("mini_swe_agent.py", "openai_agents.py", "pydantic_ai_agent.py", "smolagents_agent.py",
                    "openai_agents.mjs", "vercel_ai.mjs")),
