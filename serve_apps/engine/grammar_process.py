@@ -47,9 +47,9 @@ def main(descriptor: int, checkpoint: str, vocabulary: int) -> None:
         while header := frames.read(HEADER.size):
             question = msgspec.msgpack.decode(frames.read(HEADER.unpack(header)[0]), type=Question)
             signal.alarm(ALARM_S)  # whose default ends the process, where its owner was killed and cannot
-            error = compiler.error_of(question)
+            reason = compiler.error_of(question)
             signal.alarm(0)
-            _send(connection, Verdict(error=error))
+            _send(connection, Verdict(error=reason))
 
 
 def _send(connection: socket.socket, verdict: Verdict) -> None:
