@@ -133,7 +133,7 @@ def _own_prompt(sample: Sample, offset: int, making: Making) -> tuple[PromptSubm
     """The prompt that a function brought; where it cannot be recorded, an empty one, and why."""
     try:
         prompt = _brought(sample, offset, making)
-        encode_event(prompt)
+        _check_written(prompt)
     except BaseException as error:  # whatever the function left on the sample
         name = making.function.name
         source = Source(path=name, row=offset, offset=offset)
@@ -201,6 +201,8 @@ def _check_written(event: Event) -> None:
     """Raises UnwritableEvent, EventTooLarge: what `rollout.returned` names has to be appended, whatever happens."""
     if isinstance(event, RolloutCompleted):  # its large arrays go into the blob store
         event = replace(event, tokens=EMPTY_TOKENS, log_probs=EMPTY_LOG_PROBS, loss_mask=None, prompt=None)
+    elif isinstance(event, PromptSubmitted):
+        event = replace(event, tokens=EMPTY_TOKENS)
     size, most = len(encode_event(event)), MAX_EVENT_BYTES - 4 * INLINE_LIMIT - HEADER_BYTES
     if size > most:
         raise EventTooLarge(f"{type_of(event)} about {event.entity()} has {size} bytes without arrays, of {most}")
