@@ -10,11 +10,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
+from ray._private import services
+from ray._private.node import Node
 
 from slime_events.app.launch.cluster import TOKEN_NAMES, token_variables
+from slime_events.app.launch.own_ray import ONLOOKERS, make_small
 from slime_events.core.run.run_folder import PARTS, RunFolder
 from storage.file_access import FileAccess, close_to_others, limited_files, take_access
 from tests.cli.invoke import command
@@ -129,3 +133,26 @@ def test_ray_s_token_lies_in_the_run_s_folder(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/of/the/user")
     assert token_variables(tmp_path / "other") == {}
     assert not (tmp_path / "other").exists()
+
+
+def test_ray_s_session_is_closed_to_others_whatever_ray_does_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray makes its folders for all users of the machine, and the session's once more where it spills to."""
+    modes: list[int] = []
+
+    def start(node: Any) -> None:
+        modes.append(mode(tmp_path))
+        tmp_path.chmod(0o777)
+
+    monkeypatch.setattr(services, "resolve_ip_for_localhost", services.resolve_ip_for_localhost)
+    command_of = services._build_python_executable_command_memory_profileable
+    monkeypatch.setattr(services, "_build_python_executable_command_memory_profileable", command_of)
+    for name in ONLOOKERS:
+        monkeypatch.setattr(Node, name, getattr(Node, name))
+    monkeypatch.setattr(Node, "start_raylet", start)
+    make_small()
+    tmp_path.chmod(0o777)
+    Node.start_raylet(SimpleNamespace(_session_dir=str(tmp_path), _node_id="ab" * 28, _ray_params=SimpleNamespace()))
+    assert modes == [0o700]
+    assert mode(tmp_path) == 0o700
