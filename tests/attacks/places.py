@@ -38,7 +38,7 @@ COMMON = """
 """
 AGENTS = """
 --agents --agent-concurrency 2 --agent-timeout 120 --agent-session-seconds 300 --agent-idle-seconds 60
---rm-type exact --sglang-tool-call-parser qwen --agent-turns-per-minute 100000
+--rm-type exact --sglang-tool-call-parser qwen --sglang-grammar-backend xgrammar --agent-turns-per-minute 100000
 """
 OWN = """
 --custom-generate-function-path own_code.py:generate --custom-rm-path own_code.py:reward --reward-key score

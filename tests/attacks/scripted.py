@@ -68,7 +68,7 @@ async def serve(folder: Path, port: int) -> None:
             "rollout_max_response_len": 16,
             "rollout_max_context_len": CONTEXT,
         },
-        engine={"sglang": {"tool_call_parser": "qwen"}},
+        engine={"sglang": {"tool_call_parser": "qwen", "grammar_backend": "xgrammar"}},
         agents={"agent_turns_per_minute": 100_000},
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: os.kill(os.getpid(), signal.SIGTERM))
