@@ -118,8 +118,8 @@ RETURNS: dict[str, Callable[[], Any]] = {
     "large-text": lambda: "y" * LARGE,
     "large-dict": lambda: {"score": 1.0, "log": "y" * LARGE},
     "large-other": lambda: {"score": 1.0, "log": "\u20ac" * (LARGE // 3)},
-    "many-keys": lambda: {"score": 1.0} | {str(n): n for n in range(1_000_000)},
-    "many-numbers": lambda: {"score": 1.0, "all": list(range(1_000_000))},
+    "many-keys": lambda: {"score": 1.0} | {str(n): n for n in range(200_000)},
+    "many-numbers": lambda: {"score": 1.0, "all": list(range(300_000))},
     "large-array": lambda: {"score": 1.0, "array": np.zeros(5_000_000)},
     "half": lambda: f"half {HALF}",
     "half-dict": lambda: {"score": 1.0, "quote": f"half {HALF}", f"key {HALF}": [HALF]},
@@ -149,3 +149,7 @@ RETURNS: dict[str, Callable[[], Any]] = {
 }
 DEEDS = {**{f"raise {name}": deed for name, deed in RAISES.items()}, **RETURNS}
 """By name. Called, each of them raises or returns its value."""
+HEAVY = frozenset(
+    {"raise large", "large-text", "large-dict", "large-other", "many-keys", "many-numbers", "large-array"}
+)
+"""Those that take a while."""

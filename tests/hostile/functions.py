@@ -13,6 +13,8 @@ PLACES = (
     "metadata", "metadata value", "attribute", "spec_info", "remove_sample", "prompt", "index", "tool", "awaited tool",
     "argument", "sampling", "payload", "weight_versions", "train_metadata",
 )  # fmt: skip
+LARGE_PLACES = frozenset({"returned", "response", "metadata value", "attribute", "tool", "reward", "payload"})
+"""Where heavy deeds are done too: each stands for its kind."""
 GOOD = "good"
 
 
