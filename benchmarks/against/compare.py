@@ -116,7 +116,7 @@ def run_turn(name: str, checkout: Path, data: Path) -> Turn:
 
 def table(rows: Sequence[Compared], revision: str, tolerance: float) -> list[str]:
     """Columns of spaces: CPU and clock of both, and how many times as fast it is here."""
-    head = ("figure", f"{revision}: CPU", "clock", "here: CPU", "clock", "ratio", "")
+    head: tuple[str, ...] = ("figure", f"{revision}: CPU", "clock", "here: CPU", "clock", "ratio", "")
     lines = [head]
     for row in rows:
         slower = "SLOWER" if row.ratio < 1 - tolerance else ""
