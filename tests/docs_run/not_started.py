@@ -14,7 +14,9 @@ CHECKED = (
 )
 OURS = "a harness of this project that starts runs of its own, and says whether they end as they should"
 MEASURES = "measures; what it starts are this project's own settings, not the reader's"
-ELSEWHERE = "tests/storage/nats and tests/security start logs with these accounts, certificates and replicas"
+ELSEWHERE = (
+    "needs servers of that kind: tests/storage/log/test_cluster.py and tests/strangers/test_own_server.py start them"
+)
 NOT_STARTED = [
     *(NotStarted("CONTRIBUTING.md", f"make {target}", OURS)
       for target in ("test", "soak", "deploy-check", "users", "agent-kills", "attacks", "cases")),
@@ -30,7 +32,7 @@ NOT_STARTED = [
     NotStarted("docs/branching.md", "slime-events branch live --from 3", "its parent has to be on: "
                "tests/simulation branches off from one; the other commands of the page are started"),
     NotStarted("docs/branching.md", "slime-events branch tp --from 3", "needs a parent of two tensor parallel ranks: "
-               "tests/run/test_parallel.py starts those, tests/wrong_starts has the refusal"),
+               "tests/run/test_parallel.py starts those, tests/cli/test_branch.py has the refusal"),
     NotStarted("docs/chaos.md", "make chaos", OURS),
     NotStarted("docs/chaos.md", "python -m tests.chaos", OURS),
     NotStarted("docs/cluster.md", "slime-events train ... --nats-url", ELSEWHERE),
