@@ -52,7 +52,7 @@ class Sly(dict[str, Any]):
     def items(self) -> Any:
         raise KeyboardInterrupt
 
-    __iter__ = items  # type: ignore[assignment]
+    __iter__ = items
 
 
 class Text(str):

@@ -37,7 +37,7 @@ def paths_in_settings() -> set[str]:
             names = component.type.__struct_fields__
             found |= {name for name in names if name.endswith("_path") and ("function" in name or "custom" in name
                       or "hook" in name or "filter" in name or "data_source" in name)}  # fmt: skip
-    return found
+    return found - {"custom_config_path"}  # a file of values
 
 
 def value() -> Any:

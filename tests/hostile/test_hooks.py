@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from schemas.codec import encode
 from schemas.envelope import enclose
 from schemas.errors import PlugPointError
+from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.reward import RewardSettings
@@ -23,7 +25,6 @@ from slime_events.core.config.rollout import RolloutSettings
 from slime_events.loop.conductor.user_data_source import UserDataSource
 from slime_events.loop.prompts.archived_prompts import ArchivedPrompt
 from slime_events.loop.prompts.buffer_filter import BufferFilter
-from slime_events.loop.prompts.prompt import PromptRejected, PromptSubmitted
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.decide import FilterDecision, run_filter
 from slime_events.plugins.rewards import messages
@@ -52,9 +53,9 @@ HOOKS = "tests.hostile.hooks"
 
 def _reward(function: str, *, group: bool = False, samples: int = 1) -> None:
     """As a grader process does: every sample has an outcome, which can be sent and written."""
-    flags = {"group_rm": True} if group else {}
-    settings = RewardSettings(custom_rm_path=f"{HOOKS}:{function}", reward_key="score", rm_timeout=60.0, **flags)
-    worker, done = Worker(messages.Setup(settings, {}, str(Path.cwd())), lambda number: None), []
+    settings = RewardSettings(custom_rm_path=f"{HOOKS}:{function}", reward_key="score", rm_timeout=60.0, group_rm=group)
+    worker = Worker(messages.Setup(settings, {}, str(Path.cwd())), lambda number: None)
+    done: list[messages.Done] = []
     job = messages.Job([Sample(metadata={}) for _ in range(samples)], group)
     worker.grade([job], done.append)
     ((answer,), outcomes) = done, done[0].outcomes
@@ -85,19 +86,21 @@ def _filter_reason() -> None:
 
 def _buffer_filter() -> None:
     prompt = PromptSubmitted(group="g", text="", tokens=hooks.NO_TOKENS, source=hooks.SOURCE)
-    BufferFilter(f"{HOOKS}:does", SHOWN).choose([(0, ArchivedPrompt(prompt, (1.0,)))])
+    BufferFilter(f"{HOOKS}:does", SHOWN).choose([(0, ArchivedPrompt(prompt, 1, rewards=(1.0,)))])
 
 
 def _data_source(kind: str) -> None:
     hooks.GivenSource.gives = kind
-    source = UserDataSource(DataSettings(data_source_path=f"{HOOKS}:GivenSource"), SHOWN, Letters(), 100)
+    letters: Any = Letters()
+    source = UserDataSource(DataSettings(data_source_path=f"{HOOKS}:GivenSource"), SHOWN, letters, 100)
     for prompted in source.take({}, 1):
         encode(enclose("r", prompted, at=1, producer="p"))
         assert isinstance(prompted, PromptSubmitted | PromptRejected)
 
 
 def _step(setting: str) -> None:
-    functions = StepFunctions(RolloutSettings(**{setting: f"{HOOKS}:does_in_step"}), lambda: SHOWN)
+    settings = msgspec.structs.replace(RolloutSettings(), **{setting: f"{HOOKS}:does_in_step"})
+    functions = StepFunctions(settings, lambda: SHOWN)
     group: Any = [Sample(reward=1.0, response_length=1, tokens=[1, 2], loss_mask=[1])]
     if setting in (FILTER, PROCESS):
         functions.look([group], [group])
