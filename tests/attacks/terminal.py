@@ -93,6 +93,7 @@ async def logged(scene: Scene) -> Answer:
 async def cells(scene: Scene) -> Answer:
     await _plant(scene)
     done = await asyncio.to_thread(slime_events, "query", str(scene.folder), "SELECT * FROM prompts", "--format", "csv")
+    csv.field_size_limit(1 << 26)
     rows = csv.reader(io.StringIO(done.stdout.decode("utf-8", "replace")))
     begins = [cell[:12] for row in rows for cell in row if cell[:1] in ("=", "+", "@")]
     return Answer(f"exit {done.returncode}; formulas: {begins[:3] or 'none'}", done.returncode == 0 and not begins)
