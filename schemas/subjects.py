@@ -1,6 +1,7 @@
 """Subjects: `slime.<run>.<noun>.<verb>.<entity>`, and the filters over them."""
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 
 from schemas.errors import InvalidSubject
@@ -122,9 +123,36 @@ def early(run: str, whom: str) -> str:
 def heads_of(patterns: tuple[str, ...]) -> frozenset[str] | None:
     """What subjects begin with that one of these filters matches, up to the entity; None unless each is of a type."""
     parts = [one.rpartition(".") for one in patterns]
-    if any(last != "*" or "*" in head or ">" in head for head, _, last in parts):
+    if any(last != "*" or not dot or "*" in head or ">" in head for head, dot, last in parts):
         return None
     return frozenset(head for head, _, _ in parts)
+
+
+@lru_cache(maxsize=1024)
+def matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
+    """Whether a subject matches one of these filters, as `matches` says: for a reader that has many to look at."""
+    of_types = tuple(one for one in patterns if heads_of((one,)) is not None)
+    heads, others = heads_of(of_types) or frozenset(), [one for one in patterns if one not in of_types]
+    if not others:
+        return lambda subject: subject.rpartition(".")[0] in heads
+    starts = tuple(_start_of(one) for one in others)
+
+    def is_matched(subject: str) -> bool:
+        if subject.rpartition(".")[0] in heads:
+            return True
+        return subject.startswith(starts) and any([matches(one, subject) for one in others])
+
+    return is_matched
+
+
+def _start_of(pattern: str) -> str:
+    """What every subject begins with that a filter matches: its tokens before the first wildcard."""
+    start = ""
+    for token in pattern.split("."):
+        if token in ("*", ">"):
+            return start
+        start += f"{token}."
+    return pattern
 
 
 def matches(pattern: str, subject: str) -> bool:

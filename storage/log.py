@@ -32,7 +32,7 @@ from schemas.codec import encode
 from schemas.envelope import Envelope
 from schemas.errors import Conflict, EventTooLarge, SchemaError
 from schemas.foreign import Reason, judge
-from schemas.subjects import heads_of, matches
+from schemas.subjects import matcher
 
 T = TypeVar("T")
 
@@ -107,13 +107,14 @@ subject."""
 
 def is_wanted(subject: str, wanted: Subjects) -> bool:
     """Whether a reader wants the events of this subject."""
+    return wanted is None or wish_of(wanted)(subject)
+
+
+def wish_of(wanted: Subjects) -> Callable[[str], bool]:
+    """`is_wanted` of a reader, looked up once for all that it reads."""
     if wanted is None:
-        return True
-    filters = (wanted,) if isinstance(wanted, str) else wanted
-    heads = heads_of(filters)
-    if heads is not None:
-        return subject.rpartition(".")[0] in heads
-    return any(matches(one, subject) for one in filters)
+        return lambda _: True
+    return matcher((wanted,) if isinstance(wanted, str) else wanted)
 
 
 def once(envelope: Envelope) -> Append:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +23,7 @@ from storage.log import (
     is_wanted,
     not_the_end,
     record_of,
+    wish_of,
 )
 
 
@@ -89,11 +90,10 @@ class MemoryConsumer:
 
     def _take_now(self, limit: int) -> list[Delivery]:
         queue, now = self._queue, time.monotonic()
-        while queue.seen < self._log.count:
-            queue.seen += 1
-            record = self._log.record_at(queue.seen)
-            if isinstance(record, Recorded) and matches(queue.subject, record.subject):
+        for record in self._log.events_after(queue.seen):
+            if is_wanted(record.subject, queue.subject):
                 queue.leases[record.position] = _Lease()
+        queue.seen = max(queue.seen, self._log.count)
         taken: list[Delivery] = []
         for position, lease in list(queue.leases.items()):
             if len(taken) >= limit:
@@ -189,6 +189,15 @@ class MemoryLog:
             return self.foreign[before]
         return self.records[position - 1 - before]
 
+    def events_after(self, position: int) -> list[Recorded]:
+        """The events behind a position."""
+        return [record for record in self.records[self._events_up_to(position) :] if record.position > position]
+
+    def _events_up_to(self, position: int) -> int:
+        """How many events have this position at most."""
+        foreign = bisect_right(self.foreign, position, key=lambda record: record.position)
+        return max(0, min(position - foreign, len(self.records)))
+
     def event_at(self, position: int) -> Recorded:
         """The event at a position that is known to have one."""
         return self.records[position - 1 - bisect_left(self.foreign, position, key=lambda record: record.position)]
@@ -208,9 +217,20 @@ class MemoryLog:
         return max((p for s, p in self._last.items() if matches(subject, s)), default=0)
 
     async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
-        async for record in self.read_records(start, follow=follow):
-            if isinstance(record, Recorded) and is_wanted(record.subject, subject):
-                yield record
+        is_wanted, end = wish_of(subject), self.count
+        index = self._events_up_to(start - 1)
+        while True:
+            self._check_open()
+            while index < len(self.records):
+                record = self.records[index]
+                if not follow and record.position > end:
+                    return
+                index += 1
+                if record.position >= start and is_wanted(record.subject):
+                    yield record
+            if not follow:
+                return
+            await self.changed(3600.0)
 
     async def read_records(
         self, start: int = 1, *, follow: bool = False

@@ -22,3 +22,8 @@ def test_only_filters_of_whole_types_have_heads() -> None:
 @given(wanted=st.lists(SUBJECTS, min_size=1, max_size=3).map(tuple), subject=SUBJECTS)
 def test_a_subject_is_wanted_where_a_filter_matches_it(wanted: tuple[str, ...], subject: str) -> None:
     assert is_wanted(subject, wanted) == any(matches(one, subject) for one in wanted)
+
+
+def test_what_has_one_token_is_no_type() -> None:
+    assert heads_of(("*",)) is None
+    assert not is_wanted(".x", "*")
