@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,6 +19,9 @@ from slime_events.plugins.loader import load_function, place_of
 from slime_events.plugins.sample import Sample, carried
 from slime_events.plugins.tokenizer import TokenizerSource
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Recorded
+
+MOST_GROUPS = 100_000
+"""Groups that a data source may give in one call."""
 
 
 class UserDataSource:
@@ -85,9 +89,11 @@ class UserDataSource:
     def _fill(self, offset: int, count: int) -> bool:
         """Whether the source has a prompt at `offset`; asks it for as many as needed."""
         while self._given <= offset:
-            groups = self._call("asked for samples", lambda: list(self._source.get_samples(max(count, 1))))
+            groups = self._call("asked for samples", lambda: self._next_groups(max(count, 1)))
             if not groups:
                 return False
+            if len(groups) > MOST_GROUPS:
+                raise PlugPointError(f"{self.path}: get_samples gave more than {MOST_GROUPS:,} groups at once")
             for group in groups:
                 if not isinstance(group, list) or not group or not isinstance(group[0], Sample):
                     raise PlugPointError(f"{self.path}: get_samples has to return a list of groups, lists of samples")
@@ -106,6 +112,9 @@ class UserDataSource:
                     self._kept[self._given] = group[0]
                 self._given += 1
         return offset in self._kept
+
+    def _next_groups(self, count: int) -> list[Any]:
+        return list(islice(self._source.get_samples(count), MOST_GROUPS + 1))  # it may have no end
 
     def _call(self, doing: str, call: Any) -> Any:
         try:

@@ -7,6 +7,7 @@ not reused.
 
 import copy
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from schemas.errors import PlugPointError
@@ -39,9 +40,8 @@ class BufferFilter:
         """The row to draw next; None where the filter returns none. Raises PlugPointError where it is broken."""
         name = name_of(self._function)
         try:
-            chosen = list(
-                self._function(for_one_call(self._view), None, [_group(row, prompt) for row, prompt in rows], 1)
-            )
+            returned = self._function(for_one_call(self._view), None, [_group(row, prompt) for row, prompt in rows], 1)
+            chosen = list(islice(returned, 2))  # one is taken: more are an error, and may have no end
         except BaseException as error:
             raise PlugPointError(f"the buffer filter {name} raised {raised_text(error)}{place_of(error)}") from error
         if not chosen:

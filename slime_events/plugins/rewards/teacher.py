@@ -8,6 +8,7 @@ slime's names for it are `slime.rollout.on_policy_distillation.reward_func` and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -82,7 +83,7 @@ def _graded(returned: Any, sample: Sample, key: str | None) -> Outcome:
     outcome = value_of(returned, key)
     if given is None or isinstance(outcome, RewardFailure):
         return outcome
-    values = _numbers(given)
+    values = _numbers(given, sample.response_length + 1)
     if values.shape != (sample.response_length,) or not np.isfinite(values).all():
         return failure(
             RewardFailureKind.WRONG_TYPE,
@@ -96,10 +97,13 @@ def _of_response(scored: list[Any], sample: Sample) -> list[Any]:
     return scored[max(0, len(scored) - sample.response_length) :]
 
 
-def _numbers(given: Any) -> npt.NDArray[np.float32]:
-    """Log-probs as they are, or as an engine gives them, each first in a list; one NaN for anything else."""
+def _numbers(given: Any, most: int | None = None) -> npt.NDArray[np.float32]:
+    """Log-probs as they are, or as an engine gives them, each first in a list; one NaN for anything else.
+
+    most: how many are looked at. What a user's function left may have no end.
+    """
     try:
-        first = [one[0] if isinstance(one, list | tuple) else one for one in given]
+        first = [one[0] if isinstance(one, list | tuple) else one for one in islice(given, most)]
         return np.asarray(first, np.float32)
     except (TypeError, ValueError, IndexError, OverflowError):
         return np.full(1, np.nan, np.float32)
