@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from schemas.errors import BlobMissing, DamagedEvent
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
 INLINE_LIMIT = 256 * 1024
@@ -48,11 +50,18 @@ EMPTY_LOG_PROBS = Array(dtype="float32", n=0)
 EMPTY_BYTES = Array(dtype="int8", n=0)
 
 
+@cache
+def _little_endian(dtype: DType) -> np.dtype[Any]:
+    import numpy as np
+
+    return np.dtype(dtype).newbyteorder("<")
+
+
 def pack(values: Sequence[int] | Sequence[float] | npt.NDArray[Any], dtype: DType) -> Array:
     """Numbers to an inline array."""
     import numpy as np
 
-    array = np.ascontiguousarray(values, dtype=np.dtype(dtype).newbyteorder("<"))
+    array = np.ascontiguousarray(values, dtype=_little_endian(dtype))
     return Array(dtype=dtype, n=int(array.size), data=array.tobytes())
 
 
@@ -78,7 +87,7 @@ def unpack(array: Array, payload: bytes | None = None) -> npt.NDArray[Any]:
         data = payload
     import numpy as np
 
-    kind = np.dtype(array.dtype).newbyteorder("<")
+    kind = _little_endian(array.dtype)
     if len(data) != array.n * kind.itemsize:
         raise DamagedEvent(f"array says {array.n} x {array.dtype} but holds {len(data)} bytes")
     return np.frombuffer(data, dtype=kind)

@@ -60,6 +60,12 @@ class Derivation(NamedTuple):
         alone = attrgetter(kind.__struct_fields__[0]) if plain else None
         return cls(f"slime.{run}.{type_of(kind)}.", hashed.copy, _about(kind), alone)
 
+    def id_of(self, identity: str) -> str:
+        """The id of the event of this type with that identity: 32 hex digits."""
+        hashed = self.hashed()
+        hashed.update(identity.encode())
+        return hashed.hexdigest()
+
 
 def _about(kind: type[Event]) -> Callable[[Any], tuple[str, str]]:
     if kind.entity is not Event.entity or kind.identity is not Event.identity:
@@ -94,9 +100,7 @@ def derivations(run: str) -> dict[type[Event], Derivation]:
 def event_id(run: str, event: Event) -> str:
     """32 hex digits that depend on what the event is about, never on when or by whom it is appended."""
     derivation = derivations(run)[type(event)]
-    hashed = derivation.hashed()
-    hashed.update(derivation.about(event)[1].encode())
-    return hashed.hexdigest()
+    return derivation.id_of(derivation.about(event)[1])
 
 
 def enclose(

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 
 from schemas.codec import StoredEnvelope, WholeEnvelope, decode, decode_each, read_apart
-from schemas.envelope import Envelope, derivations, event_id
+from schemas.envelope import Envelope, derivations
 from schemas.errors import SchemaError, UnknownEventType, UnknownSchemaVersion
 from schemas.event import Event
 from schemas.subjects import is_token
@@ -45,12 +45,12 @@ def judge(run: str, subject: str, message_id: str | None, data: bytes) -> Envelo
         return Reason.NO_EVENT
     event = envelope.event
     derivation = derivations(run)[type(event)]
-    entity, _ = derivation.about(event)
+    entity, identity = derivation.about(event)
     if envelope.run != run:
         return Reason.OTHER_RUN
     if subject != derivation.prefix + entity or not is_token(entity):
         return Reason.SUBJECT
-    if envelope.id != event_id(run, event):
+    if envelope.id != derivation.id_of(identity):
         return Reason.ID
     if message_id != envelope.id and not is_message_id(message_id, envelope.id):
         return Reason.MESSAGE_ID

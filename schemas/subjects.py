@@ -140,7 +140,7 @@ def matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
     def is_matched(subject: str) -> bool:
         if subject.rpartition(".")[0] in heads:
             return True
-        return subject.startswith(starts) and any([matches(one, subject) for one in others])
+        return subject.startswith(starts) and any(matches(one, subject) for one in others)
 
     return is_matched
 

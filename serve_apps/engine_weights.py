@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, replace
-from itertools import chain, count
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -122,6 +122,7 @@ class EngineWeights:
         self._next: int | None = None
         self._since = time.monotonic()
         self._claims: set[Claim] = set()
+        self._evaluations = 0
         self._generating: dict[str, Claim] = {}
         self._changed = asyncio.Event()
 
@@ -253,6 +254,7 @@ class EngineWeights:
         claim = Claim(request.min_version, request.max_version)
         claim.waiting_since = None if claim.accepts(self._version) else time.monotonic()
         self._claims.add(claim)
+        self._evaluations += claim.newest is not None
         self._notify_of_evaluations()
         try:
             await self._wait_until_accepted(claim)
@@ -260,15 +262,18 @@ class EngineWeights:
         finally:
             self._notify_of_evaluations()
             self._claims.discard(claim)
+            self._evaluations -= claim.newest is not None
 
     async def _wait_until_accepted(self, claim: Claim) -> None:
         """Wait until the engine runs weights that the rollout accepts, and is not about to leave them.
 
         Raises DeadlineExceeded, and WeightsDamaged where the only accepted version is missing.
         """
+        if not self._has_to_wait(claim):  # nearly always, and a deadline costs more than the look
+            return
         try:
             async with asyncio.timeout(self._deadline_s):
-                while not claim.accepts(self._version) or self._pauses(claim):
+                while self._has_to_wait(claim):
                     if missing := self._missing.get(claim.newest):
                         raise WeightsDamaged(f"an evaluation needs weight version {claim.newest}: {missing}")
                     await self._changed.wait()
@@ -277,6 +282,9 @@ class EngineWeights:
             raise DeadlineExceeded(
                 f"waited {self._deadline_s:.0f} s for weight version {wanted}, engine has {self._version}"
             ) from None
+
+    def _has_to_wait(self, claim: Claim) -> bool:
+        return not claim.accepts(self._version) or self._pauses(claim)
 
     def _pauses(self, claim: Claim) -> bool:
         """Whether weights are about to be loaded that the rollout does not accept."""
@@ -293,18 +301,19 @@ class EngineWeights:
         while paused:
             paused = False
             await self._wait_until_accepted(claim)
-            # A parallel turn of the rollout may have its name.
-            names = chain([request.rid], (f"{request.rid}.{number}" for number in count(1)))
-            rid = next(name for name in names if name not in self._generating)
+            rid = self._free_name(request.rid)
             self._generating[rid] = claim
+            is_first = rid == request.rid and len(made) == 1
+            sent = request if is_first else replace(request, rid=rid, resume=np.concatenate(made))
             try:
-                deltas = self._engine.generate(replace(request, rid=rid, resume=np.concatenate(made)))
+                deltas = self._engine.generate(sent)
                 async with contextlib.aclosing(deltas):  # type: ignore[type-var]
                     async for came in deltas:
                         delta = checked(came, self._limits.vocabulary, request.rid)
                         made.append(delta.tokens)
                         for span in delta.spans:  # no older version may continue the work of a newer one
-                            claim.oldest = max(claim.oldest, span.version)
+                            if span.version > claim.oldest:
+                                claim.oldest = span.version
                         ended = delta.finish is not None and delta.finish is not StopReason.ABORT
                         paused = not ended and self._pauses(claim)
                         yield replace(delta, finish=None, text=None) if paused else delta
@@ -327,11 +336,17 @@ class EngineWeights:
         for rid in [rid for rid in self._interrupted if rid.startswith(f"{sample}-")]:
             del self._interrupted[rid]
 
+    def _free_name(self, rid: str) -> str:
+        """The request's own, or where a parallel turn of the rollout has that, another."""
+        if rid not in self._generating:
+            return rid
+        return next(name for number in count(1) if (name := f"{rid}.{number}") not in self._generating)
+
     def _notify(self) -> None:
         """Wake up every task that waits for a change."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def _notify_of_evaluations(self) -> None:
-        if any(claim.newest is not None for claim in self._claims):
+        if self._evaluations:
             self._notify()

@@ -34,6 +34,8 @@ from slime_events.core.kept_tokens import pack_kept
 from slime_events.core.trajectory import Trajectory, content_digest, mask_older_versions, merge_spans
 from storage.log import EventLog
 
+_NO_TOKENS, _NO_LOG_PROBS = np.zeros(0, np.int32), np.zeros(0, np.float32)
+"""They give a rollout without new tokens its types."""
 CACHED_PROMPTS = 1024
 """Groups whose prompt is kept; the prompt of an older one is read again."""
 
@@ -69,6 +71,7 @@ class Rollout:
     queued: float = 0.0
     new: list[Delta] = field(default_factory=list)
     new_length: int = 0
+    new_kept: int = 0
     appended_at: float = field(default_factory=time.perf_counter)
 
     @property
@@ -81,6 +84,7 @@ class Rollout:
         if len(delta.tokens):
             self.new.append(delta)
             self.new_length += len(delta.tokens)
+            self.new_kept += len(delta.kept_counts)
 
     def chunk(self) -> RolloutProgressed:
         """The new tokens as an event. Call `appended` once it is in the log."""
@@ -144,12 +148,12 @@ class Rollout:
         """The chunk is in the log at `position`; its tokens are known from now on."""
         self.known.progress(chunk, unpack)
         self.known.position = position
-        self.new, self.new_length = [], 0
+        self.new, self.new_length, self.new_kept = [], 0, 0
         self.appended_at = time.perf_counter()
 
     def _kept(self) -> tuple[Array | None, Array | None]:
         """Of the new tokens, where the engine says it. Raises EngineError where it does of some alone."""
-        if not any(len(delta.kept_counts) for delta in self.new):
+        if not self.new_kept:
             return None, None
         counts, ids = (np.concatenate([getattr(one, name) for one in self.new]) for name in ("kept_counts", "kept"))
         if len(counts) != self.new_length:
@@ -161,9 +165,9 @@ class Rollout:
         return pack(pack_kept(counts, ids), "int8"), pack_log_probs(log_probs)
 
     def _new(self) -> tuple[Tokens, LogProbs, tuple[WeightSpan, ...]]:
-        tokens = np.concatenate([np.zeros(0, np.int32), *(delta.tokens for delta in self.new)])
-        log_probs = np.concatenate([np.zeros(0, np.float32), *(delta.log_probs for delta in self.new)])
-        return tokens, log_probs, tuple(span for delta in self.new for span in delta.spans)
+        tokens = np.concatenate([_NO_TOKENS, *[delta.tokens for delta in self.new]])
+        log_probs = np.concatenate([_NO_LOG_PROBS, *[delta.log_probs for delta in self.new]])
+        return tokens, log_probs, tuple([span for delta in self.new for span in delta.spans])
 
 
 Generate = Callable[[GenerateRequest], AsyncIterator[Delta]]

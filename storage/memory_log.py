@@ -130,8 +130,8 @@ class MemoryLog:
     async def append(self, appends: Sequence[Append]) -> list[int]:
         self._check_open()
         fresh: dict[tuple[str, str], tuple[Append, bytes]] = {}
-        for append in appends:
-            key = (append.envelope.subject, append.envelope.id)
+        keys = [(append.envelope.subject, append.envelope.id) for append in appends]
+        for append, key in zip(appends, keys, strict=True):
             data = append.encoded()
             check_size(append, len(data))
             if key not in self._ids:
@@ -139,11 +139,11 @@ class MemoryLog:
         check_batch(len(fresh), sum(len(data) for _, data in fresh.values()))
         for append, _ in fresh.values():
             self._check_fence(append)
-        for key, (append, data) in fresh.items():
-            self._ids[key] = self._store(append.envelope.subject, append.envelope.id, data)
+        for key, (_, data) in fresh.items():
+            self._ids[key] = self._store(*key, data)
         if fresh:
             self.wake()
-        return [self._ids[(a.envelope.subject, a.envelope.id)] for a in appends]
+        return [self._ids[key] for key in keys]
 
     def publish(self, subject: str, data: bytes, message_id: str = "") -> int:
         """Store a record without any look at it, as who holds the run's credentials can; its position."""

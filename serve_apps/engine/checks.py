@@ -56,9 +56,12 @@ def check_sampling(sampling: Sampling, vocabulary: int | None) -> None:
     _check_number("top_p", sampling.top_p, 0.0, 1.0, above=True)
     if sampling.top_k != -1 and not 1 <= sampling.top_k <= HIGHEST:
         raise InvalidValue(f"top_k: this has to be -1 or at least 1, not {sampling.top_k}")
-    _check_texts("stop", list(sampling.stop))
-    token_ids(list(sampling.stop_token_ids), vocabulary, "stop_token_ids")
-    _check_more(sampling.more, vocabulary)
+    if sampling.stop != ():
+        _check_texts("stop", list(sampling.stop))
+    if sampling.stop_token_ids != ():
+        token_ids(list(sampling.stop_token_ids), vocabulary, "stop_token_ids")
+    if sampling.more != {}:
+        _check_more(sampling.more, vocabulary)
 
 
 def _check_more(more: dict[str, Any], vocabulary: int | None) -> None:

@@ -52,6 +52,10 @@ class GenerateRequest:
         return self.sampling.max_new_tokens - len(self.resume)
 
 
+_NO_IDS: Tokens = np.empty(0, np.int32)
+_NO_LOG_PROBS: LogProbs = np.empty(0, np.float32)
+
+
 @dataclass(frozen=True, slots=True)
 class Delta:
     """New tokens of one response, in order.
@@ -70,9 +74,9 @@ class Delta:
     finish: StopReason | None = None
     text: str | None = None
     meta: dict[str, Any] = field(default_factory=dict)
-    kept: Tokens = field(default_factory=lambda: np.empty(0, np.int32))
-    kept_counts: Tokens = field(default_factory=lambda: np.empty(0, np.int32))
-    kept_log_probs: LogProbs = field(default_factory=lambda: np.empty(0, np.float32))
+    kept: Tokens = field(default_factory=lambda: _NO_IDS)
+    kept_counts: Tokens = field(default_factory=lambda: _NO_IDS)
+    kept_log_probs: LogProbs = field(default_factory=lambda: _NO_LOG_PROBS)
 
 
 def narrows(sampling: Sampling) -> bool:

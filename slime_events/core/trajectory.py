@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,18 @@ Fetch = Callable[[Array], npt.NDArray[Any]]
 """Gives an array's numbers, from inline bytes or the blob store."""
 
 
+@cache
+def _nothing(kind: npt.DTypeLike) -> npt.NDArray[Any]:
+    return np.zeros(0, kind)
+
+
 class _Growing:
     """An array that grows by its end. Parts are joined once it is looked at, so that many take linear time."""
 
     __slots__ = ("_parts", "length")
 
     def __init__(self, kind: npt.DTypeLike) -> None:
-        self._parts: list[npt.NDArray[Any]] = [np.zeros(0, kind)]
+        self._parts: list[npt.NDArray[Any]] = [_nothing(kind)]
         self.length = 0
 
     def add(self, part: npt.NDArray[Any]) -> None:
@@ -43,9 +49,10 @@ class _Growing:
         self.length += len(part)
 
     def whole(self) -> npt.NDArray[Any]:
-        if len(self._parts) > 1:
-            parts = [part for part in self._parts if len(part)]
-            self._parts = parts if len(parts) == 1 else [np.concatenate(self._parts)]
+        if len(self._parts) == 2 and not len(self._parts[0]):  # one chunk, which needs no copy
+            del self._parts[0]
+        elif len(self._parts) > 1:
+            self._parts = [np.concatenate(self._parts)]
         return self._parts[0]
 
 
@@ -94,12 +101,12 @@ class Trajectory:
     @property
     def oldest(self) -> int:
         """The oldest weight version in it."""
-        return min((span.version for span in self.spans), default=0)
+        return min([span.version for span in self.spans], default=0)
 
     @property
     def newest(self) -> int:
         """The newest weight version in it."""
-        return max((span.version for span in self.spans), default=0)
+        return max([span.version for span in self.spans], default=0)
 
     def progress(self, event: RolloutProgressed, fetch: Fetch) -> None:
         """Append a chunk. Raises StorageError where it does not start at the end."""

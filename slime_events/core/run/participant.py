@@ -15,6 +15,9 @@ from slime_events.core.run.run_address import Incarnation
 from slime_events.core.telemetry.event_spans import traceparent_of
 from storage.log import Append, EventLog, Fence, Recorded, once
 
+_ENDS = frozenset({RunFinished, RunFailed, RunResumed})
+"""The events that say whether a run is over."""
+
 
 class Participant:
     """Appends a process's events in envelopes. It reads the clock, so that decisions need none.
@@ -68,6 +71,8 @@ class Participant:
 
     def is_over(self, over: bool, event: Event) -> bool:
         """Fold: whether the run is over for this process, because it ended or was resumed without it."""
+        if type(event) not in _ENDS:  # nearly every event
+            return over
         if isinstance(event, RunResumed) and self.incarnation is not None:
             return event.incarnation > self.incarnation.number
         return is_over(over, event)
