@@ -13,7 +13,7 @@ from nats.aio.client import Client, __version__
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from storage.jetstream.answer import VERSION, Answer, AnswerClient, OnAnswer
+from storage.jetstream.answer import VERSION, Answer, AnswerClient, OnAnswer, OnRow
 
 PLAIN = "SLIME_EVENTS_PLAIN_NATS"
 FAST_CLIENT = "storage/jetstream/fast_client.py"
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 class PlainClient(Client, AnswerClient):  # type: ignore[misc]
     """nats-py's client, used through its public API alone."""
 
-    async def receive(self, inbox: str, on_answer: OnAnswer) -> Subscription:
+    async def receive(self, inbox: str, on_answer: OnAnswer, on_row: OnRow | None = None) -> Subscription:
         async def deliver(message: Msg) -> None:
             on_answer(message.subject.encode(), message.reply.encode(), _answer_of(message))
 

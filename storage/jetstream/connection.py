@@ -19,7 +19,7 @@ import nats.errors
 from schemas.errors import AccessDenied, LogUnavailable, MissingPart
 from storage.cancellation import fail
 from storage.jetstream.address import NatsAddress, address_of, refusal_of
-from storage.jetstream.answer import Answer, OnAnswer
+from storage.jetstream.answer import Answer, OnAnswer, OnRow
 from storage.jetstream.client import new_client
 from storage.jetstream.closing import Closing
 from storage.jetstream.retry import REPORT_AFTER_S, ApiError, Away, OnWait, Retry, json_answer
@@ -116,13 +116,16 @@ class Connection:
         self._opened = True
 
     @contextlib.asynccontextmanager
-    async def receiving(self, inbox: str, on_answer: OnAnswer, on_break: Callable[[], None]) -> AsyncIterator[None]:
-        """While inside, `on_answer` is called with every message to an inbox (the caller bounds how many may come), and
-        `on_break` whenever the connection is lost or comes back. Raises Away, LogUnavailable where it was closed.
+    async def receiving(
+        self, inbox: str, on_answer: OnAnswer, on_break: Callable[[], None], on_row: OnRow | None = None
+    ) -> AsyncIterator[None]:
+        """While inside, `on_answer` is called with every message to an inbox (the caller bounds how many may come) that
+        `on_row` does not take, and `on_break` whenever the connection is lost or comes back. Raises Away,
+        LogUnavailable where it was closed.
         """
         self._unheard.discard(f"{inbox}.*".lower())
         with self._errors():
-            subscription = await self.client.receive(inbox, on_answer)
+            subscription = await self.client.receive(inbox, on_answer, on_row)
         self._on_breaks.add(on_break)
         try:
             yield

@@ -13,7 +13,7 @@ from nats.aio.transport import TcpTransport
 from nats.protocol.command import hpub_cmd
 from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
-from storage.jetstream.answer import VERSION, Answer, AnswerClient, OnAnswer
+from storage.jetstream.answer import VERSION, Answer, AnswerClient, OnAnswer, OnRow
 
 
 class FastClient(Client, AnswerClient):  # type: ignore[misc]
@@ -23,19 +23,22 @@ class FastClient(Client, AnswerClient):  # type: ignore[misc]
         super().__init__()
         self._ps = _AnswerParser(self)
         self.takers: dict[bytes, OnAnswer] = {}
+        self.row_takers: dict[bytes, OnRow] = {}
         self.marks: dict[bytes, tuple[bytes, ...]] = {}
 
-    async def receive(self, inbox: str, on_answer: OnAnswer) -> Subscription:
+    async def receive(self, inbox: str, on_answer: OnAnswer, on_row: OnRow | None = None) -> Subscription:
         subscription = await self.subscribe(f"{inbox}.*")
-        self.register(inbox, subscription._id, on_answer)
+        self.register(inbox, subscription._id, on_answer, on_row)
         return subscription
 
-    def register(self, inbox: str, sid: int, on_answer: OnAnswer) -> None:
+    def register(self, inbox: str, sid: int, on_answer: OnAnswer, on_row: OnRow | None = None) -> None:
         """From here on `on_answer` gets all messages of that subscription, by whatever way they are read: so they stay
         in order.
         """
         key = str(sid).encode()
         self.takers[key], self.marks[key] = on_answer, (f"HMSG {inbox}.".encode(), b" %b $JS.ACK." % key)
+        if on_row is not None:
+            self.row_takers[key] = on_row
 
     async def end(self, subscription: Subscription) -> None:
         key = str(subscription._id).encode()
@@ -43,6 +46,7 @@ class FastClient(Client, AnswerClient):  # type: ignore[misc]
             await subscription.unsubscribe()
         finally:
             self.takers.pop(key, None)
+            self.row_takers.pop(key, None)
             self.marks.pop(key, None)
 
     def drop(self) -> None:
@@ -88,9 +92,12 @@ class _AnswerParser(Parser):  # type: ignore[misc]
     nc: FastClient
 
     async def parse(self, data: bytes = b"") -> Any:
-        self.buf.extend(data)
+        if self.buf or self.state != AWAITING_CONTROL_LINE:
+            self.buf.extend(data)
+        elif self._take_answers(data):
+            return
         while self.buf:
-            if self.state == AWAITING_CONTROL_LINE and self._take_answers():
+            if self.state == AWAITING_CONTROL_LINE and self._take_answers(bytes(self.buf)):
                 return
             if not self.nc.has_answers(self.buf):
                 await super().parse()
@@ -112,12 +119,11 @@ class _AnswerParser(Parser):  # type: ignore[misc]
         buf.extend(rest)
         return True
 
-    def _take_answers(self) -> bool:
-        """Hand over the answers that the buffer begins with. True where it then begins with a part of one."""
-        takers, begin = self.nc.takers, 0
-        if not self.buf.startswith(b"HMSG "):
-            return False
-        buf = bytes(self.buf)
+    def _take_answers(self, buf: bytes) -> bool:
+        """Hand over the answers that the buffer, or what is to come into an empty one, begins with; what is left is in
+        the buffer. True where that begins with a part of one.
+        """
+        takers, row_takers, begin = self.nc.takers, self.nc.row_takers, 0
         try:
             while buf.startswith(b"HMSG ", begin):
                 line = buf.find(b"\r\n", begin)
@@ -137,6 +143,12 @@ class _AnswerParser(Parser):  # type: ignore[misc]
                     return True
                 take(subject, reply, Answer(buf[head:body], buf[body:end]))
                 begin = end + 2
+                take_row = row_takers.get(sid)
+                if take_row is not None:
+                    begin = take_row(buf, begin, sid)
             return False
         finally:
-            del self.buf[:begin]
+            if self.buf:
+                del self.buf[:begin]
+            else:
+                self.buf.extend(buf[begin:])

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, NamedTuple, Self
 
 from schemas.errors import StorageError
-from storage.jetstream.answer import Answer, message_id, subject_text
+from storage.jetstream.answer import Answer, OnRow, message_id, subject_text
 from storage.jetstream.connection import QUIET_S, Connection
 from storage.jetstream.retry import Away
 from storage.jetstream.stream import PAGE_BYTES, Stored, Stream
@@ -26,6 +26,8 @@ BULK = 2_000
 """Messages in one pull of a bulk read; two are asked for at a time."""
 _BULK_EXPIRES_S = 30.0
 _FILLED = "Batch Completed"
+_LONG = 128
+"""Bytes of a subject from which on it may be too long for us."""
 
 ENDED = ("Deleted", "Leadership", "Shutdown", "Reset")
 """Words in a status that says that the consumer itself has ended; any other status ends a request only."""
@@ -75,13 +77,15 @@ def _before_position(reply: bytes) -> bytes:
 class _Requests:
     """Requests to one consumer; its answers go to `_receive` while inside."""
 
+    _receive_row: OnRow | None = None
+
     def __init__(self, connection: Connection, stream: str, consumer: str) -> None:
         self._connection, self._subject = connection, f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._inbox, self._changed = connection.client.new_inbox(), asyncio.Event()
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        receiving = self._connection.receiving(self._inbox, self._receive, self._on_break)
+        receiving = self._connection.receiving(self._inbox, self._receive, self._on_break, self._receive_row)
         await self._stack.enter_async_context(receiving)
         return self
 
@@ -278,9 +282,37 @@ class _Bulk(_Requests):
         elif not self._failure:
             if not self._received:  # else nobody waits
                 self._changed.set()
-            text = subject.decode("utf-8", "backslashreplace") if len(subject) < 128 else subject_text(subject)
+            text = subject.decode("utf-8", "backslashreplace") if len(subject) < _LONG else subject_text(subject)
             self._received.append(Stored(position, text, answer.head, answer.data))
             self._next += 1
+
+    def _receive_row(self, buf: bytes, begin: int, sid: bytes) -> int:
+        """The messages that follow one in the buffer, in one loop: whatever is not just the next is left to `_receive`,
+        one at a time.
+        """
+        received, position, acks, own = self._received, self._next, self._acks.decode(), sid.decode()
+        if self._failure or not received:
+            return begin
+        find, append, length = buf.find, received.append, len(buf)
+        while (line := find(b"\n", begin)) >= 0:
+            try:
+                words = buf[begin:line].decode().split(" ")
+            except UnicodeDecodeError:
+                break
+            if len(words) != 6:
+                break
+            op, subject, to, reply, in_head, in_all = words
+            mark = f"{acks}{position}."
+            if op != "HMSG" or to != own or reply[: len(mark)] != mark or len(subject) >= _LONG:
+                break
+            head = line + 1
+            body, end = head + int(in_head), head + int(in_all)
+            if length < end + 2:
+                break
+            append(Stored(position, subject, buf[head:body], buf[body:end]))
+            position, begin = position + 1, end + 2
+        self._next = position
+        return begin
 
     def _status(self, answer: Answer) -> None:
         """A request ended: filled, or short of messages because it reached its bytes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ from schemas.errors import LogUnavailable
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunState
 from storage.jetstream import pull, read
+from storage.jetstream.fast_client import FastClient
 from storage.jetstream.log import JetStreamLog
 from storage.jetstream.pull import read_bulk
 from storage.jetstream.retry import Away
@@ -18,6 +20,13 @@ from tests.state.whole_log import fold
 from tests.storage.log.appends import everything, reward
 
 COUNT = 60
+
+
+class Silent(FastClient):
+    """A client without a connection."""
+
+    async def _process_ping(self) -> None:
+        pass
 
 
 @pytest.fixture
@@ -73,10 +82,52 @@ async def test_what_breaks_in_the_middle_goes_on_in_pages(
             receive(self, *message)  # type: ignore[arg-type]
 
     monkeypatch.setattr(pull._Bulk, "_receive", loses_one)
+    monkeypatch.setattr(pull._Bulk, "_receive_row", None)
     with pytest.raises(Away, match="came where"):
         await _bulk(filled, 1, COUNT)
     came = 0
     assert await everything(filled) == wanted
+
+
+def _sent(position: int, *, subject: bytes = b"slime.r.x.y.z", sid: int = 7, consumer: str = "c") -> bytes:
+    head, data = f"NATS/1.0\r\nNats-Msg-Id: {position}\r\n\r\n".encode(), b"\r\nHMSG a 7 1 2\r\n" * (position % 3)
+    reply = f"$JS.ACK.SLIME_r.{consumer}.1.{position}.{position}.5.0".encode()
+    line = b"HMSG %b %d %b %d %d\r\n" % (subject, sid, reply, len(head), len(head) + len(data))
+    return line + head + data + b"\r\n"
+
+
+_STATUS = b"NATS/1.0 409 Batch Completed\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "middle",
+    [
+        [_sent(4), _sent(5)],
+        [_sent(5)],
+        [_sent(3), _sent(4), _sent(5)],
+        [_sent(4, sid=8), _sent(4), _sent(5)],
+        [_sent(4, consumer="other"), _sent(5)],
+        [_sent(4, subject=b"slime.r.x.y.\xff"), _sent(5, subject="slime.r.\u00e9".encode())],
+        [_sent(4, subject=b"slime.r." + b"a" * 4000), _sent(5)],
+        [b"PING\r\n", _sent(4), b"+OK\r\n", _sent(5)],
+        [b"HMSG _INBOX.b.0 7 %d %d\r\n%b\r\n" % (len(_STATUS), len(_STATUS), _STATUS), _sent(4), _sent(5)],
+    ],
+    ids=["all", "a hole", "one twice", "another's", "another consumer", "no UTF-8", "long", "ping", "status"],
+)
+@pytest.mark.parametrize("missing", [0, 1, 60, 100])
+async def test_messages_in_a_row_are_taken_as_each_by_itself(middle: list[bytes], missing: int) -> None:
+    sent = b"".join([*map(_sent, (1, 2, 3)), *middle, *map(_sent, (6, 7))])[: -missing or None]
+    found = []
+    for in_rows, cut in ((True, 1 << 20), (True, 150), (False, 150), (False, 1 << 20)):
+        client = Silent()
+        bulk = pull._Bulk(SimpleNamespace(connection=SimpleNamespace(client=client), name="SLIME_r"), "c", 1, 9)  # type: ignore[arg-type]
+        client.register("_INBOX.b", 7, bulk._receive, bulk._receive_row if in_rows else None)
+        client.register("_INBOX.other", 8, lambda *_: None)
+        for at in range(0, len(sent), cut):
+            await client._ps.parse(sent[at : at + cut])
+        found.append((bulk._received, bulk._next, bulk._failure, bytes(client._ps.buf)))
+    assert len(found[0][0]) >= 3
+    assert found == [found[0]] * 4
 
 
 async def _consumers(log: JetStreamLog) -> list[str]:
