@@ -43,22 +43,33 @@ class Derivation(NamedTuple):
     """How subject and id follow from the events of one type: made once, as a log has a million events of few types.
 
     prefix: of the subject, before the entity. hashed: gives a fresh hash of run and type, to which the identity is
-    added. about: of an event, its entity and its identity, as one text. alone: both at once, of a type whose events are
-    named by their first field.
+    added. about: of an event, its entity and its identity, as one text. schema: of the type. entity_of, second_of, end:
+    of a type whose events are named by their first field (else entity_of is None), the parts of which the identity is
+    joined: that field, another one (None: none), and what all of them end with.
     """
 
     prefix: str
     hashed: Callable[[], "hashlib.blake2b"]
     about: Callable[[Any], tuple[str, str]]
-    alone: Callable[[Any], object] | None = None
+    schema: int
+    entity_of: Callable[[Any], object] | None = None
+    second_of: Callable[[Any], object] | None = None
+    end: str = ""
 
     @classmethod
     def of(cls, run: str, kind: type[Event]) -> "Derivation":
         """Of one type in one run."""
         hashed = hashlib.blake2b(f"{run}\x1f{type_of(kind)}\x1f".encode(), digest_size=16)
-        plain = kind.entity is Event.entity and kind.identity is Event.identity and not kind.IDENTITY
-        alone = attrgetter(kind.__struct_fields__[0]) if plain else None
-        return cls(f"slime.{run}.{type_of(kind)}.", hashed.copy, _about(kind), alone)
+        prefix = f"slime.{run}.{type_of(kind)}."
+        first, *more = kind.IDENTITY or kind.__struct_fields__[:1]
+        own = kind.entity is not Event.entity or kind.identity is not Event.identity
+        if own or first != kind.__struct_fields__[0] or len(more) > 1:
+            return cls(prefix, hashed.copy, _about, kind.SCHEMA)
+        entity_of, end = attrgetter(first), f"\x1f{kind.MARK}" if kind.MARK else ""
+        if not more:
+            return cls(prefix, hashed.copy, _about_one(entity_of, end), kind.SCHEMA, entity_of, None, end)
+        second_of = attrgetter(more[0])
+        return cls(prefix, hashed.copy, _about_two(entity_of, second_of, end), kind.SCHEMA, entity_of, second_of, end)
 
     def id_of(self, identity: str) -> str:
         """The id of the event of this type with that identity: 32 hex digits."""
@@ -67,19 +78,18 @@ class Derivation(NamedTuple):
         return hashed.hexdigest()
 
 
-def _about(kind: type[Event]) -> Callable[[Any], tuple[str, str]]:
-    if kind.entity is not Event.entity or kind.identity is not Event.identity:
-        if kind.entity is not Event.entity:
-            return lambda event: (event.entity(), "\x1f".join(map(str, event.identity())))
-        entity_of = attrgetter(kind.__struct_fields__[0])
-        return lambda event: (str(entity_of(event)), "\x1f".join(map(str, event.identity())))
-    entity_of = attrgetter(kind.__struct_fields__[0])
-    if not kind.IDENTITY:
-        return lambda event: (entity := str(entity_of(event)), entity)
-    identity_of = attrgetter(*kind.IDENTITY)
-    if len(kind.IDENTITY) == 1:
-        return lambda event: (str(entity_of(event)), str(identity_of(event)))
-    return lambda event: (str(entity_of(event)), "\x1f".join(map(str, identity_of(event))))
+def _about(event: Event) -> tuple[str, str]:
+    return event.entity(), "\x1f".join(map(str, event.identity()))
+
+
+def _about_one(entity_of: Callable[[Any], object], end: str) -> Callable[[Any], tuple[str, str]]:
+    return lambda event: (entity := str(entity_of(event)), entity + end)
+
+
+def _about_two(
+    entity_of: Callable[[Any], object], second_of: Callable[[Any], object], end: str
+) -> Callable[[Any], tuple[str, str]]:
+    return lambda event: (entity := str(entity_of(event)), f"{entity}\x1f{second_of(event)}{end}")
 
 
 class _Derivations(dict[type[Event], Derivation]):

@@ -26,6 +26,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_de
     SCHEMA: ClassVar[int] = 1
     IDENTITY: ClassVar[tuple[str, ...]] = ()
     """The fields that `identity` is of; none: the entity alone."""
+    MARK: ClassVar[str] = ""
+    """A word that `identity` ends with, where two types have one id space of old."""
 
     def entity(self) -> str:
         """What the event is about: the last token of its subject. Its first field, if its class does not say else."""
@@ -33,7 +35,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_de
 
     def identity(self) -> tuple[str | int, ...]:
         """What makes it this event and no other, whenever it is appended."""
-        return tuple([getattr(self, name) for name in self.IDENTITY]) if self.IDENTITY else (self.entity(),)
+        fields = tuple([getattr(self, name) for name in self.IDENTITY]) if self.IDENTITY else (self.entity(),)
+        return (*fields, self.MARK) if self.MARK else fields
 
 
 def type_of(event: Event | type[Event]) -> str:

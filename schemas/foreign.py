@@ -72,11 +72,12 @@ def all_events(
         event: Event = whole.event
         kind = type(event)
         if kind is not last:  # most events come in rows of one type
-            last, (prefix, fresh, about, alone), schema = kind, known[kind], kind.SCHEMA
-        if alone is None:
+            last, (prefix, fresh, about, schema, entity_of, second_of, end) = kind, known[kind]
+        if entity_of is None:
             entity, identity = about(event)
         else:
-            entity = identity = str(alone(event))
+            entity = str(entity_of(event))
+            identity = entity + end if second_of is None else f"{entity}\x1f{second_of(event)}{end}"
         hashed = fresh()
         hashed.update(identity.encode())
         if message_id != hashed.hexdigest() or message_id != whole.id or whole.schema != schema or whole.run != run:

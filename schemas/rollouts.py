@@ -250,8 +250,7 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     meta: dict[str, Any] = {}
     credit: Array | None = None
 
-    def identity(self) -> tuple[str | int, ...]:
-        return (self.sample, "completed")
+    MARK = "completed"
 
 
 class RolloutSuspended(Event, frozen=True, kw_only=True, tag="rollout.suspended"):
