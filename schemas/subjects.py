@@ -44,6 +44,7 @@ def about(run: str, noun: str, entity: str) -> str:
     return f"slime.{run}.{noun}.*.{entity}"
 
 
+@lru_cache(maxsize=4096)  # fences are looked up by it several times on their way into the log
 def any_verb(subject: str) -> str:
     """`slime.run.noun.verb.entity` with `*` for its verb, as `about` gives it; any other subject unchanged."""
     tokens = subject.split(".")
