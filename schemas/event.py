@@ -27,7 +27,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_de
     IDENTITY: ClassVar[tuple[str, ...]] = ()
     """The fields that `identity` is of; none: the entity alone."""
     MARK: ClassVar[str] = ""
-    """A word that `identity` ends with, where two types have one id space of old."""
+    """A word that `identity` ends with; none where it is empty."""
 
     def entity(self) -> str:
         """What the event is about: the last token of its subject. Its first field, if its class does not say else."""

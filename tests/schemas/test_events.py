@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from schemas.arrays import Array, BlobRef, pack, pack_log_probs, pack_tokens, unpack
-from schemas.envelope import enclose, event_id
+from schemas.envelope import derivations, enclose, event_id
 from schemas.errors import BlobMissing, DamagedEvent, InvalidSubject
 from schemas.event import Event, type_of
 from schemas.inbox import InboxPrompt, InboxReply
@@ -176,3 +176,10 @@ def test_arrays_say_what_is_wrong() -> None:
     with pytest.raises(BlobMissing, match="blob ab"):
         unpack(far)
     assert unpack(far, np.array([3, 4], "<i4").tobytes()).tolist() == [3, 4]
+
+
+@given(EVENTS)
+def test_the_parts_of_an_identity_are_joined_as_it_is(event: Event) -> None:
+    derivation = derivations("r")[type(event)]
+    assert derivation.about(event) == (event.entity(), "\x1f".join(map(str, event.identity())))
+    assert derivation.schema == type(event).SCHEMA
