@@ -11,7 +11,7 @@ import numpy as np
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 
 HEADER = struct.Struct("<I")
-_TYPED = re.compile(r"[\w.]*(Error|Exception|Exit)\b")
+_TYPED = re.compile(r"[\w.]{0,200}(Error|Exception|Exit)\b")
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True, array_like=True):

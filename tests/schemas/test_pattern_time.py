@@ -28,7 +28,7 @@ WHOLE = {
 """Files that look whether a whole text has a form, and search in none."""
 OWN_TEXT = {"storage/reaches.py"}
 """Files that look in the source code of installed packages alone."""
-SIZE, MOST_S = 20_000, 0.5
+SIZE, MOST_S = 20_000, 1.5
 
 
 def patterns() -> Iterator[tuple[str, str, str]]:
@@ -69,6 +69,6 @@ def test_time_is_in_proportion_to_the_text(file: str, method: str, pattern: str)
     compiled = re.compile(pattern, re.IGNORECASE | re.MULTILINE)
     use = compiled.match if method in ("match", "fullmatch") or file in WHOLE else compiled.search
     for text in shapes(pattern):
-        begin = time.perf_counter()
+        begin = time.process_time()
         use(text + "\x00")
-        assert time.perf_counter() - begin < MOST_S, text[:40]
+        assert time.process_time() - begin < MOST_S, text[:40]

@@ -12,8 +12,8 @@ from schemas.errors import UnknownGrader
 from schemas.redaction import MASK, MORE, PATTERNS, cut, redact, shown, substitute
 
 SIZE = 100_000
-MOST_S = 1.5
-"""Of seconds: a linear pattern takes some hundredths, the quadratic ones that there were took ten and more."""
+MOST_S = 3.0
+"""Seconds of CPU: a linear pattern takes some hundredths, the quadratic ones that there were took ten and more."""
 ATOMS = (
     *("a", "A", "0", " ", "\t", "\n", "é", "-", "_", ".", "+", ":", "/", "?", "#", "@", "[", "]", "&", ";", "=", "%"),
     *('"', "'", "<", ">", "{", "}", ",", "://", "a://", "a:", "a@", "a.", "a-", "a=", "${", "${A}", "%20", "\x00"),
@@ -27,9 +27,9 @@ ATOMS = (
 
 
 def seconds(text: str) -> float:
-    begin = time.perf_counter()
+    begin = time.process_time()  # of this process: others may have the cores
     redact(text)
-    return time.perf_counter() - begin
+    return time.process_time() - begin
 
 
 @pytest.mark.parametrize("atom", ATOMS, ids=ascii)
@@ -74,9 +74,9 @@ def test_a_pattern_finds_as_much_in_a_long_text(pattern: object) -> None:
 
 
 def test_an_error_with_a_very_long_text_is_said_at_once() -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     said = str(UnknownGrader("no grader " + "a:" * 5_000_000))
-    assert time.perf_counter() - begin < MOST_S
+    assert time.process_time() - begin < MOST_S
     assert len(said) < 1_000_000
     assert said.startswith("no grader")
 

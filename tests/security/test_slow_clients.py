@@ -104,7 +104,7 @@ async def healthy(wire: Wire) -> None:
     begin = time.monotonic()
     status, answer = await wire.ask(wire.request("GET", "/healthz"))
     assert status == 200, answer
-    assert time.monotonic() - begin < 1.0
+    assert time.monotonic() - begin < 5.0
 
 
 @pytest.mark.parametrize("sent", [b"", b"G", HALF, b"\r\n", b"POST /body HTTP/1.1\r\n"], ids=repr)
