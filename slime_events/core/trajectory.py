@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,9 +29,7 @@ Fetch = Callable[[Array], npt.NDArray[Any]]
 """Gives an array's numbers, from inline bytes or the blob store."""
 
 
-@cache
-def _nothing(kind: npt.DTypeLike) -> npt.NDArray[Any]:
-    return np.zeros(0, kind)
+_NO_TOKENS, _NO_LOG_PROBS = np.zeros(0, np.int32), np.zeros(0, np.float32)
 
 
 class _Growing:
@@ -40,8 +37,8 @@ class _Growing:
 
     __slots__ = ("_parts", "length")
 
-    def __init__(self, kind: npt.DTypeLike) -> None:
-        self._parts: list[npt.NDArray[Any]] = [_nothing(kind)]
+    def __init__(self, empty: npt.NDArray[Any]) -> None:
+        self._parts: list[npt.NDArray[Any]] = [empty]
         self.length = 0
 
     def add(self, part: npt.NDArray[Any]) -> None:
@@ -82,8 +79,8 @@ class Trajectory:
     kept: list[KeptTokens] = field(default_factory=list, repr=False)
     teacher_log_probs: Array | None = None
     credit: Array | None = None
-    _tokens: _Growing = field(default_factory=lambda: _Growing(np.int32), repr=False)
-    _log_probs: _Growing = field(default_factory=lambda: _Growing(np.float32), repr=False)
+    _tokens: _Growing = field(default_factory=lambda: _Growing(_NO_TOKENS), repr=False)
+    _log_probs: _Growing = field(default_factory=lambda: _Growing(_NO_LOG_PROBS), repr=False)
 
     @property
     def tokens(self) -> npt.NDArray[np.int32]:
