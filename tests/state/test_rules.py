@@ -14,7 +14,6 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.envelope import enclose
 from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
-from schemas.ids import INBOX
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason, WeightSpan
 from schemas.runs import Branched, FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
@@ -23,7 +22,6 @@ from schemas.workers import WorkerLost
 from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.state.run import RunPhase, RunState, SealedState
-from slime_events.loop.conductor.decide import is_broken
 from slime_events.loop.prompts.draw_stats import DrawStats
 from storage.log import Recorded
 from tests.conductor.driver import Driver, make_plan
@@ -190,19 +188,6 @@ def test_groups_broken_in_a_row(cause: RejectionCause) -> None:
     assert sum(counted.values()) == state.counts.groups_rejected == 2
     driver.say(GroupAccepted(group="g0002", samples=("g0002-s0",), rewards=(1.0,)))
     assert (state.broken_in_a_row, state.counts.groups_accepted, state.accepted) == (0, 1, ["g0002"])
-
-
-def test_groups_from_outside_break_no_row() -> None:
-    """Whoever sends prompts that fail ends no run by them."""
-    driver = Driver(make_plan(groups=4, samples=1))
-    for number in range(40):
-        group = f"inbox-{number:016x}"
-        driver.say(
-            PromptSubmitted(group=group, text="p", tokens=pack_tokens([1]), source=Source(path="x"), dataset=INBOX)
-        )
-        driver.say(rejected(RejectionCause.REWARD_FAILED, group))
-    assert driver.state.broken_in_a_row == 0
-    assert is_broken(driver.state, driver.plan) is None
 
 
 def eval_prompt(version: int | None, index: int = 0) -> PromptSubmitted:

@@ -217,11 +217,10 @@ def _group_accepted(state: RunState, event: GroupAccepted, position: int) -> Non
 @_rule(GroupRejected, moves=True)
 def _group_rejected(state: RunState, event: GroupRejected, position: int) -> None:
     requested = _leaves_function(state, event.group)
-    if (group := state.leave(event.group)) is not None:
+    if state.leave(event.group) is not None:
         if requested:
             state.counts.groups_rejected += 1
-            more = int(group.dataset != INBOX)  # whoever sends prompts ends no run by a few bad ones
-            state.broken_in_a_row = 0 if event.cause is RejectionCause.FILTER else state.broken_in_a_row + more
+            state.broken_in_a_row = 0 if event.cause is RejectionCause.FILTER else state.broken_in_a_row + 1
         state.rejections[event.cause] = state.rejections.get(event.cause, 0) + 1
 
 
