@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from schemas import trust
 from schemas.arrays import Array, BlobRef, pack_tokens
 from schemas.envelope import enclose
 from schemas.errors import BlobDamaged, RunNotFound, SlimeEventsError, UntrustedText
@@ -55,6 +56,12 @@ class Trap:
 
     def close(self) -> None:
         self._socket.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process is one command: what other tests have named in this one is named by nobody."""
+    monkeypatch.setattr(trust, "_named", set())
 
 
 @pytest.fixture

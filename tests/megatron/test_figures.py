@@ -118,8 +118,6 @@ def test_filling_up_for_sequence_parallelism_changes_nothing(tiny: Path) -> None
     [
         {"response_length": 0},
         {"response_length": 3, "loss_mask": np.ones(3, np.int8), "rollout_log_probs": np.zeros(3, np.float32)},
-        {"tokens": np.array([1, VOCAB, 2], np.int32)},
-        {"tokens": np.array([1, -1, 2], np.int32)},
         {"rollout_log_probs": np.zeros(1, np.float32)},
         {"loss_mask": np.ones(1, np.int8)},
         {"reward": float("inf")},

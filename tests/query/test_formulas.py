@@ -82,5 +82,5 @@ class _Terminal(io.StringIO):
 
 def test_csv_for_a_terminal_is_text() -> None:
     raw = _Terminal()
-    write(Rows(a=pa.array(["\x1b[31mred\u202e"])), "csv", SafeStream(raw).buffer)  # type: ignore[arg-type]
-    assert raw.getvalue() == '"a"\n"\\x1b[31mred\\u202e"\n'
+    write(Rows(a=pa.array(["\x1b[31mred\x1b]0;t\x07\u202e"])), "csv", SafeStream(raw).buffer)  # type: ignore[arg-type]
+    assert raw.getvalue() == '"a"\n"red\\x1b]0;t\\x07\\u202e"\n', "a colour is left out, all else is an escape"

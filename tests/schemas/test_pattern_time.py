@@ -21,9 +21,11 @@ ELSEWHERE = ("plugins/rewards/", "schemas/redaction.py")
 METHODS = {"compile", "search", "match", "fullmatch", "sub", "findall", "finditer", "split"}
 WHOLE = {
     "schemas/references.py",
+    "serve_apps/engine/messages.py",
+    "serve_apps/suspects.py",
     "serve_apps/tinker/names.py",
     "slime_events/core/config/yaml_text.py",
-    "slime_events/loop/prompts/reader.py",
+    "slime_events/loop/prompts/data_file.py",
 }
 """Files that look whether a whole text has a form, and search in none."""
 OWN_TEXT = {"storage/reaches.py"}
