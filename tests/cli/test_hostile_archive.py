@@ -219,6 +219,21 @@ def test_settings_of_one_s_own_reach_as_they_like() -> None:
             check_reach(settings)
 
 
+@pytest.mark.parametrize(
+    ("path", "is_named"),
+    [
+        ("slime_events.plugins.filters.dynamic_sampling:check_reward_nonzero_std", False),
+        ("slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std", False),
+        ("slime_events.plugins.loader:load_function", True),
+        ("slime_events.plugins.filters.dynamic_sampling:check_reward_nonzero_std;own:f", True),
+        ("my_slime.rollout.filter_hub.own", True),
+    ],
+)
+def test_what_comes_with_this_package_needs_no_naming(path: str, is_named: bool) -> None:
+    settings = settings_from({"rollout": {"dynamic_sampling_filter_path": path}})
+    assert bool(reaching(settings)) is is_named
+
+
 def test_a_role_of_a_run_and_the_user_s_own_settings_are_not_doubted() -> None:
     """A run that samples from an archive may have the address or the function that the archive names too."""
     with doubting(["s3://both/archive", "mine:filter", "theirs:filter"]):

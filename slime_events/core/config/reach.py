@@ -3,6 +3,7 @@
 Of one's own run they are what its user wrote. Those of an archive are somebody else's until the user names them too.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,11 @@ _OTHERS = (
     *("save_debug_rollout_data", "save_debug_train_data", "dump_details"),
 )
 """Settings that are a command, variables that somebody's code gets, and files of any name that are written."""
+_OURS = re.compile(
+    r"slime_events\.(plugins\.filters|plugins\.rewards\.teacher|algorithms)\.[\w.]+(:\w+)?"
+    r"|slime\.(rollout\.filter_hub|rollout\.on_policy_distillation|backends\.megatron_utils\.loss)\.[\w.]+"
+)
+"""Filters, estimators and corrections that come with this package, by our names and slime's: nobody else wrote them."""
 REMOTE_CODE = "trust_remote_code"
 _ALL = tuple(TrainSettings.__struct_fields__)
 
@@ -66,7 +72,7 @@ def _flag(key: str) -> str:
 def _texts(field: str, value: Any) -> Iterator[str]:
     reaches = field in _OTHERS or field.endswith(_ENDS)
     if isinstance(value, str):
-        if reaches or "://" in value or "${" in value:
+        if (reaches or "://" in value or "${" in value) and not _OURS.fullmatch(value):
             yield value
     elif isinstance(value, Mapping):
         for key, one in value.items():
