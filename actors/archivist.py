@@ -19,6 +19,7 @@ from schemas.envelope import enclose
 from schemas.errors import Conflict, DeadlineExceeded, LogUnavailable, NoSpace, StoreUnavailable
 from schemas.event import Event
 from schemas.runs import RunFinished
+from schemas.steps import StepCommitted
 from schemas.subjects import about
 from storage.archive.manifest import SegmentManifest
 from storage.archive.writer import SEGMENT_BYTES, ArchiveWriter
@@ -115,6 +116,7 @@ class _Archivist:
         self._follower: RecordFollower | None = None
         self._following = contextlib.AsyncExitStack()
         self._since = 0.0  # seconds; 0 while nothing but archive.sealed is pending
+        self._in_step = False  # whether the newest record is a step whose weights follow it
 
     async def run(self, stop: asyncio.Event) -> ArchiveOutcome:
         if self._writer.segments:
@@ -134,7 +136,7 @@ class _Archivist:
                 target = await self._retry("the log", self._log.end)
             for record in await self._retry("the log", self._next):
                 await self._take(record)
-                if self._writer.pending_bytes >= MOST_BYTES:
+                if self._writer.pending_bytes >= MOST_BYTES and not self._in_step:
                     await self._seal()
                 if _event(record, RunFinished) and await self._is_over(record.position):
                     return await self._close()
@@ -163,6 +165,7 @@ class _Archivist:
 
     async def _take(self, record: Recorded | ForeignRecord) -> None:
         self._writer.add(record)
+        self._in_step = _event(record, StepCommitted)
         if not _event(record, ArchiveSealed):
             self._since = self._since or time.monotonic()  # the machine's clock may be set meanwhile
         if self._is_due() and not _event(record, RunFinished):
@@ -172,7 +175,9 @@ class _Archivist:
         return time.monotonic() - self._since if self._since else 0.0
 
     def _is_due(self) -> bool:
-        return should_seal(self._policy, self._writer.pending_bytes, self._since > 0, self._age_s())
+        # A step and its weights are one append: a run restored from the step alone would wait for the weights.
+        due = should_seal(self._policy, self._writer.pending_bytes, self._since > 0, self._age_s())
+        return due and not self._in_step
 
     async def _is_over(self, position: int) -> bool:
         """Whether the run ended at or before `position` and was not resumed since."""
