@@ -87,7 +87,7 @@ def attacked(
     watch: Watch | None = None
     try:
         with live_run(place, folder, scripted=options.scripted) as run:
-            scene, watch = run.scene(), Watch(run.port, run.process.pid, folder / "watched")
+            scene, watch = run.scene(), Watch(run.port, run.process.pid, folder / "watched", run.health)
             for name in names:
                 if not KINDS[name].after:
                     timed += asyncio.run(_all(name, scene, watch, run, options))

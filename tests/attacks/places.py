@@ -85,6 +85,11 @@ class LiveRun:
         return self.folder / "attacked"
 
     @property
+    def health(self) -> str:
+        """The path that is answered to anybody: Tinker's protocol has its own."""
+        return "/api/v1/healthz" if self.kind == "tinker" else "/healthz"
+
+    @property
     def output(self) -> str:
         return (self.folder / "output").read_text(errors="replace")
 
@@ -113,7 +118,7 @@ class LiveRun:
 
     def _answers(self) -> bool:
         with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"http://127.0.0.1:{self.port}/healthz", timeout=5).status_code == 200
+            return httpx.get(f"http://127.0.0.1:{self.port}{self.health}", timeout=5).status_code == 200
         return False
 
     def scene(self) -> Scene:

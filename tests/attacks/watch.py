@@ -52,8 +52,8 @@ class Seen:
 class Watch:
     """The process, and what it has written."""
 
-    def __init__(self, port: int, pid: int, file: Path) -> None:
-        words = [sys.executable, "-m", "tests.attacks.watch", str(port), str(pid), str(file)]
+    def __init__(self, port: int, pid: int, file: Path, health: str = "/healthz") -> None:
+        words = [sys.executable, "-m", "tests.attacks.watch", str(port), str(pid), str(file), health]
         file.touch()
         self._file = file
         self._process = subprocess.Popen(words)
@@ -81,13 +81,13 @@ def seen_in(lines: Any, begin: float, end: float) -> Seen:
     return Seen(worst, late, peaks)
 
 
-def ask(port: int, file: TextIO, name: str) -> None:
+def ask(port: int, path: str, file: TextIO, name: str) -> None:
     """Again and again, on a new connection each time. An answer that is not 200 counts as one that never came."""
     while True:
         asked = time.monotonic()
         try:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_S)
-            connection.request("GET", "/healthz")
+            connection.request("GET", path)
             answer = connection.getresponse()
             good = answer.status == 200 and answer.read() is not None
             connection.close()
@@ -136,14 +136,14 @@ def _write(file: TextIO, line: dict[str, Any]) -> None:
     file.flush()
 
 
-def main(port: int, pid: int, path: Path) -> None:
+def main(port: int, pid: int, path: Path, health: str) -> None:
     with path.open("a", encoding="utf-8") as file:
         words = [sys.executable, "-m", "tests.attacks.watch"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
             assert other.stdout is not None
             own_port = int(other.stdout.readline())
             for one, name in ((port, "ms"), (own_port, "late")):
-                threading.Thread(target=ask, args=(one, file, name), daemon=True).start()
+                threading.Thread(target=ask, args=(one, health, file, name), daemon=True).start()
             try:
                 while psutil.pid_exists(pid):
                     _write(file, {"at": time.monotonic(), "memory": memory_of(pid)})
@@ -155,6 +155,6 @@ def main(port: int, pid: int, path: Path) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if sys.argv[1:]:
-        main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+        main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
     else:
         control()
