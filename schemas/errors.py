@@ -34,11 +34,8 @@ ERROR_CHARACTERS = 16_000
 
 
 def shown_text(text: str, limit: int = MESSAGE_CHARACTERS) -> str:
-    """Return a message as an event, an error or an answer may have it: valid, of `limit` characters, and no secret.
-
-    Half of a secret is not known as one, so what is cut first is twice as long.
-    """
-    return valid_text(shown(valid_text(text[: 2 * limit])), limit)
+    """Return a message as an event, an error or an answer may have it: valid, of `limit` characters, and no secret."""
+    return valid_text(shown(text, limit))
 
 
 def reason_of(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.envelope import enclose
 from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.ids import INBOX
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason, WeightSpan
 from schemas.runs import Branched, FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
@@ -22,6 +23,7 @@ from schemas.workers import WorkerLost
 from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.state.run import RunPhase, RunState, SealedState
+from slime_events.loop.conductor.decide import is_broken
 from slime_events.loop.prompts.draw_stats import DrawStats
 from storage.log import Recorded
 from tests.conductor.driver import Driver, make_plan
@@ -188,6 +190,27 @@ def test_groups_broken_in_a_row(cause: RejectionCause) -> None:
     assert sum(counted.values()) == state.counts.groups_rejected == 2
     driver.say(GroupAccepted(group="g0002", samples=("g0002-s0",), rewards=(1.0,)))
     assert (state.broken_in_a_row, state.counts.groups_accepted, state.accepted) == (0, 1, ["g0002"])
+
+
+def test_groups_from_outside_end_no_run() -> None:
+    """Whoever sends prompts that fail ends no run by them, and hides no failure of the run's own."""
+    driver = Driver(make_plan(groups=4, samples=1))
+    for number in range(40):
+        group = f"inbox-{number:016x}"
+        driver.say(
+            PromptSubmitted(group=group, text="p", tokens=pack_tokens([1]), source=Source(path="x"), dataset=INBOX)
+        )
+        driver.say(rejected(RejectionCause.REWARD_FAILED, group))
+    assert is_broken(driver.state, driver.plan) is None
+    for number in range(driver.plan.broken_limit):
+        group = f"g{number + 100:04}"
+        driver.say(
+            PromptSubmitted(group=group, text="p", tokens=pack_tokens([1]), source=Source(path="x", offset=number))
+        )
+        driver.say(rejected(RejectionCause.REWARD_FAILED, group))
+    assert is_broken(driver.state, driver.plan) is not None
+    driver.say(GroupAccepted(group="g0001", samples=("g0001-s0",), rewards=(1.0,)))
+    assert (driver.state.broken_in_a_row, driver.state.outside_in_a_row) == (0, 0)
 
 
 def eval_prompt(version: int | None, index: int = 0) -> PromptSubmitted:

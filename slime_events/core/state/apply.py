@@ -210,17 +210,18 @@ def _group_accepted(state: RunState, event: GroupAccepted, position: int) -> Non
     if group is not None:
         group.phase, group.rewards = GroupPhase.ACCEPTED, event.rewards
         state.accepted.append(event.group)
-        state.broken_in_a_row = 0
+        state.broken_in_a_row = state.outside_in_a_row = 0
         state.counts.groups_accepted += 1
 
 
 @_rule(GroupRejected, moves=True)
 def _group_rejected(state: RunState, event: GroupRejected, position: int) -> None:
     requested = _leaves_function(state, event.group)
-    if state.leave(event.group) is not None:
+    if (group := state.leave(event.group)) is not None:
         if requested:
             state.counts.groups_rejected += 1
             state.broken_in_a_row = 0 if event.cause is RejectionCause.FILTER else state.broken_in_a_row + 1
+            state.outside_in_a_row = state.outside_in_a_row + (group.dataset == INBOX) if state.broken_in_a_row else 0
         state.rejections[event.cause] = state.rejections.get(event.cause, 0) + 1
 
 

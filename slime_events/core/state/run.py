@@ -90,12 +90,13 @@ class RunState(msgspec.Struct, kw_only=True, dict=True):
     committed weights (-1 before version 0); published: newest weights that engines can load. cursors: prompts drawn so
     far, by source. batch_starts: position of the oldest prompt in each batch since the newest checkpoint, by step: a
     trainer that starts from the checkpoint reads from there. next_step: the first step that is not sealed. activated:
-    version by engine. moved: position of the newest event that counts as progress. broken_in_a_row: groups rejected in
-    a row for a failed rollout, reward or filter. branched: only of a run that continues a version of another run; UNSET
-    elsewhere, so that the digests of other states do not change; and so is function, of a run that a rollout function
-    makes the rollouts of. offered: groups of prompts from outside that nobody has taken in yet, with the position of
-    the offer; priorities: of prompts that wait and have one. Both UNSET before there was one. foreign: records before
-    its last event that are none; no digest has them.
+    version by engine. moved: position of the newest event that counts as progress.
+    broken_in_a_row: groups rejected in a row for a failed rollout, reward or filter; outside_in_a_row: those of them
+    from outside. branched: only of a run that continues a version of another run; UNSET elsewhere, so that the
+    digests of other states do not change; and so is function, of a run that a rollout function makes the rollouts
+    of. offered: groups of prompts from outside that nobody has taken in yet, with the position of the offer;
+    priorities: of prompts that wait and have one. Both UNSET before there was one. foreign: records before its last
+    event that are none. No digest has foreign and outside_in_a_row: recorded ones stay what they are.
     """
 
     run: str
@@ -121,6 +122,7 @@ class RunState(msgspec.Struct, kw_only=True, dict=True):
     evals_begun: dict[str, int] = {}
     eval_means: dict[str, float] = {}
     broken_in_a_row: int = 0
+    outside_in_a_row: int = 0
     rejections: dict[str, int] = {}
     counts: Counts = msgspec.field(default_factory=Counts)
     branched: Branched | msgspec.UnsetType = msgspec.UNSET
@@ -224,7 +226,7 @@ def digest_by(fold: int, state: RunState, told: Callable[[GroupState], GroupStat
 def _plain(state: RunState) -> Any:
     # Through plain values: the encoder that sorts keys takes no integers as keys.
     plain = msgspec.to_builtins(state, str_keys=True, builtin_types=(bytes,), order="sorted")
-    del plain["foreign"]
+    del plain["foreign"], plain["outside_in_a_row"]
     return plain
 
 

@@ -157,14 +157,18 @@ def is_complete(state: RunState, plan: Plan) -> bool:
 
 
 def is_broken(state: RunState, plan: Plan) -> str | None:
-    """Why the run cannot continue: too many groups in a row failed for other reasons than the filter."""
+    """Why the run cannot continue: too many groups in a row failed for other reasons than the filter.
+
+    Groups of prompts from outside do not count: whoever may send some could end the run.
+    """
     if [] in state.by_function.returned.values():
         return "nothing that the rollout function returned for a step can be trained on"
-    if state.broken_in_a_row < plan.broken_limit:
+    broken = state.broken_in_a_row - state.outside_in_a_row
+    if broken < plan.broken_limit:
         return None
     causes = ", ".join(f"{cause} {count}" for cause, count in sorted(state.rejections.items()))
     return (
-        f"{state.broken_in_a_row} groups in a row could not be trained on ({causes}): see "
+        f"{broken} groups in a row could not be trained on ({causes}): see "
         f"`slime-events tail {state.run} --type group.rejected` for their reasons"
     )
 
