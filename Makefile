@@ -64,7 +64,7 @@ docs-serve: $(INSTALLED)
 # of the longer one. Several real runs at once hold each other up: their processes poll while they wait. What each of
 # them says is shown when it is done.
 test: $(INSTALLED)
-	@echo "lint, docs, real runs and everything else side by side, some eight minutes on two cores; each reports at its end"
+	@echo "lint, docs, real runs and everything else side by side, some 23 minutes on two slow cores; each reports at its end"
 	$(MAKE) -j 3 --output-sync=target lint docs test-real test-rest
 
 test-real: $(INSTALLED)
