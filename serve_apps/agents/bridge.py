@@ -26,6 +26,7 @@ from serve_apps.agents.attach import Chain, Chains, Forest, Known, Message, by_m
 from serve_apps.agents.known_models import Renderers
 from serve_apps.agents.rendering import Rendering
 from serve_apps.engine.engine import Tokens
+from slime_events.core.context import LONG_CONTEXT
 
 WINDOW = 8
 """Messages before an answer that are rendered with it, beside the system's and the last of a user."""
@@ -64,11 +65,15 @@ class Placed:
 
 
 class Bridge:
-    """Of one model. template: the run's arguments of the chat template."""
+    """Of one model. template: the run's arguments of the chat template. longest: tokens of a prompt."""
 
-    def __init__(self, tokenizer: Any, template: Mapping[str, Any] | None = None) -> None:
-        self._rendering = Rendering(tokenizer, template)
+    def __init__(self, tokenizer: Any, template: Mapping[str, Any] | None = None, longest: int = LONG_CONTEXT) -> None:
+        self._rendering = Rendering(tokenizer, template, longest)
         self._renderers = Renderers(self._rendering)
+
+    def ids(self, text: str) -> Tokens:
+        """Of a prompt that is a text. Raises BadField where it is far too long."""
+        return self._rendering.ids(text, "text")
 
     def place(self, asked: Asked, forest: Forest, chains: Chains | None = None) -> Placed:
         """forest: of the session. chains: of its requests. Raises BadField where the chat template refuses the

@@ -10,15 +10,17 @@ from schemas.text import message_text, valid_text
 from serve_apps.agents.asked import BadField
 from serve_apps.agents.attach import Message, arguments_of, content_of
 from serve_apps.engine.engine import Tokens
+from slime_events.core.context import LONG_CONTEXT
+from slime_events.plugins.tokenizer import has_far_more
 
 
 class Rendering:
     """tokenizer: of transformers, with a chat template. template: the run's `--apply-chat-template-kwargs`, which a
-    request's own override.
+    request's own override. longest: tokens of a prompt.
     """
 
-    def __init__(self, tokenizer: Any, template: Mapping[str, Any] | None = None) -> None:
-        self.tokenizer, self._template = tokenizer, dict(template or {})
+    def __init__(self, tokenizer: Any, template: Mapping[str, Any] | None = None, longest: int = LONG_CONTEXT) -> None:
+        self.tokenizer, self._template, self._longest = tokenizer, dict(template or {}), longest
 
     def text(
         self,
@@ -43,9 +45,14 @@ class Rendering:
         """Of the template, for a request with its own."""
         return self._template | dict(template or {})
 
-    def ids(self, text: str) -> Tokens:
-        """Token ids of a text, without special tokens added."""
-        return np.array(self.tokenizer.encode(valid_text(text), add_special_tokens=False), np.int32)
+    def ids(self, text: str, field: str = "messages") -> Tokens:
+        """Token ids of a text, without special tokens added. Raises BadField, about that field, where the context has
+        by far no room for them.
+        """
+        text = valid_text(text)
+        if has_far_more(self.tokenizer, text, self._longest):
+            raise BadField(field, f"{len(text):,} characters: the context has room for {self._longest:,} tokens")
+        return np.array(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
 
     def decode(self, ids: Tokens) -> str:
         """With special tokens, and nothing cleaned up."""

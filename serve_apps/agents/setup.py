@@ -14,6 +14,7 @@ from serve_apps.agents.bridge import Bridge
 from serve_apps.agents.parsing import Parsers, parser_names
 from serve_apps.engine.limits import NO_LIMITS, EngineLimits
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.context import LONG_CONTEXT, context_of
 from slime_events.core.credit import CreditRule
 from slime_events.core.state.sessions import Limits
 from slime_events.core.trajectory import Fetch
@@ -32,8 +33,6 @@ BYTES_OF_A_TOKEN = 32
 space it may have some dozens."""
 BYTES_BESIDE = 1024 * 1024
 """Of a request's body that become no tokens: fields, ids, log-probs that an answer brought."""
-LONG_CONTEXT = 256 * 1024
-"""Tokens, for a run that says nothing of its context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +53,14 @@ class AgentRules:
     engines: int = 1
 
     @property
-    def most_bytes(self) -> int:
-        """Of a request: a longer one cannot be within the context, and is refused before anything is done with it."""
-        return BYTES_BESIDE + BYTES_OF_A_TOKEN * (self.context or LONG_CONTEXT)
+    def longest(self) -> int:
+        """Tokens of a prompt, at most. No request has more messages: each has a token at least."""
+        return self.context or LONG_CONTEXT
 
     @property
-    def most_messages(self) -> int:
-        """Of a request: each has a token at least."""
-        return self.context or LONG_CONTEXT
+    def most_bytes(self) -> int:
+        """Of a request: a longer one cannot be within the context, and is refused before anything is done with it."""
+        return BYTES_BESIDE + BYTES_OF_A_TOKEN * self.longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ def agent_rules(settings: TrainSettings) -> AgentRules:
     return AgentRules(
         credit=CreditRule.of_settings(agents),
         limits=Limits(agents.agent_turn_seconds, agents.agent_session_seconds, agents.agent_idle_seconds),
-        context=rollout.rollout_max_context_len,
+        context=context_of(settings),
         seed=rollout.rollout_seed,
         attempts=rollout.max_attempts,
         tokens_in_flight=agents.agent_tokens_in_flight,
@@ -107,7 +106,7 @@ async def agent_setup(settings: TrainSettings, blob_url: str) -> AgentSetup:
     return AgentSetup(
         rules,
         tokenizer,
-        Bridge(tokenizer, settings.data.apply_chat_template_kwargs),
+        Bridge(tokenizer, settings.data.apply_chat_template_kwargs, rules.longest),
         Parsers(parser_names(settings.engine), tokenizer, Path(folder)),
         partial(fetch, blobs=blobs),
         partial(offload_async, blobs=blobs),

@@ -110,15 +110,15 @@ class Turns:
     def _check(self, asked: Asked) -> None:
         """Raises BadField."""
         self._setup.parsers.check(asked)
-        if len(asked.messages) > self._rules.most_messages:
+        if len(asked.messages) > self._rules.longest:
             raise BadField("messages", f"{len(asked.messages):,} messages: the context has room for fewer")
 
     async def _with_ids(self, asked: Asked, size: int) -> Asked:
         """A text as its token ids."""
         if asked.text is None:
             return asked
-        encode = partial(self._setup.tokenizer.encode, asked.text, add_special_tokens=False)
-        return replace(asked, tokens=tuple(await off_loop(size, encode)), text=None)
+        ids = await off_loop(size, partial(self._setup.bridge.ids, asked.text))
+        return replace(asked, tokens=tuple(ids.tolist()), text=None)
 
     async def _place_in(self, live: LiveSession, asked: Asked, size: int) -> Placed:
         """Where a request stands among the turns that are recorded now, whichever are recorded meanwhile. Its session's

@@ -7,19 +7,18 @@ from schemas.runs import RunStarted
 from schemas.subjects import about
 from serve_apps.tinker.calls import Served
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.context import context_of
 from slime_events.core.vocabulary import HIGHEST, vocabulary_of
 from storage.log import Readable
 
 LONGEST = 4096
-"""Tokens of a sequence, where a checkpoint does not say."""
+"""Tokens of a sequence, where nothing says so."""
 
 
 async def served_model(log: Readable, settings: TrainSettings) -> Served:
     """The name is the folder's path: there the SDK's get_tokenizer finds the tokenizer."""
     folder = Path(settings.engine.hf_checkpoint).absolute()
     config = json.loads((folder / "config.json").read_text())
-    longest = config.get("max_position_embeddings", LONGEST)
-    limits = (longest, settings.rollout.rollout_max_context_len, settings.engine.sglang.get("context_length"))
     first = 0
     async for recorded in log.read(1, about(log.run, "run", "run")):
         event = recorded.envelope.event
@@ -31,7 +30,7 @@ async def served_model(log: Readable, settings: TrainSettings) -> Served:
         short=folder.name,
         architecture=(config.get("architectures") or [config.get("model_type", "")])[0],
         vocabulary=vocabulary_of(folder) or HIGHEST + 1,
-        longest=min(int(one) for one in limits if one),
+        longest=context_of(settings) or LONGEST,
         first=first,
         seed=settings.rollout.rollout_seed,
     )

@@ -4,7 +4,6 @@ A tokenizer may have more ids (a special token that was added to it) or fewer (r
 trainer index the embedding, so its size is the only limit. Every door that takes ids asks here.
 """
 
-import json
 import operator
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.errors import InvalidValue
+from slime_events.core.model_config import config_parts
 
 HIGHEST = 2**31 - 1
 """Of an id in an event (int32)."""
@@ -22,12 +22,8 @@ Tokens = npt.NDArray[np.int32]
 
 def vocabulary_of(checkpoint: str | Path) -> int | None:
     """The rows of a checkpoint's embedding by its config.json; None where that does not say."""
-    try:
-        config = json.loads((Path(checkpoint) / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return None
-    for part in (config, config.get("text_config") if isinstance(config, dict) else None):
-        size = part.get("vocab_size") if isinstance(part, dict) else None
+    for part in config_parts(checkpoint):
+        size = part.get("vocab_size")
         if isinstance(size, int) and not isinstance(size, bool) and size > 0:
             return size
     return None

@@ -15,6 +15,11 @@ from typing import Any, Protocol
 
 from schemas.errors import InvalidValue
 
+PIECE = 64 * 1024
+"""Characters of a long text that are counted at once."""
+COUNTED = 8
+"""A text of more characters for each token that it may have is counted first: of most texts a token has four."""
+
 
 class Tokenizer(Protocol):
     """The methods of a transformers tokenizer that are used."""
@@ -91,6 +96,22 @@ def encode_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
         plain: Any = tokenizer
         found += [one.ids for one in plain.backend_tokenizer.encode_batch(rest, add_special_tokens=False)]
     return found
+
+
+def has_far_more(tokenizer: Tokenizer, text: str, most: int) -> bool:
+    """Whether a text has more than twice `most` tokens. It is counted in pieces, and no further than to the answer.
+
+    A tokenizer takes some 150 bytes of memory for each character: of a text of megabytes that is only refused, a
+    gigabyte. Where a text is cut its tokens differ a little, hence twice. One that is not very long is not counted.
+    """
+    if len(text) <= max(PIECE, COUNTED * most):
+        return False
+    left = 2 * most
+    for begin in range(0, len(text), PIECE):
+        left -= len(tokenizer.encode(text[begin : begin + PIECE], add_special_tokens=False))
+        if left < 0:
+            return True
+    return False
 
 
 def _is_plain(tokenizer: Tokenizer) -> bool:

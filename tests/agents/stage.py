@@ -53,7 +53,13 @@ async def _offload(event: Any) -> Any:
 def setup(rules: AgentRules = RULES) -> AgentSetup:
     """Of the tests' model, without parsers of tools."""
     return AgentSetup(
-        rules, TOKENIZER, Bridge(TOKENIZER), Parsers(ParserNames(), TOKENIZER), unpack, _offload, _offload
+        rules,
+        TOKENIZER,
+        Bridge(TOKENIZER, longest=rules.longest),
+        Parsers(ParserNames(), TOKENIZER),
+        unpack,
+        _offload,
+        _offload,
     )
 
 

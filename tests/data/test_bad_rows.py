@@ -29,6 +29,8 @@ from slime_events.loop.prompts import reader
 from slime_events.loop.prompts.json_value import DEPTH
 from slime_events.loop.prompts.prompt import BadReason, BadRow, Problem, PromptRow, make_prompt
 from slime_events.loop.prompts.source import PromptSource, check_first_rows, eval_sources, first_rows
+from slime_events.plugins.tokenizer import PIECE
+from tests.data.counted import Counted
 from tests.data.templated import USER, Templated, call
 from tests.simulation.simulation import make_plan
 
@@ -306,17 +308,9 @@ def test_an_evaluation_and_a_sampler_without_a_usable_row_say_every_reason(tmp_p
         sampler.take({}, 1)
 
 
-def test_a_text_of_megabytes_is_refused_before_its_tokens_are_counted() -> None:
-    class Never:
-        """A tokenizer that must not be asked."""
-
-        def encode(self, text: str, **_: object) -> list[int]:
-            raise AssertionError("it was asked")
-
-        def apply_chat_template(self, *_: object, **__: object) -> str:
-            raise AssertionError("it was asked")
-
-    never: Any = Never()
-    made = make_prompt({"input": "x" * 8_000_000}, DataSettings(input_key="input"), never, 1_000)
+def test_a_text_of_megabytes_is_refused_before_all_of_it_is_tokenised() -> None:
+    counted: Any = Counted()
+    made = make_prompt({"input": "x" * 8_000_000}, DataSettings(input_key="input"), counted, 1_000)
     assert isinstance(made, Problem)
     assert made.reason is BadReason.TOO_LONG
+    assert sum(counted.read) <= PIECE

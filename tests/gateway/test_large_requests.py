@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from serve_apps.agents.dialects import PATHS
@@ -43,6 +44,23 @@ async def no_standstill() -> AsyncIterator[None]:
     finally:
         looking.cancel()
     assert longest < LONGEST_S
+
+
+@contextlib.asynccontextmanager
+async def peak_memory() -> AsyncIterator[list[int]]:
+    """Resident bytes of this process, from time to time."""
+    seen = [psutil.Process().memory_info().rss]
+
+    async def look() -> None:
+        while True:
+            seen.append(psutil.Process().memory_info().rss)
+            await asyncio.sleep(0.005)
+
+    looking = asyncio.create_task(look())
+    try:
+        yield seen
+    finally:
+        looking.cancel()
 
 
 def body_of(dialect: str, text: str) -> dict[str, Any]:
@@ -90,6 +108,20 @@ async def test_a_large_request_holds_nobody_up(tmp_path: Path, path: str) -> Non
             answer = await client.post(path, json=body, headers=headers)
         assert answer.status_code == 400
         assert "tokens" in answer.text
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_text_that_is_far_too_long_is_not_tokenised_whole(tmp_path: Path, path: str) -> None:
+    """One word of a megabyte: to tokenise it whole takes 150 times as much memory."""
+    stage = Stage(tmp_path)
+    async with stage.simulation, stage.gateway() as client:
+        session = await stage.open(client)
+        headers = {"authorization": f"Bearer {session['agent_key']}"}
+        before = psutil.Process().memory_info().rss
+        async with peak_memory() as peak:
+            answers = [await client.post(path, json=body_of(path, "x" * MB), headers=headers) for _ in range(2)]
+        assert [one.status_code for one in answers] == [400, 400]
+        assert max(peak) - before < 100 * MB
 
 
 async def test_many_messages_are_refused_before_they_are_rendered(tmp_path: Path) -> None:

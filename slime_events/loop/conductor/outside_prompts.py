@@ -12,6 +12,7 @@ from schemas.prompts import PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.per_source import NATS
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.context import LONG_CONTEXT, context_of
 from slime_events.loop.prompts.inbox_message import WrongField
 from slime_events.loop.prompts.prompt import BadReason, Problem, Prompt, make_prompts, submitted
 from slime_events.plugins.rewards.dispatch import label_check, metadata_check
@@ -39,9 +40,8 @@ class OutsidePrompts:
     @classmethod
     def of(cls, settings: TrainSettings, tokenizer: TokenizerSource) -> OutsidePrompts:
         """Of a run's settings."""
-        return cls(
-            settings.data, tokenizer, settings.rollout.longest_prompt, metadata_check(settings), label_check(settings)
-        )
+        longest = settings.rollout.longest_prompt or context_of(settings) or LONG_CONTEXT
+        return cls(settings.data, tokenizer, longest, metadata_check(settings), label_check(settings))
 
     def check_metadata(self, metadata: Any) -> None:
         """Whether a sample from outside with these can be graded. Raises WrongField."""

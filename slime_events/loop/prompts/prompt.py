@@ -18,10 +18,7 @@ from slime_events.core.config.data import DataSettings
 from slime_events.loop.prompts.json_value import BadValue, json_value, label_value
 from slime_events.loop.prompts.messages import BadMessage, names_of, read_messages
 from slime_events.plugins.loss_masks import loss_masks_of
-from slime_events.plugins.tokenizer import Tokenizer, TokenizerSource, encode_all, loaded_tokenizer
-
-FREE_CHARACTERS, CHARACTERS_PER_TOKEN = 1_000_000, 32
-"""A text of more than the first, and the second for each allowed token, is too long whatever its tokens are."""
+from slime_events.plugins.tokenizer import Tokenizer, TokenizerSource, encode_all, has_far_more, loaded_tokenizer
 
 
 class BadReason(enum.StrEnum):
@@ -119,7 +116,7 @@ def make_prompts(
     made = [_rendered(fields, settings, tokenizer, max_prompt_len) for fields, settings in given]
     if tokenizer is None:
         return made
-    made = [_if_not_far_too_long(one, max_prompt_len) for one in made]
+    made = [_if_not_far_too_long(one, tokenizer, max_prompt_len) for one in made]
     bare = [(index, one) for index, one in enumerate(made) if isinstance(one, Prompt) and one.tokens is None]
     for (index, one), tokens in zip(bare, _encoded(tokenizer, [one.text for _, one in bare]), strict=True):
         made[index] = tokens if isinstance(tokens, Problem) else _with_tokens(one, tokens, max_prompt_len)
@@ -235,12 +232,14 @@ def _example(
     return tokenizer.decode(tokens[:length]), messages, np.asarray(tokens[:length], dtype=np.int32)
 
 
-def _if_not_far_too_long(made: Prompt | Problem, max_prompt_len: int | None) -> Prompt | Problem:
-    """Refuse a text that no tokenizer makes short enough, before one reads megabytes to count its tokens."""
+def _if_not_far_too_long(made: Prompt | Problem, tokenizer: Tokenizer, max_prompt_len: int | None) -> Prompt | Problem:
+    """Refuse a text of megabytes before all of it is tokenised to count its tokens."""
     if max_prompt_len is None or isinstance(made, Problem) or made.tokens is not None:
         return made
-    most = FREE_CHARACTERS + CHARACTERS_PER_TOKEN * max_prompt_len
-    if len(made.text) <= most:
+    try:
+        if not has_far_more(tokenizer, made.text, max_prompt_len):
+            return made
+    except Exception:  # `_encoded` says what the tokenizer raised
         return made
     message = f"the prompt has {len(made.text):,} characters, far more than {max_prompt_len} tokens, which are allowed"
     return Problem(BadReason.TOO_LONG, message)

@@ -1,0 +1,42 @@
+"""How many tokens a run's model has room for: the smallest of what its settings and its checkpoint say."""
+
+from pathlib import Path
+
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.model_config import config_parts
+
+NAMES = ("max_position_embeddings", "max_sequence_length", "seq_length", "max_seq_len", "model_max_length")
+"""Of the longest sequence, in a checkpoint's config.json. Models of Hugging Face use the first one."""
+
+
+LONG_CONTEXT = 256 * 1024
+"""Tokens, for a run of which nothing says how long."""
+
+
+def context_of(settings: TrainSettings) -> int | None:
+    """Tokens of prompt and answer together; None where nothing says so.
+
+    --rollout-max-context-len, --sglang-context-length, and config.json of --hf-checkpoint.
+    """
+    limits = (
+        settings.rollout.rollout_max_context_len,
+        settings.engine.sglang.get("context_length") or longest_of(settings.engine.hf_checkpoint),
+    )
+    return min((int(one) for one in limits if one), default=None)
+
+
+def longest_of(checkpoint: str | Path) -> int | None:
+    """Tokens of the longest sequence by a checkpoint's config.json; None where that does not say.
+
+    A factor of its rope scaling counts: with YaRN a config may name the length from before.
+    """
+    for part in config_parts(checkpoint):
+        found = next((size for size in map(part.get, NAMES) if type(size) is int and size > 0), None)
+        if found is not None:
+            return int(found * max(_factor(part.get("rope_scaling")), _factor(part.get("rope_parameters"))))
+    return None
+
+
+def _factor(scaling: object) -> float:
+    factor = scaling.get("factor") if isinstance(scaling, dict) else None
+    return factor if isinstance(factor, int | float) and 1 < factor < 1e4 else 1.0

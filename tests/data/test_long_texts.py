@@ -1,0 +1,42 @@
+"""A text that has by far too many tokens is not tokenised whole, and one that has not is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slime_events.plugins.tokenizer import PIECE, has_far_more
+from tests.agents.models import MODELS, tokenizer
+from tests.data.counted import Counted
+
+TOKENIZER = tokenizer(MODELS[0])
+
+
+@pytest.mark.parametrize("text", ["x" * 8_000_000, "x " * 4_000_000, "\n" * 8_000_000, "\u4e2d" * 2_000_000])
+def test_no_more_is_read_than_tells_it(text: str) -> None:
+    counted: Any = Counted()
+    assert has_far_more(counted, text, 1000)
+    assert has_far_more(TOKENIZER, text, 1000)
+    assert counted.read == [PIECE]
+
+
+def test_one_of_the_allowed_length_is_not_counted_twice() -> None:
+    counted: Any = Counted(4)
+    assert not has_far_more(counted, "word" * 100_000, 100_000)
+    assert counted.read == []
+
+
+def test_few_tokens_of_many_characters_are_allowed() -> None:
+    counted: Any = Counted(64)
+    assert not has_far_more(counted, "x" * 6_400_000, 100_000)
+    assert sum(counted.read) == 6_400_000
+
+
+@given(st.text(max_size=40), st.integers(1, 3 * PIECE), st.integers(1, 30_000))
+def test_what_is_refused_has_too_many_tokens(text: str, repeats: int, most: int) -> None:
+    long = (text * repeats)[: 4 * PIECE].encode("utf-8", "replace").decode()
+    if has_far_more(TOKENIZER, long, most):
+        assert len(TOKENIZER.encode(long, add_special_tokens=False)) > most
