@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import lru_cache
 from urllib.parse import unquote
 
 MASK = "***"
@@ -137,6 +138,17 @@ def known_secrets(environ: Mapping[str, str]) -> frozenset[str]:
     )
 
 
+def own_secrets() -> frozenset[str]:
+    """Those of this process. They are looked for again only where its environment has changed: every message asks."""
+    raw: Mapping[bytes, bytes] = vars(os.environ)["_data"]  # to decode all variables takes longer than to redact a text
+    return _secrets_in(frozenset(raw.items()))
+
+
+@lru_cache(maxsize=4)
+def _secrets_in(variables: frozenset[tuple[bytes, bytes]]) -> frozenset[str]:
+    return known_secrets({os.fsdecode(name): os.fsdecode(value) for name, value in variables})
+
+
 def _secrets_of(name: str, value: str) -> Iterator[str]:
     for pattern in (URL_LOGIN, URL_TOKEN, URL_QUERY):
         yield from found_in(pattern, value)
@@ -168,7 +180,7 @@ def shown(text: str, limit: int = LONGEST) -> str:
     A text of more than `limit` characters is cut to so many. It is cut after it was redacted, so that no secret is cut
     in two and its half shown; of a very long text, the part that may be shown and some more is redacted.
     """
-    return cut(text, limit, known_secrets(os.environ))
+    return cut(text, limit, own_secrets())
 
 
 def cut(text: str, limit: int, known: Collection[str] = ()) -> str:

@@ -33,6 +33,8 @@ END_TOKENS = ("</s>", "<eos>", "<end_of_turn>", "[EOS]")
 """End tokens that are not written as in `SPECIAL`."""
 SPECIAL = (("<|", "|>"), ("<｜", "｜>"))
 """Special tokens of most models: Qwen, Llama, Phi, GLM and others, and DeepSeek."""
+LAST = frozenset(token[-1] for token in (*END_TOKENS, *(closes for _, closes in SPECIAL)))
+"""Of each of them."""
 LONGEST = 48
 """Characters of a special token, at most."""
 
@@ -56,6 +58,8 @@ def _shorter(text: str, end: int) -> int:
     """The end of `text[:end]` without the blanks and the special token there."""
     while end and text[end - 1].isspace():
         end -= 1
+    if text[end - 1 : end] not in LAST:
+        return end
     for token in END_TOKENS:
         if text.endswith(token, 0, end):
             return end - len(token)

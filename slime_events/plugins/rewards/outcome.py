@@ -91,6 +91,8 @@ def unreadable(error: BaseException) -> RewardFailure:
 
 
 def _value_of(returned: Any, key: str | None) -> Outcome:
+    if type(returned) is float and is_reward(returned):  # as most are
+        return Graded(value=returned)
     detail: dict[str, Any] = {}
     if isinstance(returned, dict):
         detail = plain(returned)
