@@ -55,7 +55,8 @@ def undecided(step: int) -> Iterator[Event]:
     """A step's groups, made and graded: now the conductor has to speak."""
     for name in _groups(step):
         offset = int(name.rpartition("-")[2])
-        yield PromptSubmitted(group=name, text="2+2=", tokens=_PROMPT, source=Source(path="prompts", offset=offset))
+        source = Source(path="prompts", offset=offset)
+        yield PromptSubmitted(group=name, text="2+2=", label="4", tokens=_PROMPT, source=source)
         for index, sample in enumerate(_samples(name)):
             yield RolloutRequested(
                 sample=sample, group=name, index=index, prompt=_PROMPT, sampling=Sampling(max_new_tokens=TOKENS),
