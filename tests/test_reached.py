@@ -36,6 +36,7 @@ FOR_TESTS = {
     "storage.memory_log": "the reference: defines what every log does, and is what the others are tested against",
 }
 CALLED_BY_NAME = {
+    "eof_received": "by asyncio, of each protocol",
     "check_health": "by Ray Serve",
     "tokens_generated": "by the contract of all engines: what was generated but not given away",
 }

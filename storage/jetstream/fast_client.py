@@ -14,6 +14,7 @@ from nats.protocol.command import hpub_cmd
 from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
 from storage.jetstream.answer import VERSION, Answer, AnswerClient, OnAnswer, OnRow
+from storage.jetstream.chunks import Chunks
 
 
 class FastClient(Client, AnswerClient):  # type: ignore[misc]
@@ -52,6 +53,11 @@ class FastClient(Client, AnswerClient):  # type: ignore[misc]
     def drop(self) -> None:
         if isinstance(self._transport, TcpTransport):
             self._transport._io_writer.transport.abort()
+
+    async def _read_loop(self) -> None:
+        if isinstance(self._transport, TcpTransport):
+            Chunks(self._transport)
+        await super()._read_loop()
 
     async def _process_op_err(self, e: Exception) -> None:
         if not (self.is_closed or self.is_reconnecting):
