@@ -12,12 +12,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.against import child
 from benchmarks.against.checkout import HERE, checkout_of
+from benchmarks.against.child import least
 from benchmarks.figure import load
 
 NAMES = tuple(child.TURNS)
@@ -84,16 +85,9 @@ def _measure(name: str, other: Path, data: Path, turns: int) -> tuple[list[Compa
             return [], [f"{name}: {side} failed: {turn.failure}"]
         taken[is_other].append(turn.figures)
     return [
-        Compared(figure, least(one[figure] for one in taken[True]), least(one[figure] for one in taken[False]),
-                 name in BY_CLOCK)
+        Compared(figure, *(least(one[figure] for one in taken[side]) for side in (True, False)), name in BY_CLOCK)
         for figure in taken[False][0]
     ], []  # fmt: skip
-
-
-def least(seconds: Iterable[child.Seconds]) -> child.Seconds:
-    """Of each kind of seconds by itself."""
-    cpu, clock = zip(*seconds, strict=True)
-    return min(cpu), min(clock)
 
 
 def run_turn(name: str, checkout: Path, data: Path) -> Turn:
