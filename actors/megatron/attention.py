@@ -19,6 +19,8 @@ from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer.module import MegatronModule
 from torch import Tensor
 
+from actors.megatron.cpu import has_transformer_engine
+
 Ints = npt.NDArray[np.int64]
 # A grid takes sequences down to this share of its longest: at most 1 / share of its tokens are padding.
 GRID_SHARE = 0.75
@@ -43,7 +45,9 @@ class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's clas
         """Parameters for sequences of these lengths (tokens, each at least 1), packed in this order."""
         sizes = np.asarray(lengths)
         grids, to_grid, from_grid = lay_out(alike(sizes), np.cumsum(sizes) - sizes, sizes)
-        starts = torch.tensor(np.concatenate([[0], np.cumsum(lengths)]), dtype=torch.int32, device=device)
+        # Megatron's RoPE reads them in Python for every layer: on a device each time waits for it.
+        read_on = device if has_transformer_engine() else torch.device("cpu")
+        starts = torch.tensor(np.concatenate([[0], np.cumsum(lengths)]), dtype=torch.int32, device=read_on)
         return cls(
             qkv_format="thd",
             cu_seqlens_q=starts,

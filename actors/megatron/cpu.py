@@ -6,6 +6,7 @@ while the calling thread is inside `stand_in`, because rewriting every torch cal
 """
 
 import functools
+import importlib.util
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,11 @@ _inside = threading.local()
 def on_cpu() -> bool:
     """Whether this process trains on the CPU: torch sees no CUDA device."""
     return not torch.cuda.is_available()
+
+
+def has_transformer_engine() -> bool:
+    """Whether layers are built from Transformer Engine: on CUDA, where it is installed."""
+    return not on_cpu() and importlib.util.find_spec("transformer_engine") is not None
 
 
 @functools.cache

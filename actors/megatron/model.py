@@ -1,6 +1,5 @@
 """Megatron's GPTModel for an `Architecture`."""
 
-import importlib.util
 import logging
 from collections.abc import Mapping
 from functools import partial
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from actors.megatron.architecture import SAME_NAMES, Architecture
 from actors.megatron.attention import PackedAttention, PackedSequences
-from actors.megatron.cpu import on_cpu, stand_in
+from actors.megatron.cpu import has_transformer_engine, on_cpu, stand_in
 from actors.megatron.own_model import WANTED, Building, check_parameters, own_model
 from actors.megatron.tree_batch import TreeSequences
 from actors.megatron.weights import model_rules, named_parameters
@@ -91,11 +90,6 @@ def transformer_config(
         return TransformerConfig(**{**defaults, **flags, **fixed})
     except (ValueError, AssertionError, TypeError) as error:
         raise InvalidValue(f"Megatron refuses these settings: {error}") from error
-
-
-def has_transformer_engine() -> bool:
-    """Whether layers are built from Transformer Engine: on CUDA, where it is installed."""
-    return not on_cpu() and importlib.util.find_spec("transformer_engine") is not None
 
 
 def build_model(

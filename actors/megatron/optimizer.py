@@ -9,9 +9,8 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from actors.megatron.cpu import on_cpu, stand_in
+from actors.megatron.cpu import has_transformer_engine, on_cpu, stand_in
 from actors.megatron.flags import MegatronFlags
-from actors.megatron.model import has_transformer_engine
 from schemas.errors import InvalidValue, TrainerError
 from slime_events.core.config.trainer import TrainerSettings
 

@@ -13,12 +13,12 @@ import actors.megatron.import_core  # noqa: F401
 from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.commanded_step import CommandedSteps
-from actors.megatron.cpu import on_cpu
+from actors.megatron.cpu import has_transformer_engine, on_cpu
 from actors.megatron.critic import build_critic
 from actors.megatron.flags import sort_flags
 from actors.megatron.frozen import freeze
 from actors.megatron.frozen_model import REFERENCE, load_frozen
-from actors.megatron.model import build_model, has_transformer_engine, transformer_config
+from actors.megatron.model import build_model, transformer_config
 from actors.megatron.optimizer import (
     build_optimizer,
     build_scheduler,
