@@ -108,6 +108,13 @@ def lay_out(members: Sequence[Ints], starts: Ints, lengths: Ints) -> tuple[tuple
     return tuple(grids), np.concatenate(to_grid).astype(np.int64), from_grid
 
 
+def takes_groups(query: Tensor) -> bool:
+    """Whether a kernel that keeps no [queries, keys] takes fewer key heads than query heads. In float32 on CUDA none
+    does: torch would fall back to plain matrix products, whose memory grows with the square of the length.
+    """
+    return not (query.is_cuda and query.dtype == torch.float32)
+
+
 class PackedAttention(MegatronModule):  # type: ignore[misc]
     """Core attention of a layer spec. Takes Megatron's keyword arguments; dropout is not supported."""
 
@@ -122,6 +129,9 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
         """query [tokens, heads, size], key and value [tokens, groups, size] -> [tokens, heads * size]."""
         packed = packed_seq_params
         masks = [None if mask is None else mask.to(query.dtype) for mask in packed.masks]
+        times = query.size(1) // key.size(1)
+        if times > 1 and not takes_groups(query):
+            key, value = (tensor.repeat_interleave(times, 1) for tensor in (key, value))
         grids = packed.queries(query), packed.keys(key), packed.keys(value), masks
         grouped = query.size(1) != key.size(1)
         outputs = []
