@@ -1,5 +1,6 @@
 """`TrainerRank`: one Megatron process of the trainer."""
 
+import gc
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -91,7 +92,12 @@ class TrainerRank:
 
     def reset(self) -> None:
         """Start again with the weights, optimizer and schedule that the settings name."""
-        del self.trainee  # before the new one takes as much memory
+        # The old model and its optimizer go before the new ones take as much memory. Megatron's hooks hold the model in
+        # circles of references, which the collector alone ends.
+        del self.trainee, self._commanded
+        gc.collect()
+        if not on_cpu():
+            torch.cuda.empty_cache()
         self._begin()
 
     def _begin(self) -> None:

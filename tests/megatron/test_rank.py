@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,26 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
         assert weights(rank) == expected
     assert [result.optimizer_digest for result in resumed] == [result.optimizer_digest for result in through]
     assert [result.metrics["lr"] for result in resumed] == [result.metrics["lr"] for result in through]
+
+
+def test_a_rank_that_begins_anew_holds_one_model(tiny: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old one is gone before the new one is built: both would have to fit on a device."""
+    alive: list[bool] = []
+    build = TrainerRank._begin
+    with trainer(tiny) as rank:
+        rank.train(make_batch())
+        parts = rank.trainee.model, rank.trainee.optimizer, next(rank.trainee.model.parameters())
+        old = [weakref.ref(part) for part in parts]
+        del parts
+
+        def begin(self: TrainerRank) -> None:
+            alive.extend(ref() is not None for ref in old)
+            build(self)
+
+        monkeypatch.setattr(TrainerRank, "_begin", begin)
+        rank.reset()
+        assert rank.train(make_batch()).optimizer_digest
+    assert alive == [False, False, False]
 
 
 def test_the_optimizer_is_hashed_as_often_as_is_wanted(tiny: Path, trainer: Trainer) -> None:
