@@ -14,6 +14,9 @@ from actors.megatron.flags import MegatronFlags
 from schemas.errors import InvalidValue, TrainerError
 from slime_events.core.config.trainer import TrainerSettings
 
+TORCH_OWN = (torch.optim.Adam, torch.optim.SGD)
+"""Where neither Transformer Engine nor Apex is installed, and nothing is offloaded to the CPU. AdamW is an Adam."""
+
 
 def wrap_data_parallel(
     model: torch.nn.Module, config: TransformerConfig, flags: MegatronFlags
@@ -28,8 +31,9 @@ def wrap_data_parallel(
 def build_optimizer(model: DistributedDataParallel, settings: TrainerSettings, flags: MegatronFlags) -> Any:
     """Megatron's optimizer, its state there from the start: a checkpoint before the first step is complete too.
 
-    On the CPU torch's fused Adam replaces the loop over parameters; Megatron's distributed optimizer stays off there,
-    because its checkpoints need Transformer Engine's Adam.
+    torch's own optimizers are fused: on the CPU in place of a loop over parameters, on CUDA in place of `foreach`,
+    which takes longer and makes temporaries. Megatron's distributed optimizer stays off with them, because its
+    checkpoints need Transformer Engine's Adam.
     """
     given = {
         "optimizer": settings.optimizer,
@@ -46,7 +50,7 @@ def build_optimizer(model: DistributedDataParallel, settings: TrainerSettings, f
     }
     with stand_in():
         optimizer = get_megatron_optimizer(OptimizerConfig(**{**flags.optimizer, **given}), [model])
-        if on_cpu():
+        if on_cpu() or isinstance(optimizer.optimizer, TORCH_OWN):
             for group in optimizer.optimizer.param_groups:
                 group["fused"] = True
             ensure_state(optimizer, settings)
@@ -68,7 +72,7 @@ def ensure_state(optimizer: Any, settings: TrainerSettings) -> None:
                 if group["momentum"]:
                     state.setdefault("momentum_buffer", torch.zeros_like(parameter))
                 continue
-            state.setdefault("step", torch.zeros((), dtype=torch.float32))
+            state.setdefault("step", torch.zeros((), dtype=torch.float32, device=parameter.device))
             state.setdefault("exp_avg", torch.zeros_like(parameter))
             state.setdefault("exp_avg_sq", torch.zeros_like(parameter))
 

@@ -6,6 +6,7 @@ import dataclasses
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ import pytest
 import torch
 
 from actors.megatron.checkpoint import is_checkpoint
+from actors.megatron.optimizer import ensure_state
 from actors.megatron.rank import TrainerRank
 from actors.megatron.weights import digest_tensors
 from schemas.errors import CheckpointMismatch, ImpossibleCombination, InvalidValue, TrainerError
 from slime_events.core.train_batch import TrainBatch
 from storage.digests import weights_digest
 from storage.weights.store import WeightStore
-from tests.megatron.tiny import make_batch, make_model
+from tests.megatron.tiny import make_batch, make_model, settings_for
 
 Trainer = Callable[..., Any]
 
@@ -80,6 +82,21 @@ def test_a_rank_that_begins_anew_holds_one_model(tiny: Path, trainer: Trainer, m
         rank.reset()
         assert rank.train(make_batch()).optimizer_digest
     assert alive == [False, False, False]
+
+
+def test_torch_s_optimizers_are_fused_on_a_gpu_too(
+    tiny: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And have their state from the start, on the device of their parameters."""
+    monkeypatch.setattr("actors.megatron.optimizer.on_cpu", lambda: False)
+    with trainer(tiny) as rank:
+        inner = rank.trainee.optimizer.optimizer
+        assert {group["fused"] for group in inner.param_groups} == {True}
+        assert len(inner.state) == len(list(rank.trainee.model.parameters()))
+    parameter = torch.nn.Parameter(torch.zeros(2, device="meta"))
+    optimizer = SimpleNamespace(optimizer=torch.optim.AdamW([parameter]))
+    ensure_state(optimizer, settings_for(tiny))
+    assert {value.device.type for value in optimizer.optimizer.state[parameter].values()} == {"meta"}
 
 
 def test_the_optimizer_is_hashed_as_often_as_is_wanted(tiny: Path, trainer: Trainer) -> None:
