@@ -1,0 +1,68 @@
+"""What of `python -m tests.gpu` a machine without a GPU shows: it refuses, and reports what a look could not do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.gpu import __main__, attention
+from tests.gpu.agreement import Figures, distances
+from tests.gpu.looks import LOOKS
+from tests.gpu.repeat import alike
+from tests.gpu.report import Report, Row
+from tests.gpu.scene import Scene, lengths_to, make_batch
+
+
+def test_it_refuses_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("sys.argv", ["tests.gpu"])
+    assert __main__.main() == __main__.NO_GPU
+    said = capsys.readouterr()
+    assert not said.out
+    assert said.err.startswith("error: no GPU to look at")
+    assert "--device cpu" in said.err
+
+
+def test_every_look_is_there() -> None:
+    for look in LOOKS.values():
+        module, function = look.place.split(":")
+        assert callable(getattr(__import__(f"tests.gpu.{module}", fromlist=[function]), function))
+
+
+def test_what_a_look_cannot_do_is_a_row_and_hides_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """torch's varlen attention has no kernel for the CPU; ours has."""
+    attention.look_values(Scene("cpu", tmp_path))
+    rows = [row for line in capsys.readouterr().out.splitlines() if (row := Row.read(line))]
+    assert [row.name for row in rows] == ["PackedAttention, values", "varlen_attn, values"]
+    assert max(float(value) for value in rows[0].figures.values()) < 0.01
+    assert rows[1].seen.startswith("NotImplementedError")
+
+
+def test_a_report_is_written_with_each_row(tmp_path: Path) -> None:
+    report = Report(tmp_path)
+    report.add(Row("step", "a | b", {"step, s": 0.123456, "steps": 3}))
+    assert (tmp_path / "gpu.md").read_text().splitlines()[-1] == "| step | a \\| b | step, s 0.1235; steps 3 |"
+    assert json.loads((tmp_path / "gpu.json").read_text())[0]["figures"]["step, s"] == 0.123456
+    assert Row.read("anything else") is None
+
+
+@pytest.mark.parametrize(("total", "longest"), [(8192, 2048), (32_768, 512), (128, 32), (64, 64)])
+def test_lengths_fill_a_micro_batch(total: int, longest: int) -> None:
+    lengths = lengths_to(total, longest)
+    assert sum(lengths) == total
+    assert longest // 8 <= min(lengths) <= max(lengths) <= longest
+    assert make_batch(lengths, 64).tokens == total
+
+
+def test_distances_are_of_what_they_say() -> None:
+    true = Figures(torch.tensor([-1.0, -2.0]), 2.0, 4.0)
+    seen = Figures(torch.tensor([-1.0, -2.5]), 2.2, 3.0)
+    assert list(distances(seen, true).values()) == pytest.approx([0.5, 0.25, 0.1, 0.25])
+
+
+def test_steps_are_alike_up_to_the_first_that_differs() -> None:
+    assert alike(["a", "b", "c"], ["a", "x", "c"]) == 1
+    assert alike(["a", "b"], ["a", "b"]) == 2
