@@ -34,7 +34,10 @@ def wrong_id(ids: npt.NDArray[Any], vocabulary: int | None) -> str | None:
     if not len(ids):
         return None
     limit = HIGHEST + 1 if vocabulary is None else vocabulary
-    if int(ids.min()) >= 0 and int(ids.max()) < limit:
+    if ids.dtype == np.int32:  # one pass: what is below 0 is above all others then
+        if int(ids.view(np.uint32).max()) < limit:
+            return None
+    elif int(ids.min()) >= 0 and int(ids.max()) < limit:
         return None
     token = int(ids[(ids < 0) | (ids >= limit)][0])
     return f"token {token} is none of the model's {limit}" if token >= 0 else f"token {token} is below 0"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from schemas import subjects
 from schemas.errors import ImpossibleCombination, LogDamaged, LogUnavailable, NoSpace
 from schemas.foreign import is_message_id
-from schemas.subjects import check_token, every_event, is_token, matches
+from schemas.subjects import any_verb, check_token, every_event, is_token, matches
 from storage.event_block import EventBlock
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.answer import Answer
@@ -135,14 +135,18 @@ class JetStreamLog:
         return positions
 
     async def _stored_already(self, messages: Sequence[Message]) -> dict[tuple[str, str], int]:
-        """Those of messages whose fence is not over their own subject: nothing else would show that they are stored.
+        """Those of messages whose fence is over the subject of none of them: nothing else shows that they are stored.
 
-        The server knows an id for a while only, and after a restart none of what has left its stream.
+        A fence that one of them moves refuses all of them the second time. The server knows an id for a while only, and
+        after a restart none of what has left its stream.
         """
         for message in messages:
             if message.fence is None and self._stream.has_left(self._known.get(message.subject, 0)):
                 del self._known[message.subject]
-        apart = [m for m in messages if m.fence is not None and not matches(m.fence.subject, m.subject)]
+        moved = {subject for m in messages for subject in (m.subject, any_verb(m.subject))}
+        apart = [
+            m for m in messages if m.fence and m.fence.subject not in moved and not matches(m.fence.subject, m.subject)
+        ]
         return (await _find(self._stream, apart))[0] if apart else {}
 
     async def _send(self, messages: Sequence[Message], passed: Mapping[Fence, int]) -> int:

@@ -148,6 +148,17 @@ async def test_what_is_stored_already_is_dropped_and_the_rest_is_stored_together
     assert await log.append(more) == [1, 2, 3, 4, 5, 6]
 
 
+async def test_what_has_the_fence_of_its_neighbour_is_stored_once(log: EventLog) -> None:
+    rollout = about(log.run, "rollout", "a")
+    both = [chunk(log, "a", 0, Fence(rollout, 0)), reward(log, "a", fence=Fence(rollout, 0))]
+    assert await log.append(both) == [1, 2]
+    assert await log.append(both) == [1, 2]
+    other = [chunk(log, "b", 0, Fence(about(log.run, "rollout", "b"), 0))]
+    assert await log.append([*both, *other]) == [1, 2, 3]
+    assert await log.append([reward(log, "a", fence=Fence(rollout, 1))]) == [2]
+    assert await log.position() == 3
+
+
 @pytest.mark.parametrize("fenced", [True, False])
 async def test_of_racing_writers_one_wins_each_time(opened: Open, fenced: bool) -> None:
     """Two writers, the same places, other contents. Without a fence both are the same event: nobody loses."""
