@@ -39,7 +39,8 @@ BYTES_BESIDE = 1024 * 1024
 class AgentRules:
     """From the run's settings. context: tokens of prompt and answer; None where the engine alone limits them. seed: of
     the run. attempts: of one generation. tokens_in_flight: of the turns under way at one gateway. turns_per_minute: of
-    a session there. grades: the run has a grader for every rollout. engines: of the run.
+    a session there. grades: the run has a grader for every rollout. engines: of the run. room: tokens that its model
+    has room for, where that is known: what is by far longer is not read.
     """
 
     credit: CreditRule
@@ -51,11 +52,12 @@ class AgentRules:
     turns_per_minute: int
     grades: bool
     engines: int = 1
+    room: int | None = None
 
     @property
     def longest(self) -> int:
         """Tokens of a prompt, at most. No request has more messages: each has a token at least."""
-        return self.context or LONG_CONTEXT
+        return self.room or self.context or LONG_CONTEXT
 
     @property
     def most_bytes(self) -> int:
@@ -88,13 +90,14 @@ def agent_rules(settings: TrainSettings) -> AgentRules:
     return AgentRules(
         credit=CreditRule.of_settings(agents),
         limits=Limits(agents.agent_turn_seconds, agents.agent_session_seconds, agents.agent_idle_seconds),
-        context=context_of(settings),
+        context=rollout.rollout_max_context_len,
         seed=rollout.rollout_seed,
         attempts=rollout.max_attempts,
         tokens_in_flight=agents.agent_tokens_in_flight,
         turns_per_minute=agents.agent_turns_per_minute,
         grades=bool(reward.rm_type or reward.custom_rm_path),
         engines=settings.engine.replicas,
+        room=context_of(settings),
     )
 
 

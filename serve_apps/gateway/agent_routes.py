@@ -155,7 +155,7 @@ async def _turn(agents: AgentAccess, request: Request, dialect: Any, settings: G
 async def _agent_body(request: Request, sessions: Any, settings: GatewaySettings) -> bytes:
     """No more than the context has room for. Raises Refused."""
     rules = sessions.setup.rules
-    instead = f"more than the context of {rules.context:,} tokens has room for" if rules.context else ""
+    instead = f"more than the context of {rules.longest:,} tokens has room for"
     return await read_body(request, min(settings.max_body, rules.most_bytes), instead)
 
 
