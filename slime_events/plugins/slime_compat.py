@@ -1,7 +1,8 @@
 """Aliases for slime's names and our own earlier ones, so that command lines, plug-ins and recorded paths work.
 
 `from slime.utils.types import Sample` and the other imports of `SLIME_MODULES` give our types, unless a real `slime`
-package is installed, which then goes first. Modules of slime that are not listed do not exist here.
+package is installed, which then goes first. Modules of slime that are not listed do not exist here. A folder `slime`
+without an `__init__.py`, such as a clone of slime in the working directory, is no package that is installed.
 """
 
 import importlib
@@ -26,7 +27,7 @@ Logs keep such paths for ever.
 
 
 class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Serves SLIME_MODULES and EARLIER_PACKAGES; last in sys.meta_path, so a real slime package is found before."""
+    """Serves SLIME_MODULES and EARLIER_PACKAGES. It comes first: Python takes any folder for a package."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -36,8 +37,7 @@ class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)
         if fullname not in SLIME_MODULES and fullname not in NOT_HERE:
             return None
-        root = sys.modules.get(fullname.partition(".")[0])
-        if root is not None and fullname.startswith("slime") and getattr(root.__spec__, "loader", None) is not self:
+        if _is_installed():
             return None
         if fullname in NOT_HERE:
             raise ModuleNotFoundError(f"{fullname} is not here: {NOT_HERE[fullname]}", name=fullname)
@@ -54,6 +54,21 @@ class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             setattr(module, name, getattr(importlib.import_module(home), attribute))
 
 
+def _is_installed() -> bool:
+    """Whether a real `slime` is there: imported, or to be found with code of its own."""
+    if (root := sys.modules.get("slime")) is not None:
+        spec = root.__spec__
+        return spec is None or not (isinstance(spec.loader, _AliasFinder) or _is_folder(spec))
+    others = (finder for finder in sys.meta_path if not isinstance(finder, _AliasFinder))
+    found = (finder.find_spec("slime", None) for finder in others)
+    return any(spec is not None and not _is_folder(spec) for spec in found)
+
+
+def _is_folder(spec: importlib.machinery.ModuleSpec) -> bool:
+    """Whether this is a namespace package: a folder that has a package's name, and no code."""
+    return spec.origin is None and spec.submodule_search_locations is not None
+
+
 def _current_name(module: str) -> str | None:
     """Today's name of a module under one of EARLIER_PACKAGES; None for any other."""
     return next(
@@ -64,4 +79,4 @@ def _current_name(module: str) -> str | None:
 def install_slime_aliases() -> None:
     """Let `from slime.utils.types import Sample` give ours where no slime is installed. Costs nothing until used."""
     if not any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
-        sys.meta_path.append(_AliasFinder())
+        sys.meta_path.insert(0, _AliasFinder())
