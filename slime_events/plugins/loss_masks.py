@@ -7,6 +7,8 @@ Trained are the tokens of assistants' turns, with their end token and what the t
     qwen3           each message rendered after a user's one: the template treats the first and the last otherwise
     qwen3_5         the whole chat rendered once, and the turns found in its text; an opening `<think>` is not trained
     distill_qwen    the first message is the prompt, the text of the last one the response
+
+Tool results that follow each other count as one message there: templates put them into one turn.
 """
 
 import functools
@@ -17,6 +19,8 @@ from schemas.errors import DataError
 from slime_events.plugins.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
+Block = list[Message]
+"""One message, or the tool results that follow each other."""
 Masked = tuple[list[int], list[int]]
 """Token ids of the whole chat, and 1 for each that is trained, else 0."""
 PROBE = "FOR CALCULATING LOSS MASK ONLY"
@@ -74,18 +78,18 @@ class MultiTurnLossMaskGenerator:
 
     def gen_multi_turn_loss_mask_qwen(self, messages: Sequence[Message], tools: Any = None) -> Masked:
         """As the module says."""
-        rendered = (self._render([message], tools=tools) for message in messages)
-        return self._joined(messages, list(rendered))
+        blocks = _blocks(messages)
+        return self._joined(blocks, [self._render(block, tools=tools) for block in blocks])
 
     def gen_multi_turn_loss_mask_qwen3(self, messages: Sequence[Message], tools: Any = None) -> Masked:
         """As the module says. Tools stand in front of the first message alone."""
         probe = {"role": "user", "content": PROBE}
         before = len(self._render([probe]))
         after = before - self.system_message_length  # what stands behind another message has no system prompt in front
-        first, *others = messages
-        rendered = [self._render([first, probe], tools=tools)[:-after]]
-        rendered += [self._render([probe, message])[before:] for message in others]
-        return self._joined(messages, rendered, system=0)
+        blocks = _blocks(messages)
+        rendered = [self._render([*blocks[0], probe], tools=tools)[:-after]]
+        rendered += [self._render([probe, *block])[before:] for block in blocks[1:]]
+        return self._joined(blocks, rendered, system=0)
 
     def gen_multi_turn_loss_mask_qwen3_5(self, messages: Sequence[Message], tools: Any = None) -> Masked:
         """As the module says. A token that is a part of a turn and of what is before it counts to the turn."""
@@ -113,11 +117,11 @@ class MultiTurnLossMaskGenerator:
         response = self._tokens(messages[-1]["content"])
         return prompt + response, [0] * len(prompt) + [int(_is_trained(messages[-1]))] * len(response)
 
-    def _joined(self, messages: Sequence[Message], rendered: Sequence[list[int]], system: int | None = None) -> Masked:
-        """The messages end to end. system: tokens in front of each but the first that are no part of it."""
+    def _joined(self, blocks: Sequence[Block], rendered: Sequence[list[int]], system: int | None = None) -> Masked:
+        """The blocks end to end. system: tokens in front of each but the first that are no part of it."""
         cut = self.system_message_length if system is None else system
         tokens, mask = list[int](), list[int]()
-        for place, (message, whole) in enumerate(zip(messages, rendered, strict=True)):
+        for place, ((message, *_), whole) in enumerate(zip(blocks, rendered, strict=True)):
             part = whole[cut:] if place and message["role"] != "system" else whole
             trained = message["role"] == "assistant" and _is_trained(message)
             opening = min(self.gen_token_length, len(part)) if trained else len(part)
@@ -144,6 +148,16 @@ def loss_masks_of(tokenizer: Tokenizer, kind: str) -> MultiTurnLossMaskGenerator
 def _made(tokenizer: Tokenizer, kind: str) -> MultiTurnLossMaskGenerator:
     # The type checker lets anything be the argument of a function that is cached like this.
     return MultiTurnLossMaskGenerator(tokenizer, kind)
+
+
+def _blocks(messages: Sequence[Message]) -> list[Block]:
+    blocks: list[Block] = []
+    for message in messages:
+        if blocks and message["role"] == blocks[-1][0]["role"] == "tool":
+            blocks[-1].append(message)
+        else:
+            blocks.append([message])
+    return blocks
 
 
 def _is_trained(message: Message) -> bool:
