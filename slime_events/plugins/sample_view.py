@@ -18,7 +18,7 @@ from schemas.arrays import Array
 from schemas.ids import order_in_group
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import Place, RolloutCompleted, RolloutRequested, StopReason
-from slime_events.core.state.group import GroupState, SampleState
+from slime_events.core.state.group import GroupState, Left, SampleState
 from slime_events.core.trajectory import Fetch, Trajectory
 from slime_events.plugins.sample import FINISH, Sample, Status
 
@@ -85,7 +85,8 @@ def group_samples(
 
 
 def _from_state(group: GroupState, state: SampleState, index: int) -> Sample:
-    return Sample(
+    left = Left() if state.left is msgspec.UNSET else state.left
+    sample = Sample(
         group_index=group.order,
         index=index,
         prompt=group.text if state.prompt_text is msgspec.UNSET else state.prompt_text,
@@ -95,8 +96,13 @@ def _from_state(group: GroupState, state: SampleState, index: int) -> Sample:
         reward=state.reward,
         weight_versions=[str(v) for v in sorted({state.oldest, state.newest} - {None}, key=int)],  # type: ignore[arg-type]
         status=STATUS.get(state.stop, Status.PENDING) if state.stop else Status.PENDING,
-        metadata=copy.deepcopy(group.metadata),
+        metadata=_copied(_with(group.metadata, left.metadata)),
     )
+    if left.attributes:
+        sample = Sample.from_dict(sample.to_dict() | copy.deepcopy(left.attributes))
+        sample.reward = state.reward
+    sample.metadata = _with(sample.metadata, copy.deepcopy(left.graded))
+    return sample
 
 
 def completed_sample(

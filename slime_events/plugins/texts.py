@@ -1,4 +1,5 @@
-"""`Texts`: what completed samples of open groups say, for filters that look at it. A fold of the log beside the state.
+"""`Texts`: what completed samples of open groups say, and what users' code left on them, for filters that look at it. A
+fold of the log beside the state.
 
 No state and no snapshot holds a text: they would be most of its bytes, and are needed once, by a filter, if there is
 one. A process that begins with a snapshot reads those of the open groups from the log again.
@@ -13,10 +14,11 @@ from msgspec.structs import replace
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected
+from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted
 from schemas.steps import StepCommitted
 from schemas.subjects import of_type
-from slime_events.core.state.group import GroupPhase, GroupState
+from slime_events.core.state.group import GroupPhase, GroupState, Left, SampleState
 from slime_events.core.state.run import RunState
 from storage.log import Readable
 
@@ -27,15 +29,32 @@ AT_ONCE = 16
 
 
 class Said(NamedTuple):
-    """response: of one sample. prompt: the text of a prompt of its own; empty where it has the group's."""
+    """response: of one sample. prompt: the text of a prompt of its own; empty where it has the group's. left: on the
+    sample; None where it is nothing.
+    """
 
     response: str
     prompt: str
+    left: Left | None = None
+
+    @classmethod
+    def of(cls, event: RolloutCompleted) -> "Said":
+        """What a completed rollout says."""
+        left = Left(event.metadata, event.attributes) if event.metadata or event.attributes else None
+        return cls(event.text, event.prompt_text, left)
+
+    def graded(self, event: RewardAssigned) -> "Said":
+        """With the metadata that its grader left."""
+        metadata = (event.detail or {}).get("metadata")
+        if not metadata or not isinstance(metadata, dict):
+            return self
+        return self._replace(left=replace(self.left or Left(), graded=metadata))
 
 
 class Texts:
     """Of training groups without a verdict. until_trained: until they leave the state, since the rewards of a batch are
-    made of them. of_all: of every group until it leaves the state, as states held them once; their digests cover them.
+    made of them. of_all: of every group until it leaves the state, and nothing but texts, as states held them once:
+    their digests cover them.
     """
 
     def __init__(self, *, of_all: bool = False, until_trained: bool = False) -> None:
@@ -47,7 +66,11 @@ class Texts:
         if isinstance(event, RolloutCompleted):
             group = state.groups.get(event.group)
             if group is not None and (self._of_all or group.purpose is Purpose.TRAIN):
-                self._said.setdefault(event.group, {})[event.sample] = Said(event.text, event.prompt_text)
+                self._said.setdefault(event.group, {})[event.sample] = Said.of(event)
+        elif isinstance(event, RewardAssigned):
+            said = self._said.get(event.group, {})
+            if event.sample in said:
+                said[event.sample] = said[event.sample].graded(event)
         elif isinstance(event, GroupAccepted | GroupRejected) and not self._stays:
             self._said.pop(event.group, None)
         elif isinstance(event, LEAVING):
@@ -56,24 +79,24 @@ class Texts:
     async def restore(self, log: Readable, state: RunState) -> None:
         """Read what was folded into a state that was not folded here."""
         self._said = {}
-        subjects = [
-            of_type(log.run, "rollout.completed").replace("*", name) for name in _completed(state, accepted=self._stays)
-        ]
-        for begin in range(0, len(subjects), AT_ONCE):
-            found = await log.last_of_each(subjects[begin : begin + AT_ONCE])
-            for recorded in found.values():
-                self.apply(recorded.envelope.event, state)
+        names = list(_completed(state, accepted=self._stays))
+        for kind in ("rollout.completed", "reward.assigned"):
+            for begin in range(0, len(names), AT_ONCE):
+                subjects = [of_type(log.run, kind).replace("*", name) for name in names[begin : begin + AT_ONCE]]
+                for recorded in (await log.last_of_each(subjects)).values():
+                    self.apply(recorded.envelope.event, state)
 
     def told(self, group: GroupState) -> GroupState:
-        """The group with the texts of its samples."""
+        """The group with the texts of its samples, and what was left on them."""
         said = self._said.get(group.group, {})
         samples = {
-            name: replace(sample, text=said[name].response, prompt_text=said[name].prompt or UNSET)
-            if name in said
-            else sample
-            for name, sample in group.samples.items()
+            name: self._told(sample, said[name]) if name in said else sample for name, sample in group.samples.items()
         }
         return replace(group, samples=samples)
+
+    def _told(self, sample: SampleState, said: Said) -> SampleState:
+        left = UNSET if said.left is None or self._of_all else said.left
+        return replace(sample, text=said.response, prompt_text=said.prompt or UNSET, left=left)
 
 
 def _completed(state: RunState, *, accepted: bool) -> Iterator[str]:

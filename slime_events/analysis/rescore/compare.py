@@ -28,7 +28,7 @@ from slime_events.analysis.rescore.collect import completed_of, is_evaluation, p
 from slime_events.analysis.rescore.recredit import Part, Recredit
 from slime_events.analysis.rescore.report import Credits, Evaluation, FlippedGroup, Groups, Regraded, Samples, Step
 from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.state.group import GroupState, SampleState
+from slime_events.core.state.group import GroupState, Left, SampleState
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.plugins.post_process import PostProcess
 from slime_events.plugins.rewards.outcome import RewardFailure, failure
@@ -109,6 +109,7 @@ def _state(group: Group, rewards: Sequence[float]) -> GroupState:
         done = completed_of(sample)
         state = SampleState(sample=name, length=done.length, stop=done.stop, text=done.text, reward=reward)
         state.prompt_text = done.prompt_text or msgspec.UNSET
+        state.left = Left(done.metadata, done.attributes)
         state.add_spans(done.spans)
         samples[name] = state
     return GroupState(

@@ -52,10 +52,20 @@ class VersionRange(msgspec.Struct, kw_only=True, gc=False):
                 self.newest = version
 
 
+class Left(msgspec.Struct, frozen=True):
+    """What users' code left on a sample. metadata: of its generate function and hooks, beside the prompt's; attributes:
+    its other fields; graded: metadata of its grader.
+    """
+
+    metadata: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
+    graded: dict[str, Any] = {}
+
+
 class SampleState(VersionRange, kw_only=True, gc=False):
     """One sample. min_version: the weights of its newest request. length: response tokens in the log. failures,
-    suspensions: how often it failed and was suspended. text, prompt_text (of a sample with a
-    prompt of its own): UNSET in a folded state; `Texts` puts them into what a filter is shown.
+    suspensions: how often it failed and was suspended. text, prompt_text (of a sample with a prompt of its own), left:
+    UNSET in a folded state; `Texts` puts them into what a filter is shown.
     """
 
     sample: str
@@ -73,6 +83,7 @@ class SampleState(VersionRange, kw_only=True, gc=False):
     suspensions: int = 0
     text: str | msgspec.UnsetType = msgspec.UNSET
     prompt_text: str | msgspec.UnsetType = msgspec.UNSET
+    left: Left | msgspec.UnsetType = msgspec.UNSET
 
 
 class GroupState(msgspec.Struct, kw_only=True, gc=False):
