@@ -6,7 +6,6 @@ from typing import Any
 
 from schemas.errors import PlugPointError
 from schemas.text import raised_text, repr_text
-from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import accepted, check_call, digest_of, load_function, name_of, place_of
 from slime_events.plugins.sample import Sample
 
@@ -26,7 +25,7 @@ class SampleHook:
         self._names = accepted(self._function, ("rollout_id", "evaluation"))
         check_call(self._function, "(args, sample)", 2, self._names, awaits=True)
 
-    async def __call__(self, view: ArgsView, made: Any, *, rollout_id: int, evaluation: bool) -> Any:
+    async def __call__(self, view: Any, made: Any, *, rollout_id: int | None, evaluation: bool) -> Any:
         """The sample, or the list of samples, that goes on. Raises PlugPointError where the hook does or returns
         something else.
         """
@@ -44,3 +43,29 @@ class SampleHook:
                 f"the sample hook {self.name} returned {repr_text(returned)}: it returns a Sample or None"
             )
         return made if returned is None else returned
+
+
+class _Current:
+    """rollout_id: what hooks are told that slime's `apply_rollout_sample_hooks` calls."""
+
+    rollout_id: int | None = None
+
+
+def set_current_rollout_id(rollout_id: int | None) -> None:
+    """For `apply_rollout_sample_hooks`. A run tells its own hooks the rollout that they are called for."""
+    _Current.rollout_id = rollout_id
+
+
+async def apply_rollout_sample_hooks(args: Any, value: Any, **offered: Any) -> Any:
+    """Each hook of `args.rollout_sample_hook_path` on a sample, or on each sample of a list, nested or not.
+
+    offered: `rollout_id` and `evaluation`, for hooks that take them. Raises TypeError for another value, PlugPointError
+    where a hook raises.
+    """
+    paths = getattr(args, "rollout_sample_hook_path", None) or []
+    if paths and not isinstance(value, Sample | list):
+        raise TypeError(f"rollout sample hooks take a Sample or a list of them, not {type(value).__name__}")
+    rollout_id, evaluation = offered.get("rollout_id", _Current.rollout_id), bool(offered.get("evaluation"))
+    for path in paths:
+        value = await SampleHook(path, Path.cwd())(args, value, rollout_id=rollout_id, evaluation=evaluation)
+    return value

@@ -286,6 +286,12 @@ class Sample:
         if meta_info is not None:
             self._add_meta_info(meta_info, update_terminal_info)
 
+    def update_from_meta_info(self, args: Any, meta_info: dict[str, Any]) -> None:
+        """Take in what the engine says of one generation: its weight version, how it ended, prefix cache, and under
+        `args.sglang_speculative_algorithm` its drafts.
+        """
+        self._add_meta_info(meta_info, True, speculates=bool(getattr(args, "sglang_speculative_algorithm", None)))
+
     def _check_appended(self, count: int, log_probs: list[float] | None, trainable: bool) -> None:
         """Raises PlugPointError before a bad call changes anything."""
         where = f"sample {self.index}"
@@ -298,12 +304,14 @@ class Sample:
         if count and trainable and self.rollout_log_probs is None and self.response_length:
             raise PlugPointError(f"{where}: the {self.response_length} response tokens before have no log-probs")
 
-    def _add_meta_info(self, meta_info: dict[str, Any], update_terminal_info: bool) -> None:
+    def _add_meta_info(
+        self, meta_info: dict[str, Any], update_terminal_info: bool, *, speculates: bool | None = None
+    ) -> None:
         """Keep weight version, prefix cache counts and finish reason of one generation call."""
         if "weight_version" in meta_info:
             self.weight_versions = _grown(self.weight_versions, [str(meta_info["weight_version"])])
         self.prefix_cache_info.add(meta_info)
-        if meta_info.get("spec_verify_ct"):
+        if meta_info.get("spec_verify_ct") if speculates is None else speculates:
             self.spec_info.add(meta_info)
         reason = (meta_info.get("finish_reason") or {}).get("type")
         if update_terminal_info and reason is not None:

@@ -92,10 +92,11 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
         **_of(f"{_PROMPTS}.data_source", "DataSource RolloutDataSource RolloutDataSourceWithBuffer"),
         **_of(f"{_PROMPTS}.buffer_filter", "pop_first"),
     },
+    "slime.rollout.sample_hooks": _of(f"{_GENERATE}.hooks", "apply_rollout_sample_hooks set_current_rollout_id"),
     "slime.rollout.filter_hub": {},
     "slime.rollout.filter_hub.base_types": {
         **_of(f"{_FILTERS}.base_types", "DynamicFilterOutput"),
-        **_of(f"{_FILTERS}.gathering", "MetricGatherer call_dynamic_filter"),
+        **_of(f"{_FILTERS}.gathering", "MetricGatherer call_dynamic_filter should_drop_dynamic_filter_output"),
     },
     "slime.rollout.filter_hub.dynamic_sampling_filters": _of(
         f"{_FILTERS}.dynamic_sampling", "check_reward_nonzero_std check_reward_nonzero_std_with_fallback"
