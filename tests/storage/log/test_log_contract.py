@@ -39,30 +39,6 @@ async def test_an_event_is_stored_as_it_was(log: EventLog) -> None:
     assert (await everything(log))[0].envelope == append.envelope
 
 
-async def test_the_same_event_is_stored_once(log: EventLog) -> None:
-    await log.append([reward(log, "a"), reward(log, "b")])
-    again = [reward(log, "b", value=2.0), reward(log, "c"), reward(log, "a"), reward(log, "c")]
-    assert await log.append(again) == [2, 3, 1, 3]
-    assert await log.position() == 3
-    found = await log.last(of_type(log.run, "reward.assigned").replace("*", "b"))
-    assert found is not None
-    assert found.envelope.event.value == 1.0  # type: ignore[attr-defined]
-
-
-async def test_the_same_event_is_known_again_behind_others_on_its_subject(log: EventLog) -> None:
-    await log.append([chunk(log, "a", start) for start in range(5)])
-    assert await log.append([chunk(log, "a", 2), chunk(log, "a", 5)]) == [3, 6]
-
-
-async def test_a_retry_ignores_its_fence(log: EventLog) -> None:
-    first = chunk(log, "a", 0, Fence(about(log.run, "rollout", "a"), 0))
-    second = chunk(log, "a", 4, Fence(about(log.run, "rollout", "a"), 1))
-    assert await log.append([first]) == [1]
-    assert await log.append([second]) == [2]
-    assert await log.append([first]) == [1]
-    assert await log.append([first, second]) == [1, 2]
-
-
 async def test_an_exact_fence_holds(log: EventLog) -> None:
     assert await log.append([once(reward(log, "a").envelope)]) == [1]
     fence = Fence(chunk(log, "b", 0).envelope.subject, 0)
@@ -139,24 +115,6 @@ async def test_a_conflict_in_the_middle_stores_nothing(log: EventLog) -> None:
         await log.append([reward(log, "a"), chunk(log, "b", 0), lost, reward(log, "c")])
     assert await log.position() == 1
     assert await log.append([reward(log, "a")]) == [2]
-
-
-async def test_what_is_stored_already_is_dropped_and_the_rest_is_stored_together(log: EventLog) -> None:
-    first = [once(reward(log, f"s{i}").envelope) for i in range(3)]
-    await log.append(first)
-    more = [once(reward(log, f"s{i}").envelope) for i in range(6)]
-    assert await log.append(more) == [1, 2, 3, 4, 5, 6]
-
-
-async def test_what_has_the_fence_of_its_neighbour_is_stored_once(log: EventLog) -> None:
-    rollout = about(log.run, "rollout", "a")
-    both = [chunk(log, "a", 0, Fence(rollout, 0)), reward(log, "a", fence=Fence(rollout, 0))]
-    assert await log.append(both) == [1, 2]
-    assert await log.append(both) == [1, 2]
-    other = [chunk(log, "b", 0, Fence(about(log.run, "rollout", "b"), 0))]
-    assert await log.append([*both, *other]) == [1, 2, 3]
-    assert await log.append([reward(log, "a", fence=Fence(rollout, 1))]) == [2]
-    assert await log.position() == 3
 
 
 @pytest.mark.parametrize("fenced", [True, False])
