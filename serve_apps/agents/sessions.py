@@ -37,6 +37,8 @@ LOOK_S = 2.0
 """Seconds between two looks whether a session has to be sealed."""
 WAIT_LOOK_S = 0.25
 AGAIN_S = 2.0
+RESUME_S = 30.0
+"""Until a harness asks again whether an interrupted run was resumed."""
 log = logging.getLogger(__name__)
 
 
@@ -92,6 +94,11 @@ class Sessions:
 
     def _none_waits(self, group: str | None) -> TurnRefused:
         which = "no rollout" if group is None else f"no rollout of group {group}"
+        if self._board.interrupted:
+            message = (
+                f"the run was interrupted, and goes on with `slime-events resume`: {which} is given out until then"
+            )
+            return TurnRefused(503, message, again_s=RESUME_S)
         if self._board.over:
             return TurnRefused(409, f"the run is over: {which} waits for an agent")
         message = f"{which} waits for an agent: those that the run wants now, by its staleness, are open or made"

@@ -6,25 +6,39 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from schemas.arrays import pack_tokens
+from schemas.envelope import enclose
 from schemas.event import Event, Purpose
 from schemas.rollouts import RolloutRequested, Sampling
-from schemas.runs import FinishReason, RunFinished
+from schemas.runs import FinishReason, RunFinished, RunResumed
 from slime_events.analysis.audit.history import Lifetime
 from slime_events.core.run.participant import Participant
+from slime_events.core.state.session_board import SessionBoard
+from storage.log import Recorded
 from tests.agents.stage import Stage
 
 
-async def test_no_session_is_opened_once_the_run_is_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("reason", "status"), [(FinishReason.ALL_STEPS, 409), (FinishReason.INTERRUPTED, 503)])
+async def test_no_session_is_opened_once_the_run_is_over(tmp_path: Path, reason: FinishReason, status: int) -> None:
+    """An interrupted run can be resumed: its harness asks again."""
     stage = Stage(tmp_path)
     async with stage.simulation, stage.gateway() as client:
         assert (await stage.open(client))["status"] == 201
-        over = RunFinished(reason=FinishReason.INTERRUPTED, steps=0, events=1, state_digest="")
+        over = RunFinished(reason=reason, steps=0, events=1, state_digest="")
         await Participant(stage.simulation.log, "conductor").append_fenced(over)
         late = await stage.open(client, wait_s=5)
-    assert late["status"] == 409, "another rollout waits, and nobody will train on it"
-    assert "the run is over" in late["error"]
+    assert late["status"] == status, "another rollout waits, and nobody trains on it now"
+
+
+def test_a_resumed_run_is_over_no_more() -> None:
+    board = SessionBoard()
+    over = RunFinished(reason=FinishReason.INTERRUPTED, steps=0, events=1, state_digest="")
+    for position, event in enumerate((over, RunResumed(incarnation=1, code_version="")), 1):
+        envelope = enclose("run", event, at=position, producer="conductor")
+        board.apply(Recorded(position, envelope.subject, envelope, b""))
+        assert (board.over, board.interrupted) == (position == 1, position == 1)
 
 
 def test_a_turn_that_a_gateway_begins_at_the_end_is_no_decision_of_the_run() -> None:

@@ -7,7 +7,7 @@ from schemas.event import Event, type_of
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.ids import group_of
 from schemas.rollouts import RolloutRequested
-from schemas.runs import RunFailed, RunFinished, RunResumed
+from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed
 from schemas.sessions import SessionOpened, SessionSealed
 from schemas.subjects import about, of_type
 from schemas.weights import WeightsPublished
@@ -23,8 +23,8 @@ FOLDED: tuple[type[Event], ...] = (
 class SessionBoard:
     """wanted: requests that no session was opened for, oldest first, by sample. open: the sessions that are not sealed,
     by sample; opened_at: when each was, ns of Unix time. given: what was opened, by source and its key. undecided:
-    groups that agents make. published: the newest weights. over: whether the run has ended. position: up to where the
-    log is folded in.
+    groups that agents make. published: the newest weights. over: whether the run has ended; interrupted: by its user,
+    who may resume it. position: up to where the log is folded in.
     """
 
     wanted: dict[str, RolloutRequested] = field(default_factory=dict)
@@ -34,6 +34,7 @@ class SessionBoard:
     undecided: set[str] = field(default_factory=set)
     published: int = -1
     over: bool = False
+    interrupted: bool = False
     position: int = 0
 
     def apply(self, recorded: Recorded) -> None:
@@ -60,8 +61,9 @@ class SessionBoard:
                 self.published = event.version
             case RunFinished() | RunFailed():
                 self.over = True
+                self.interrupted = isinstance(event, RunFinished) and event.reason is FinishReason.INTERRUPTED
             case RunResumed():
-                self.over = False
+                self.over = self.interrupted = False
 
     def next(self, group: str | None = None) -> RolloutRequested | None:
         """The oldest request that waits for an agent, of this group or of any."""
