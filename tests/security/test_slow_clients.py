@@ -110,13 +110,15 @@ async def healthy(wire: Wire) -> None:
 @pytest.mark.parametrize("sent", [b"", b"G", HALF, b"\r\n", b"POST /body HTTP/1.1\r\n"], ids=repr)
 async def test_heads_without_end_lock_nobody_out(sent: bytes) -> None:
     async with server() as (wire, _):
+        begin = time.monotonic()
         half = [await opened(wire, sent) for _ in range(MANY)]
         for _ in range(3):
             await healthy(wire)
+        waves = 1 + (time.monotonic() - begin) // SETTINGS.head_s  # whose places others took, on a busy machine
         answers = await asyncio.gather(*(rest(reader, 3.0) for reader, _ in half))
         told = [one for one in answers if one]
         assert all(one.startswith(b"HTTP/1.1 408") and b'{"error":' in one for one in told)
-        assert len(told) <= SETTINGS.max_connections + RESERVE
+        assert len(told) <= (SETTINGS.max_connections + RESERVE) * waves
         assert bool(told) is (sent not in (b"", b"\r\n"))
         await healthy(wire)
         close(*half)
