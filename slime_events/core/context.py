@@ -1,14 +1,12 @@
-"""How many tokens a run's model has room for: the smallest of what its settings and its checkpoint say."""
+"""How many tokens a run's model has room for, as its settings and its checkpoint say."""
 
 from pathlib import Path
 
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.model_config import config_parts
 
-NAMES = ("max_position_embeddings", "max_sequence_length", "seq_length", "max_seq_len", "model_max_length")
-"""Of the longest sequence, in a checkpoint's config.json. Models of Hugging Face use the first one."""
-
-
+NAMES = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
+"""Of the longest sequence, in a checkpoint's config.json; as SGLang, the first that is there."""
 LONG_CONTEXT = 256 * 1024
 """Tokens, for a run of which nothing says how long."""
 
@@ -16,7 +14,8 @@ LONG_CONTEXT = 256 * 1024
 def context_of(settings: TrainSettings) -> int | None:
     """Tokens of prompt and answer together; None where nothing says so.
 
-    --rollout-max-context-len, --sglang-context-length, and config.json of --hf-checkpoint.
+    The smaller of --rollout-max-context-len and what the engine takes: --sglang-context-length, or else what
+    config.json of --hf-checkpoint says.
     """
     limits = (
         settings.rollout.rollout_max_context_len,
@@ -28,7 +27,8 @@ def context_of(settings: TrainSettings) -> int | None:
 def longest_of(checkpoint: str | Path) -> int | None:
     """Tokens of the longest sequence by a checkpoint's config.json; None where that does not say.
 
-    A factor of its rope scaling counts: with YaRN a config may name the length from before.
+    As SGLang reads it: a factor of the rope scaling counts, but where the scaling names the length from before it
+    (Llama 3, YaRN of many), since the config has the length after it then.
     """
     for part in config_parts(checkpoint):
         found = next((size for size in map(part.get, NAMES) if type(size) is int and size > 0), None)
@@ -38,5 +38,7 @@ def longest_of(checkpoint: str | Path) -> int | None:
 
 
 def _factor(scaling: object) -> float:
-    factor = scaling.get("factor") if isinstance(scaling, dict) else None
+    if not isinstance(scaling, dict) or "original_max_position_embeddings" in scaling:
+        return 1.0
+    factor = None if scaling.get("rope_type") == "llama3" else scaling.get("factor")
     return factor if isinstance(factor, int | float) and 1 < factor < 1e4 else 1.0

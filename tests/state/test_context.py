@@ -19,6 +19,21 @@ from slime_events.core.context import context_of, longest_of
     [
         ({"max_position_embeddings": 32768}, 32768),
         ({"max_position_embeddings": 32768, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, 131072),
+        (
+            {
+                "max_position_embeddings": 131072,
+                "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192},
+            },
+            131072,
+        ),
+        ({"max_position_embeddings": 8192, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 8192),
+        (
+            {
+                "max_position_embeddings": 40960,
+                "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+            },
+            40960,
+        ),
         ({"max_position_embeddings": 4096, "rope_parameters": {"factor": 2}}, 8192),
         ({"text_config": {"max_position_embeddings": 128000}, "model_type": "vision"}, 128000),
         ({"seq_length": 2048}, 2048),
