@@ -111,12 +111,14 @@ class EarlyRequests:
     async def _make(self, request: RolloutRequested) -> AsyncGenerator[Delta, None]:
         prompt = await self._paths.prompt(request.prompt, request.after)
         asked = generate_request(request, f"{request.sample}-{request.attempt}-0", prompt, np.zeros(0, np.int32))
-        async with contextlib.AsyncExitStack() as stack:
-            claim = await stack.enter_async_context(self._weights.claimed_by(request))
+        claim = await self._weights.claim(request)
+        try:
             deltas = self._weights.generate(claim, asked)
-            await stack.enter_async_context(contextlib.aclosing(deltas))  # type: ignore[type-var]
-            async for delta in deltas:
-                yield delta
+            async with contextlib.aclosing(deltas):  # type: ignore[type-var]
+                async for delta in deltas:
+                    yield delta
+        finally:
+            self._weights.unclaim(claim)
 
     async def _drop(self, sample: str, early: EarlyRollout) -> None:
         await asyncio.sleep(EARLY_S)

@@ -248,9 +248,11 @@ class EngineWeights:
         claim = Claim(request.min_version, request.max_version)
         return claim.newest is None and claim.accepts(self._version)
 
-    @contextlib.asynccontextmanager
-    async def claimed_by(self, request: RolloutRequested) -> AsyncIterator[Claim]:
-        """While a rollout is made; entered once the engine runs weights that it accepts. See `_wait_until_accepted`."""
+    async def claim(self, request: RolloutRequested) -> Claim:
+        """A rollout's claim, once the engine runs weights that it accepts; `unclaim` it when the rollout is made.
+
+        Raises as `_wait_until_accepted`; then nothing is claimed.
+        """
         claim = Claim(request.min_version, request.max_version)
         claim.waiting_since = None if claim.accepts(self._version) else time.monotonic()
         self._claims.add(claim)
@@ -258,11 +260,16 @@ class EngineWeights:
         self._notify_of_evaluations()
         try:
             await self._wait_until_accepted(claim)
-            yield claim
-        finally:
-            self._notify_of_evaluations()
-            self._claims.discard(claim)
-            self._evaluations -= claim.newest is not None
+        except BaseException:
+            self.unclaim(claim)
+            raise
+        return claim
+
+    def unclaim(self, claim: Claim) -> None:
+        """The rollout is made, or given up."""
+        self._notify_of_evaluations()
+        self._claims.discard(claim)
+        self._evaluations -= claim.newest is not None
 
     async def _wait_until_accepted(self, claim: Claim) -> None:
         """Wait until the engine runs weights that the rollout accepts, and is not about to leave them.

@@ -106,7 +106,10 @@ class Rollout:
         """The whole response, with the tokens that no chunk holds yet."""
         tokens, log_probs, spans = self._new()
         kept, kept_log_probs = self._kept()
-        whole = np.concatenate([self.known.tokens, tokens])
+        whole, whole_log_probs = tokens, log_probs
+        if self.known.length:
+            whole = np.concatenate([self.known.tokens, tokens])
+            whole_log_probs = np.concatenate([self.known.log_probs, log_probs])
         spans = merge_spans(self.known.spans, spans)
         mask = mask_older_versions(spans, len(whole)) if self.request.mask_older else None
         return RolloutCompleted(
@@ -119,7 +122,7 @@ class Rollout:
             stop=stop,
             text=text,
             spans=spans,
-            digest=content_digest(whole, np.concatenate([self.known.log_probs, log_probs])),
+            digest=content_digest(whole, whole_log_probs),
             engine=self.engine,
             tokens=pack_tokens(tokens),
             log_probs=pack_log_probs(log_probs),
@@ -242,7 +245,10 @@ class Prompts:
 
     async def of(self, group: str) -> PromptSubmitted:
         """The prompt of a group. Raises StorageError where the log holds none."""
-        if group not in self._reads:
+        known = self._reads.get(group)
+        if known is not None and known.done() and not known.cancelled() and known.exception() is None:
+            return known.result()
+        if known is None:
             self._reads[group] = asyncio.create_task(self._read(group))
             if len(self._reads) > CACHED_PROMPTS:
                 del self._reads[next(iter(self._reads))]

@@ -285,9 +285,12 @@ class RolloutWorker:
             rollout.begun, rollout.queued = early.begun, max(0.0, (early.at - delivery.recorded.envelope.at) / 1e9)
             await self._make(rollout, delivery, lambda _: early.deltas())
             return
-        async with self._weights.claimed_by(rollout.request) as claim:
+        claim = await self._weights.claim(rollout.request)
+        try:
             generate = self._suspects.of(rollout.request.sample, partial(self._weights.generate, claim))
             await self._make(rollout, delivery, generate)
+        finally:
+            self._weights.unclaim(claim)
 
     async def _make(self, rollout: Rollout, delivery: Delivery, generate: Generate) -> None:
         """To the rollout's end in the log, or until it is suspended. Raises EngineError, Conflict."""

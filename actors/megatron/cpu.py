@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from slime_events.core.run.gloo_device import share_gloo_device
+
 _inside = threading.local()
 
 
@@ -35,6 +37,7 @@ def install() -> None:
         return
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
     torch.cuda.synchronize = lambda *args, **kwargs: None
+    share_gloo_device()
     from megatron.core.tensor_parallel.random import initialize_rng_tracker
 
     # The inference tracker's fork() is a null context; the training one needs a CUDA generator. Dropout is 0 here.

@@ -1,10 +1,10 @@
 """SGLang plugin (entry-point group `sglang.srt.plugins`), loaded in every SGLang process, so it imports nothing heavy.
 
-Everywhere: weight versions on every streamed piece, and no socket beyond the engine's own address. On a CPU:
-deterministic inference, which SGLang 0.5.23 brings for accelerators only, and a quicker decode and prefill. With
-`enable_deterministic_inference` and a seed per request a token is a function of the weights, the tokens before it and
-the seed alone: a rollout that is resumed from its log continues with the same tokens. SGLang processes that this
-project did not start are not changed.
+Everywhere: weight versions on every streamed piece, the end token at hand, and no socket beyond the engine's own
+address. On a CPU: deterministic inference, which SGLang 0.5.23 brings for accelerators only, and a quicker decode and
+prefill. With `enable_deterministic_inference` and a seed per request a token is a function of the weights, the tokens
+before it and the seed alone: a rollout that is resumed from its log continues with the same tokens. SGLang processes
+that this project did not start are not changed.
 """
 
 import os
@@ -26,6 +26,7 @@ def register() -> None:
     streamer = "sglang.srt.managers.scheduler_components.output_streamer"
     hooks = [
         (HookType.BEFORE, f"{streamer}._GenerationStreamAccumulator.to_payload", spans_on_every_piece),
+        (HookType.AFTER, "sglang.srt.utils.hf_transformers.tokenizer.get_tokenizer", end_token_at_hand),
         (HookType.AROUND, "torch.distributed.rendezvous._create_c10d_store", store_on_one_address),
     ]
     for kind, target, hook in hooks + (_cpu_hooks(HookType) if device == "cpu" else []):
@@ -36,7 +37,9 @@ def _cpu_hooks(kinds: Any) -> list[tuple[Any, str, Callable[..., Any]]]:
     from sglang.srt.arg_groups import choices
 
     from serve_apps.engine.cpu import attention, layers, sampling, shared_prefixes
+    from slime_events.core.run.gloo_device import share_gloo_device
 
+    share_gloo_device()
     choices.add_deterministic_attention_backend_choices(["torch_native"])
     choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
     modules = "sglang.srt.layers"
@@ -74,6 +77,13 @@ def store_on_one_address(
 
     listening = socket.create_server((hostname, port)).detach()
     return TCPStore(hostname, port, world_size, True, timeout, master_listen_fd=listening)
+
+
+def end_token_at_hand(tokenizer: Any, *_: Any, **__: Any) -> None:
+    """After hook of SGLang's `get_tokenizer`: its scheduler asks for the end token with every token that it generates,
+    and transformers looks the id up in the vocabulary each time.
+    """
+    vars(tokenizer)["eos_token_id"] = tokenizer.eos_token_id
 
 
 def spans_on_every_piece(accumulator: Any, *_: Any, **__: Any) -> None:

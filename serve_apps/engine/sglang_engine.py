@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -113,26 +113,30 @@ class SglangEngine:
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """See `Engine.generate`. A request that SGLang refuses (too long, say) is RequestRefused with its reason."""
         own_id, failed = self._new_id(), f"response {request.rid} was not finished"
-        with self._asked(messages.Generate(own_id, request)) as answers:
-            self._ids[request.rid] = own_id
-            ended = False
-            try:
-                while not ended:
-                    answer = await answers.get()
-                    ended = not isinstance(answer, messages.Piece) or answer.delta.finish is not None
-                    delta = self._delta(answer, failed)
-                    self.tokens_generated += len(delta.tokens)
-                    yield delta
-            finally:
-                if self._ids.get(request.rid) == own_id:
-                    del self._ids[request.rid]
-                if not ended and self._failure is None:
-                    self._send(messages.Abort(own_id))
+        answers, ended = self._ask(messages.Generate(own_id, request)), False
+        self._ids[request.rid] = own_id
+        try:
+            while not ended:
+                answer = await answers.get()
+                ended = not isinstance(answer, messages.Piece) or answer.delta.finish is not None
+                delta = self._delta(answer, failed)
+                self.tokens_generated += len(delta.tokens)
+                yield delta
+        finally:
+            del self._answers[own_id]
+            if self._ids.get(request.rid) == own_id:
+                del self._ids[request.rid]
+            if not ended and self._failure is None:
+                self._send(messages.Abort(own_id))
 
     async def score(self, request: GenerateRequest, tokens: Tokens) -> LogProbs:
         """See `Engine.score`. A request that SGLang refuses is RequestRefused with its reason."""
-        with self._asked(messages.Score(self._new_id(), request, tokens)) as answers:
+        frame = messages.Score(self._new_id(), request, tokens)
+        answers = self._ask(frame)
+        try:
             return self._delta(await answers.get(), f"response {request.rid} was not scored").log_probs
+        finally:
+            del self._answers[frame.id]
 
     async def update_weights(self, folder: str, version: int) -> float:
         """See `Engine.update_weights`. Weights that do not fit are refused; the engine continues with the old ones."""
@@ -163,16 +167,12 @@ class SglangEngine:
         # Of fixed width: SGLang aborts by prefix of the id, and a retry may come while its first try is being aborted.
         return f"{next(self._numbers):012d}"
 
-    @contextlib.contextmanager
-    def _asked(self, frame: messages.Request) -> Iterator[Answers]:
-        """Send a request; its answers while the request is open. None ends them when the host has failed."""
+    def _ask(self, frame: messages.Request) -> Answers:
+        """Send a request: its answers, until the caller deletes them. None ends them when the host has failed."""
         answers: Answers = asyncio.Queue()
         self._send(frame)
         self._answers[frame.id] = answers
-        try:
-            yield answers
-        finally:
-            del self._answers[frame.id]
+        return answers
 
     def _delta(self, answer: messages.Piece | messages.Answer | None, failed: str) -> Delta:
         if isinstance(answer, messages.Piece):
@@ -182,14 +182,14 @@ class SglangEngine:
 
     async def _call(self, frame: messages.Request, deadline_s: float) -> str | None:
         """The error of a request that has one answer; None where it succeeded."""
-        with self._asked(frame) as answers:
-            try:
-                async with asyncio.timeout(deadline_s):
-                    answer = await answers.get()
-            except TimeoutError:
-                raise DeadlineExceeded(
-                    f"SGLang did not answer {type(frame).__name__} within {deadline_s:g} s"
-                ) from None
+        answers = self._ask(frame)
+        try:
+            async with asyncio.timeout(deadline_s):
+                answer = await answers.get()
+        except TimeoutError:
+            raise DeadlineExceeded(f"SGLang did not answer {type(frame).__name__} within {deadline_s:g} s") from None
+        finally:
+            del self._answers[frame.id]
         if not isinstance(answer, messages.Answer):
             raise EngineError(self._failure or f"SGLang answered {type(answer).__name__} to {type(frame).__name__}")
         return answer.error

@@ -42,6 +42,17 @@ def test_the_same_batches_give_the_same_bytes(tiny: Path, trainer: Trainer) -> N
     assert len(set(runs[0][1])) == 3
 
 
+def test_all_groups_share_one_gloo_device(tiny: Path, trainer: Trainer) -> None:
+    before = _gloo_devices()
+    with trainer(tiny):
+        assert _gloo_devices() <= max(before, 1)
+
+
+def _gloo_devices() -> int:
+    """Each has a thread of this name."""
+    return [path.read_text() for path in Path("/proc/self/task").glob("*/comm")].count("gloo_tcp_loop\n")
+
+
 @pytest.mark.parametrize("saved_after", [0, 2])
 @pytest.mark.parametrize("kind", [{}, {"bf16": True}, {"optimizer": "sgd"}], ids=["adam", "bf16", "sgd"])
 def test_a_resumed_run_equals_an_uninterrupted_one(

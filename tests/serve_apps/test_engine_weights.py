@@ -197,10 +197,10 @@ async def test_an_evaluation_gets_its_version_however_many_came_after_it(log: Ev
     await publish(log, tmp_path, range(1500), {3, 1499})
     async with running(Watched(log)) as (weights, engine):
         await activated(log, [1499])
-        async with weights.claimed_by(evaluation_of(3)):
-            assert engine.version == 3
+        claim = await weights.claim(evaluation_of(3))
+        assert engine.version == 3
+        weights.unclaim(claim)
         await activated(log, [1499, 3, 1499])
         with pytest.raises(WeightsDamaged, match="weight version 4"):
-            async with weights.claimed_by(evaluation_of(4)):
-                pass
+            await weights.claim(evaluation_of(4))
         assert engine.version == 1499

@@ -136,17 +136,15 @@ def from_otlp_json(plain: Mapping[str, Any]) -> Span:
 
 
 def _wrap(value: Attribute) -> dict[str, Any]:
-    match value:
-        case bool():
-            return {"boolValue": value}
-        case int():
-            return {"intValue": str(value)}
-        case float():
-            return {"doubleValue": value}
-        case str():
-            return {"stringValue": str(value)}
-        case _:
-            return {"arrayValue": {"values": [_wrap(item) for item in value]}}
+    if isinstance(value, str):  # most of them
+        return {"stringValue": str(value)}
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    if isinstance(value, float):
+        return {"doubleValue": value}
+    return {"arrayValue": {"values": [_wrap(item) for item in value]}}
 
 
 def _unwrap(value: Mapping[str, Any]) -> Any:
