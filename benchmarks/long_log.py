@@ -17,6 +17,7 @@ from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from slime_events.algorithms.estimators.estimator import normalize_group
+from slime_events.core.config.save_steps import SaveSteps
 from slime_events.core.trajectory import content_digest
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.seal import batch_digest
@@ -40,7 +41,7 @@ def long_plan(steps: int) -> Plan:
         groups=GROUPS,
         samples=SAMPLES,
         sampling=Sampling(max_new_tokens=TOKENS),
-        checkpoint_every=CHECKPOINT_EVERY,
+        saves=SaveSteps(CHECKPOINT_EVERY),
     )
 
 

@@ -156,8 +156,7 @@ class Learner:
                     self._see(recorded)
                     event = recorded.envelope.event
                     saved = max(saved, event.version) if isinstance(event, CheckpointSaved) else saved
-                every = self._plan.checkpoint_every
-                due = state.version - state.version % every if every else 0
+                due = self._plan.saves.newest(state.version)
                 is_trained = self._end.done() and state.version >= self._end.result()
                 if is_trained and (due <= state.first or saved >= due):
                     reason = FinishReason.ALL_STEPS if state.version >= self._plan.steps else FinishReason.INTERRUPTED

@@ -31,6 +31,7 @@ from schemas.event import Event
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.subjects import about
 from schemas.weights import WeightsPublished
+from slime_events.core.config.save_steps import NEVER, SaveSteps
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.run.run_address import RunAddress
@@ -51,7 +52,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class TrainerPlan:
     """steps: of the run; weights of the last are published. checkpoints: the folder that they are saved into.
-    publish_every, checkpoint_every: versions; None saves none. retention: which weights stay, beside those of a
+    publish_every: versions. saves: of which a checkpoint is saved. retention: which weights stay, beside those of a
     checkpoint that does; None keeps all. checkpoint_retention: which checkpoints stay. exact: a step that is trained
     again and comes out otherwise ends the run. shows: a user's function is shown each version before it is published.
     save_hf: path with {rollout_id}, which the weights of a checkpoint are copied to.
@@ -61,7 +62,7 @@ class TrainerPlan:
     steps: int
     checkpoints: str
     publish_every: int = 1
-    checkpoint_every: int | None = None
+    saves: SaveSteps = NEVER
     retention: Retention | None = None
     checkpoint_retention: Retention | None = None
     exact: bool = False
@@ -80,7 +81,7 @@ class TrainerPlan:
             settings.rollout.num_rollout or 0,
             trainer.save or checkpoints,
             trainer.update_weights_interval,
-            trainer.save_interval,
+            trainer.saves,
             weights if weights.newest else None,
             saved if saved.newest else None,
             trainer.exact,
@@ -372,7 +373,7 @@ class Trainer:
 
     async def _checkpoint(self, digests: Digests) -> None:
         """Save the version that the ranks are at, if it is due. Saved again, it is the same event."""
-        if self.plan.checkpoint_every and self._version % self.plan.checkpoint_every == 0:
+        if self.plan.saves.due(self._version):
             await self._save_checkpoint(digests)
 
     async def _save_checkpoint(self, digests: Digests) -> None:

@@ -17,6 +17,7 @@ from schemas.errors import Conflict, TrainerError
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.subjects import about
 from schemas.weights import WeightsPublished
+from slime_events.core.config.save_steps import SaveSteps
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from slime_events.core.train_batch import TrainBatch
@@ -163,7 +164,7 @@ async def test_checkpoints_that_retention_lets_go_take_their_weights_with_them(
     plan = TrainerPlan(
         steps=9,
         checkpoints=folders.root,
-        checkpoint_every=1,
+        saves=SaveSteps(1),
         retention=Retention(newest=1, every=8),
         checkpoint_retention=Retention(newest=2, every=3),
     )
@@ -226,7 +227,7 @@ async def test_with_each_checkpoint_its_weights_are_copied_under_slimes_number(
     plan = TrainerPlan(
         steps=5,
         checkpoints=str(tmp_path / "checkpoints"),
-        checkpoint_every=2,
+        saves=SaveSteps(2),
         retention=Retention(newest=1),
         checkpoint_retention=Retention(newest=1),
         save_hf=str(tmp_path / "hf" / "step{rollout_id}"),

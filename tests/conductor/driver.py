@@ -41,7 +41,7 @@ from slime_events.plugins.filters.base_types import DynamicFilterOutput
 from slime_events.plugins.filters.decide import run_filter
 from slime_events.plugins.sample_view import group_samples
 from storage.log import Recorded
-from tests.plans import with_evals
+from tests.plans import fields_of_plan
 
 SAMPLING = Sampling(max_new_tokens=8)
 
@@ -49,7 +49,7 @@ SAMPLING = Sampling(max_new_tokens=8)
 def make_plan(**changes: object) -> Plan:
     """A small plan."""
     fields: dict[str, object] = {"steps": 4, "groups": 3, "samples": 2, "sampling": SAMPLING}
-    return Plan(**(fields | with_evals(changes, SAMPLING)))  # type: ignore[arg-type]
+    return Plan(**(fields | fields_of_plan(changes, SAMPLING)))  # type: ignore[arg-type]
 
 
 def keep_all(group: GroupState):
@@ -234,7 +234,7 @@ class Driver:
         )
         if version % self.plan.publish_every == 0 or version == self.plan.steps:
             self.say(WeightsPublished(version=version, parent=step, url="", digest=f"d{version}", bytes=0))
-        if self.plan.checkpoint_every and version % self.plan.checkpoint_every == 0:
+        if self.plan.saves.due(version):
             self.say(CheckpointSaved(version=version, url="", weights_digest="", optimizer_digest=""))
 
     def events(self, kind: type) -> list:

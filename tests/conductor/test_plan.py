@@ -7,6 +7,7 @@ import pytest
 from schemas.rollouts import Sampling
 from slime_events.core.config.evaluation import EvalSet, EvalSettings
 from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.config.save_steps import SaveSteps
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.loop.conductor.plan import EvalPlan, make_plan
 from tests.conductor.driver import make_plan as plan_of
@@ -42,7 +43,7 @@ def test_each_setting_is_in_its_place() -> None:
     plan = make_plan(rollout, evaluation, TrainerSettings(update_weights_interval=31, save_interval=37))
     assert (plan.steps, plan.groups, plan.samples, plan.seed, plan.draw) == (9, 5, 3, 11, 7)
     assert (plan.max_staleness, plan.max_attempts, plan.partial_rollout, plan.mask_offpolicy) == (2, 6, True, True)
-    assert (plan.publish_every, plan.checkpoint_every) == (31, 37)
+    assert (plan.publish_every, plan.saves) == (31, SaveSteps(37))
     assert (plan.eval_every, plan.eval_first, list(plan.evals)) == (23, False, ["a", "b"])
     assert plan.sampling == Sampling(
         max_new_tokens=13, temperature=0.7, top_p=0.8, top_k=17, stop=("x",), stop_token_ids=(19,),

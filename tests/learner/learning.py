@@ -21,6 +21,7 @@ from schemas.runs import RunStarted
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.model.branch_point import read_point
 from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.save_steps import SaveSteps
 from slime_events.core.config.toml import settings_from
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
@@ -87,7 +88,7 @@ class Learning:
             ranks or self.ranks,
             WeightStore(str(self.folder / "weights"), durable=False),
             rollouts,
-            TrainerPlan(self.steps, str(self.folder / "checkpoints"), checkpoint_every=self.checkpoint_every),
+            TrainerPlan(self.steps, str(self.folder / "checkpoints"), saves=SaveSteps(self.checkpoint_every)),
         )
         async with asyncio.timeout(DEADLINE_S):
             return await Learner(

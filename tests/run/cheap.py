@@ -107,7 +107,7 @@ class Parts:
                         TrainerPlan(
                             settings.rollout.num_rollout or 0,
                             f"{address.folder}/checkpoints",
-                            checkpoint_every=settings.trainer.save_interval,
+                            saves=settings.trainer.saves,
                         ),
                     ).run()
 

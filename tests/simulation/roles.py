@@ -114,9 +114,7 @@ def make_trainer(
         ranks,
         WeightStore(str(folder / "weights"), durable=False),
         PendingBatches(unpack, temperature=1.0),
-        TrainerPlan(
-            plan.steps, str(folder / "checkpoints"), plan.publish_every, plan.checkpoint_every, **training or {}
-        ),
+        TrainerPlan(plan.steps, str(folder / "checkpoints"), plan.publish_every, plan.saves, **training or {}),
         **more,
     )
 

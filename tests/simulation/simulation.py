@@ -39,7 +39,7 @@ from storage.follow import Follower
 from storage.jetstream.address import NatsAddress
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
-from tests.plans import with_evals
+from tests.plans import fields_of_plan
 from tests.scripted_engine import Script, ScriptedEngine
 from tests.simulation.parts import InstantPool, Line, ScriptedRanks
 from tests.simulation.roles import make_conductor, make_feed, make_outside, make_trainer, run_engine, run_grader
@@ -53,7 +53,7 @@ DEADLINE_S = 120.0
 
 def make_plan(**changes: Any) -> Plan:
     """Five steps of two groups of three samples of 24 tokens."""
-    return Plan(**({"steps": 5, "groups": 2, "samples": 3, "sampling": SAMPLING} | with_evals(changes, SAMPLING)))
+    return Plan(**({"steps": 5, "groups": 2, "samples": 3, "sampling": SAMPLING} | fields_of_plan(changes, SAMPLING)))
 
 
 class Simulation:

@@ -127,7 +127,7 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
         rollout=rollout,
         evaluation=evaluation,
         engine=replace(settings.engine, hf_checkpoint=settings.engine.hf_checkpoint or checkpoint),
-        trainer=_schedule(_batches(trainer, rollout), rollout),
+        trainer=_saves(_schedule(_batches(trainer, rollout), rollout), rollout, given),
         reward=replace(reward, eval_reward_key=reward.eval_reward_key or reward.reward_key),
     )
     return derived, (*notes, *idle(derived))
@@ -240,6 +240,13 @@ def _schedule(trainer: TrainerSettings, rollout: RolloutSettings) -> TrainerSett
     if not decays or trainer.lr_decay_iters is not None or rollout.num_rollout is None or steps is None:
         return trainer
     return replace(trainer, lr_decay_iters=rollout.num_rollout * steps)
+
+
+def _saves(trainer: TrainerSettings, rollout: RolloutSettings, given: Collection[tuple[str, str]]) -> TrainerSettings:
+    """Where there are checkpoints, one is of the last step."""
+    if trainer.save_interval is None or ("trainer", "save_last") in given:
+        return trainer
+    return replace(trainer, save_last=rollout.num_rollout)
 
 
 def _evaluation(evaluation: EvalSettings, settings: TrainSettings) -> EvalSettings:

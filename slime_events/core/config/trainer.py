@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from msgspec import field
 
 from slime_events.core.config.base import Settings, doc
+from slime_events.core.config.save_steps import SaveSteps
 
 
 class TrainerSettings(Settings, frozen=True, kw_only=True):
@@ -22,7 +23,15 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     load: Annotated[str | None, doc("trainer checkpoint (or HF folder) to start from")] = None
     load_optim: Annotated[bool, doc("take optimizer and schedule of load too, not its weights alone")] = True
     save: Annotated[str | None, doc("folder for trainer checkpoints; default: the run folder")] = None
-    save_interval: Annotated[int | None, doc("save a checkpoint every N steps", above=0)] = None
+    save_interval: Annotated[
+        int | None, doc("save a checkpoint every N steps, at the end of an epoch, and after the last step", above=0)
+    ] = None
+    save_epoch: Annotated[
+        int | None, doc("with save-interval, a checkpoint every N steps too; num-epoch sets it to an epoch's", above=0)
+    ] = None
+    save_last: Annotated[
+        int | None, doc("with save-interval, a checkpoint after step N too; default: the last one", above=0)
+    ] = None
     save_hf: Annotated[
         str | None,
         doc("path with {rollout_id}: with each checkpoint, its weights as a Hugging Face folder of their own"),
@@ -156,8 +165,13 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     def hashes_optimizer(self, version: int) -> bool:
         """Whether the optimizer's digest is computed at a version that a step has made."""
         if self.optimizer_digest == "checkpoint":
-            return self.save_interval is not None and version % self.save_interval == 0
+            return self.saves.due(version)
         return self.optimizer_digest == "every"
+
+    @property
+    def saves(self) -> SaveSteps:
+        """Of which versions a checkpoint is saved."""
+        return SaveSteps(self.save_interval, self.save_epoch, self.save_last)
 
     @property
     def world_size(self) -> int:

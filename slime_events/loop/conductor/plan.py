@@ -12,6 +12,7 @@ from slime_events.core.config.data import DataSettings
 from slime_events.core.config.evaluation import EvalSet, EvalSettings
 from slime_events.core.config.per_source import shares
 from slime_events.core.config.rollout import RolloutSettings, staleness_bound
+from slime_events.core.config.save_steps import NEVER, SaveSteps
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.state.group import GroupState
 from slime_events.core.state.run import RunPhase, RunState
@@ -57,7 +58,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     mask_offpolicy: bool = False
     max_attempts: int = 3
     publish_every: int = 1
-    checkpoint_every: int | None = None
+    saves: SaveSteps = NEVER
     eval_every: int | None = None
     eval_first: bool = True
     eval_exact: bool = False
@@ -126,7 +127,7 @@ def make_plan(
         mask_offpolicy=rollout.mask_offpolicy_in_partial_rollout,
         max_attempts=rollout.max_attempts,
         publish_every=trainer.update_weights_interval,
-        checkpoint_every=trainer.save_interval,
+        saves=trainer.saves,
         eval_every=evaluation.eval_interval,
         eval_first=not evaluation.skip_eval_before_train,
         eval_exact=evaluation.eval_on == "version",

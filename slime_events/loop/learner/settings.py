@@ -34,9 +34,9 @@ NO_DUMPS = "a learner neither writes dumps nor loads any. What it trains on is i
 NO_GATEWAY = "a learner takes no prompts, so it has no gateway of its own"
 NOT_OF_A_LEARNER = {"evaluation": NO_ENGINE, "debug": NO_DUMPS, "gateway": NO_GATEWAY}
 """Component to why a learner cannot decide on it."""
-IDLE = ("hf_checkpoint", "save", "save_interval", "save_hf", "keep_weights", "keep_weights_every", "keep_checkpoints",
-        "keep_checkpoints_every", "update_weights_interval", "global_batch_size",
-        "distributed_timeout_minutes")  # fmt: skip
+IDLE = ("hf_checkpoint", "save", "save_interval", "save_epoch", "save_last", "save_hf", "keep_weights",
+        "keep_weights_every", "keep_checkpoints", "keep_checkpoints_every", "update_weights_interval",
+        "global_batch_size", "distributed_timeout_minutes")  # fmt: skip
 """Fields of the trainer that do not change the weights."""
 
 

@@ -92,7 +92,10 @@ def resolve_epochs(settings: TrainSettings) -> tuple[TrainSettings, str | None]:
             f"num_epoch {epochs} over {rows} rows is less than one step of rollout_batch_size {batch}: lower it"
         )
     rollout = replace(settings.rollout, num_rollout=steps, num_epoch=None)
-    resolved, _ = derive(replace(settings, rollout=rollout))
+    trainer = settings.trainer
+    if trainer.save_interval is not None and trainer.save_epoch is None:
+        trainer = replace(trainer, save_epoch=max(1, rows // batch))
+    resolved, _ = derive(replace(settings, rollout=rollout, trainer=trainer))
     return resolved, f"num_epoch {epochs} over {rows} rows is num_rollout {steps}."
 
 
