@@ -63,8 +63,7 @@ def start_run(settings: TrainSettings) -> RunProcess:
     require_paths(settings)
     check_start(settings)
     folder = RunFolder(settings.run.runs_dir, settings.run.run)
-    if folder.settings.exists():
-        raise ConfigError(f"{folder.path} holds a run already: choose another name, or remove the folder")
+    folder.check_new()
     file, name = tempfile.mkstemp(suffix=".toml", prefix="slime-events-")
     with open(file, "w", encoding="utf-8") as config:
         config.write(to_toml(settings_from(kept(msgspec.to_builtins(settings)))))

@@ -345,7 +345,10 @@ def _check_checkpoint(folder: str) -> None:
     path = Path(folder)
     if not (path / "trainer.json").is_file() and not (path / "config.json").is_file():
         there = "is not there" if not path.exists() else "is neither a trainer checkpoint nor a Hugging Face folder"
-        raise InvalidValue(f"--load {folder} {there}: give one of <run>/checkpoints, or the folder of a model")
+        raise InvalidValue(
+            f"--load {folder} {there}: leave --load out to begin with --hf-checkpoint, or give one of "
+            "<run>/checkpoints or the folder of a model (`slime-events resume` goes on with an interrupted run)"
+        )
 
 
 def _knock(urls: str) -> None:

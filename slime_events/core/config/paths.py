@@ -13,7 +13,8 @@ def missing_paths(settings: TrainSettings) -> list[str]:
     Remote URLs (`s3://...`) are not checked.
     """
     engine, trainer, data = settings.engine, settings.trainer, settings.data
-    folders = [("hf_checkpoint", engine.hf_checkpoint), ("ref_load", trainer.ref_load)]
+    has_reference = settings.algorithm.use_kl_loss or settings.algorithm.kl_coef
+    folders = [("hf_checkpoint", engine.hf_checkpoint), ("ref_load", trainer.ref_load if has_reference else None)]
     folders.append(("opd_teacher_load", trainer.opd_teacher_load))
     if trainer.hf_checkpoint != engine.hf_checkpoint:
         folders.append(("hf_checkpoint", trainer.hf_checkpoint))
@@ -21,9 +22,16 @@ def missing_paths(settings: TrainSettings) -> list[str]:
     for name, path in folders:
         if path and "://" not in path and not Path(path).exists():
             cure = f"download the model (`hf download NAME --local-dir {path}`) or mend the path"
+            if name == "ref_load":
+                cure += ", or leave --ref-load out where the reference is the model of hf_checkpoint"
             problems.append(f"{name} {path} is not there: {cure}.")
         elif path and "://" not in path and not Path(path, "config.json").exists():
-            problems.append(f"{name} {path} has no config.json: give the folder of a Hugging Face checkpoint.")
+            cure = "give the folder of a Hugging Face checkpoint"
+            if Path(path, "latest_checkpointed_iteration.txt").exists():  # Megatron's own
+                cure += ", which this one was converted from: Megatron's format is not read"
+            if name == "ref_load":
+                cure += ", or leave --ref-load out where the reference is the model of hf_checkpoint"
+            problems.append(f"{name} {path} has no config.json: {cure}.")
     critic = trainer.critic_load or ""
     if critic and "://" not in critic and not any(Path(critic, name).exists() for name in ("config.json", "critic")):
         cure = "give the folder of a Hugging Face checkpoint, or a trainer checkpoint of a run that had one"

@@ -65,17 +65,22 @@ class RunFolder:
 
     @classmethod
     def create(cls, runs_dir: str | Path, run: str, access: FileAccess = OWNER) -> RunFolder:
-        """A new run's folder. Raises ConfigError where a run of that name is there already."""
+        """A new run's folder. Raises ConfigError as `check_new` does."""
         folder = cls(runs_dir, run)
-        if (folder.path / "settings.toml").exists():
-            raise ConfigError(
-                f"{folder.path} holds a run already: choose another name with --run, or remove the folder"
-            )
+        folder.check_new()
         folder.is_ours = not any((folder.path / name).exists() for name in PARTS)
         with limited_files(access):
             for part in (folder.nats, folder.logs, folder.traces, folder.weights):
                 part.mkdir(parents=True, exist_ok=True)
         return folder
+
+    def check_new(self) -> None:
+        """Raise ConfigError where a run of that name is there already."""
+        if self.settings.exists():
+            raise ConfigError(
+                f"{self.path} holds a run already: `slime-events resume {self.named}` goes on with it if it has not "
+                "ended; or choose another name with --run, or remove the folder"
+            )
 
     @classmethod
     def find(cls, runs_dir: str | Path, run: str) -> RunFolder:

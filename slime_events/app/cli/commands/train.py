@@ -15,6 +15,7 @@ from slime_events.app.cli.watched import announce_recovery
 from slime_events.app.launch.gpu_preflight import Needs
 from slime_events.app.launch.preflight import check_start
 from slime_events.app.launch.run_record import RunRecord
+from slime_events.app.launch.slime_folders import as_in_slime
 from slime_events.app.launch.view import make_view
 from slime_events.app.loggers.open_loggers import missing
 from slime_events.core.config.derivations import derive
@@ -36,7 +37,9 @@ INTERRUPTED = 130
 
 def run(arguments: argparse.Namespace) -> int:
     """Train. 130 where it was stopped before its last step."""
-    settings = resolve(parse_train(arguments.flags))
+    parsed = parse_train(arguments.flags)
+    RunFolder(parsed.settings.run.runs_dir, parsed.settings.run.run).check_new()
+    settings = resolve(parsed)
     return finish(run_to_end(settings), RunFolder(settings.run.runs_dir, settings.run.run))
 
 
@@ -61,8 +64,11 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
         say(f"note: recorded by name, and kept nowhere: {names}; who resumes or reads the run sets the same variables")
     for sentence in missing(parsed.settings.metrics).values():
         say(f"note: {sentence}; the run goes on without, and `slime-events metrics` writes all of it afterwards")
-    require_paths(parsed.settings)
-    settings = check_start(parsed.settings, new=new)
+    settings, replaced = as_in_slime(parsed.settings) if new else (parsed.settings, [])
+    for sentence in replaced:
+        say(f"note: {sentence}")
+    require_paths(settings)
+    settings = check_start(settings, new=new)
     if settings.engine.device != parsed.settings.engine.device:
         say(f"note: device is {settings.engine.device}: {Needs.of(settings)} (--device cpu for the CPU).")
     for sentence in idle_on_cpu(settings) if settings.engine.device != "cuda" else ():
