@@ -9,6 +9,8 @@ from serve_apps.gateway.refusals import Refused
 from serve_apps.gateway.sources import Scope, Sources
 from serve_apps.rates import Rates
 
+_NO_TOKEN = "give the token of a source in the header `Authorization`, behind the word Bearer"
+
 
 class Admission:
     """sources: those of the run. rates: how often they came to this gateway."""
@@ -18,10 +20,9 @@ class Admission:
 
     def by_bearer(self, request: Request, scope: Scope | None = None) -> str:
         """The source of a request whose token is in its header `Authorization`. See `of`."""
-        wanted = Refused(
-            401, "give the token of a source as `Authorization: Bearer <token>`", {"WWW-Authenticate": "Bearer"}
-        )
-        return self.of(request, _bearer(request), scope, wanted)
+        token = _bearer(request)
+        said = "this token is no source's of this run: it was revoked, or is another run's" if token else _NO_TOKEN
+        return self.of(request, token, scope, Refused(401, said, {"WWW-Authenticate": "Bearer"}))
 
     def holds(self, request: Request, name: str) -> bool:
         """Whether the token of a request that was admitted is still that source's. It is no request of its own."""

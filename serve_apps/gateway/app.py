@@ -126,6 +126,11 @@ async def _take_in(request: Request, run: GatewayRun, settings: GatewaySettings,
     inbox = InboxClient(send, await run.max_bytes(), again_s=())
     key = request.headers.get("idempotency-key")
     taken = await submit(request.stream(), inbox, media=media, key=key, most=settings.max_body, kind=kind)
+    if taken.errors:  # each is in the answer, the first one in the log of refusals
+        first = taken.errors[0]
+        request.state.why = f"{taken.refused} of {taken.refused + taken.accepted}, line {first.line}: " + ": ".join(
+            filter(None, (first.field, first.message))
+        )
     return _json(taken, 422 if taken.errors else 202)
 
 

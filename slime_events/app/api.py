@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,8 @@ class RunProcess:
             start_new_session=True,
             env=os.environ | secrets,
         )
+        if config is not None:  # nobody has to `wait`
+            weakref.finalize(self, _remove_read, config, folder, self._process)
 
     @property
     def name(self) -> str:
@@ -221,7 +224,7 @@ class RunProcess:
         except subprocess.TimeoutExpired:
             raise DeadlineExceeded(f"run {self.name} has not ended within {timeout_s} s") from None
         if self._config is not None:
-            self._config.unlink(missing_ok=True)
+            _remove_read(self._config, self._folder, self._process)
         if code in (0, 128 + signal.SIGINT) and self._folder.summary.is_file():
             summary: dict[str, Any] = json.loads(self._folder.summary.read_text(encoding="utf-8"))
             return summary
@@ -253,6 +256,12 @@ class RunProcess:
                 if not is_running:
                     raise
             time.sleep(LOOK_S)
+
+
+def _remove_read(config: Path, folder: RunFolder, launcher: subprocess.Popen[bytes]) -> None:
+    """The settings of a run, once its launcher has read them."""
+    if folder.settings.is_file() or launcher.poll() is not None:
+        config.unlink(missing_ok=True)
 
 
 def _written(folder: RunFolder) -> int:

@@ -312,8 +312,9 @@ def test_an_evaluation_is_as_training_where_it_was_not_told_otherwise() -> None:
 def test_missing_paths_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = parse_train(
         shlex.split(
-            "--hf-checkpoint /m --ref-load /r --use-kl-loss --num-rollout 1 --rm-type math --prompt-data '/d/p.jsonl@[0:5]' "
-            "--eval-interval 1 --eval-prompt-data a /e.jsonl b s3://bucket/e.jsonl --archive-prompts /a/demo"
+            "--hf-checkpoint /m --ref-load /r --use-kl-loss --num-rollout 1 --rm-type math "
+            "--prompt-data '/d/p.jsonl@[0:5]' --eval-interval 1 --eval-prompt-data a /e.jsonl b s3://bucket/e.jsonl "
+            "--archive-prompts /a/demo"
         )
     ).settings
     with monkeypatch.context() as there:

@@ -48,6 +48,35 @@ async def test_a_token_is_for_what_it_was_issued_for(tmp_path: Path) -> None:
         assert [event.source.key for event in simulation.events(PromptSubmitted, dataset="inbox")] == ["k"]
 
 
+async def test_a_revoked_token_is_told_so_and_none_how_to_give_one(tmp_path: Path) -> None:
+    sources, said = Sources(tmp_path / "run"), list[str]()
+    token = sources.issue("quiz")
+    sources.revoke("quiz")
+    async with Simulation(tmp_path, make_plan()) as simulation:
+        for given_ in (token, ""):
+            async with client_of(simulation, sources, token) as client:
+                headers = {"authorization": f"Bearer {given_}" if given_ else ""}
+                answer = await client.post("/v1/runs/sim/prompts", json=PROMPT, headers=headers)
+                assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+                said.append(answer.json()["error"])
+    assert "revoked" in said[0]
+    assert "Authorization" in said[1]
+
+
+async def test_what_was_not_taken_stands_in_the_log_of_refusals(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sources = Sources(tmp_path / "run")
+    async with (
+        Simulation(tmp_path, make_plan()) as simulation,
+        client_of(simulation, sources, sources.issue("quiz")) as client,
+    ):
+        answer = await client.post("/v1/runs/sim/prompts", json=[PROMPT, {"key": "b", "prompt": 7}])
+    assert answer.status_code == 422
+    (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("refused: 422")]
+    assert "1 of 2, line 2: prompt: " in line
+
+
 async def test_a_source_that_comes_too_often_is_asked_to_come_again(tmp_path: Path) -> None:
     sources = Sources(tmp_path / "run")
     token, other = sources.issue("quiz", per_minute=2), sources.issue("other")

@@ -193,7 +193,7 @@ async def _send(inbox: InboxClient, lines: Sequence[Line]) -> InboxReply:
         if pause is not None:
             await asyncio.sleep(pause)
     error = InboxFull if reply.full else LogUnavailable
-    raise error(f"the run takes no prompts now: {reply.errors[0].message}")
+    raise error(f"the run does not take it now: {reply.errors[0].message}")
 
 
 def _packs(lines: Iterable[Line | BadLine], count: int, max_bytes: int) -> Iterator[list[Line | BadLine]]:
