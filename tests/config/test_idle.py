@@ -9,7 +9,7 @@ import pytest
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.flags import ParsedTrain
-from slime_events.core.config.idle import idle_on_cpu
+from slime_events.core.config.idle import crowded, idle_on_cpu
 from slime_events.core.config.tables import SLIME_DEFAULTS
 from slime_events.core.config.toml import to_toml
 
@@ -103,3 +103,8 @@ def test_a_schedule_of_shares_is_over_the_whole_run() -> None:
     for flag in ("--lr-warmup-fraction 0.1", "--weight-decay-incr-style cosine --end-weight-decay 0.1"):
         assert parse(f"{flag} --num-steps-per-rollout 4").settings.trainer.lr_decay_iters == 8
     assert parse("").settings.trainer.lr_decay_iters is None
+
+
+@pytest.mark.parametrize(("ranks", "cores", "said"), [(8, 2, True), (2, 2, False), (1, 8, False)])
+def test_more_ranks_than_cores_are_said(ranks: int, cores: int, said: bool) -> None:
+    assert bool(crowded(parse(f"--actor-num-gpus-per-node {ranks}").settings, cores)) is said

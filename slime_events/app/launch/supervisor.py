@@ -23,6 +23,7 @@ from slime_events.app.launch.refusal_watch import RefusalWatch, refused_prompts
 from slime_events.app.launch.roles import ARCHIVIST, CONDUCTOR, GATEWAY, Roles, error_of, is_lost, reason_of
 from slime_events.app.launch.run_announcement import FAIL_DEADLINE_S, announce_failure
 from slime_events.app.launch.view import View
+from slime_events.app.launch.zero_rewards import ZeroRewardWatch
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant, run_events_before
 from slime_events.core.run.run_folder import RunFolder
@@ -71,7 +72,7 @@ class Supervisor:
         self._settings, self._folder = settings, folder
         self._foreign = ForeignWatch()
         self._engines, self._rejections = EngineWatch(settings.engine.replicas), RejectionWatch(progress.state)
-        self._refusals = RefusalWatch(folder, progress.state)
+        self._refusals, self._zeros = RefusalWatch(folder, progress.state), ZeroRewardWatch(settings, folder.named)
         snapshots = Snapshots(folder.path / "snapshots" / LAUNCHER, ProgressSnapshot)
         self._keeper = StateKeeper(snapshots, settings.run.archive_url or str(folder.archive))
         self._archive = ArchiveWatch(settings.run.archive_seconds + ARCHIVE_LATE_S)
@@ -160,7 +161,8 @@ class Supervisor:
         archived = self._archive.apply(event, time.monotonic())
         said = _said_of(event, self._folder)
         refused = self._refusals.apply(event)
-        for news in (refused, self._rejections.apply(event), self._engines.apply(event), archived, said):
+        rejected, zeros = self._rejections.apply(event), self._zeros.apply(event)
+        for news in (refused, rejected, zeros, self._engines.apply(event), archived, said):
             if news:
                 self._view.note(news)
 

@@ -95,3 +95,14 @@ def idle_on_cpu(settings: TrainSettings) -> list[str]:
     given += ["colocate"] if settings.engine.colocate else []
     given += ["sequence_parallel"] if settings.trainer.sequence_parallel else []
     return [f"{', '.join(given)}: no effect on the CPU."] if given else []
+
+
+def crowded(settings: TrainSettings, cores: int) -> list[str]:
+    """A sentence where more processes compute on a machine's cores than it has; on the CPU nothing else says so."""
+    ranks = settings.trainer.actor_num_gpus_per_node
+    if ranks <= cores:
+        return []
+    return [
+        f"{ranks} trainer ranks on {cores} cores: they take turns, and a step takes longer than with {cores} "
+        f"(--actor-num-gpus-per-node {cores})."
+    ]

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import sys
 from typing import Any
 
@@ -20,7 +21,7 @@ from slime_events.app.launch.view import make_view
 from slime_events.app.loggers.open_loggers import missing
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.flags import ParsedTrain
-from slime_events.core.config.idle import idle_on_cpu
+from slime_events.core.config.idle import crowded, idle_on_cpu
 from slime_events.core.config.paths import require_paths
 from slime_events.core.config.reach import reaching_texts
 from slime_events.core.config.secrets import secrets_of
@@ -71,7 +72,8 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
     settings = check_start(settings, new=new)
     if settings.engine.device != parsed.settings.engine.device:
         say(f"note: device is {settings.engine.device}: {Needs.of(settings)} (--device cpu for the CPU).")
-    for sentence in idle_on_cpu(settings) if settings.engine.device != "cuda" else ():
+    cores = len(os.sched_getaffinity(0))
+    for sentence in (*idle_on_cpu(settings), *crowded(settings, cores)) if settings.engine.device != "cuda" else ():
         say(f"note: {sentence}")
     settings, counted = resolve_epochs(settings)
     if counted:
