@@ -24,21 +24,25 @@ LEFT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """exit_code: minus a signal's number, where one ended it. last_line: of the standard output."""
+    """exit_code: minus a signal's number, where one ended it. last_line: of the standard output. last_error: the last
+    line of the standard error.
+    """
 
     exit_code: int
     last_line: str
+    last_error: str = ""
 
 
 @dataclass(slots=True)
 class _Output:
-    """Of both streams, up to `LOG_BYTES`; and the end of the standard output. The pipes are its own: with asyncio's, a
-    program has not ended while a process that it left holds them.
+    """Of both streams, up to `LOG_BYTES`; and the end of each. The pipes are its own: with asyncio's, a program has not
+    ended while a process that it left holds them.
     """
 
     log: BinaryIO
     room: int = LOG_BYTES
     tail: bytes = b""
+    errors: bytes = b""
     _readers: list[asyncio.Task[None]] = field(default_factory=list)
     _files: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _ours: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -71,16 +75,22 @@ class _Output:
             self.room = max(0, self.room - len(data))
             if is_standard:
                 self.tail = (self.tail + data)[-TAIL_BYTES:]
+            else:
+                self.errors = (self.errors + data)[-TAIL_BYTES:]
 
     async def end(self) -> None:
         """Read what is still under way."""
         await asyncio.wait(self._readers, timeout=LEFT_S)
         await end_all(*self._readers)
 
-    @property
-    def last_line(self) -> str:
-        lines = self.tail.decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    def ended(self, exit_code: int) -> Ended:
+        """Of the program whose output this is."""
+        return Ended(exit_code, _last_line(self.tail), _last_line(self.errors))
+
+
+def _last_line(tail: bytes) -> str:
+    lines = tail.decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 async def run_program(
@@ -114,7 +124,7 @@ async def run_program(
             end_all_of(process.pid)
             await process.wait()
             await output.end()
-    return Ended(exit_code, output.last_line)
+    return output.ended(exit_code)
 
 
 def end_all_of(pid: int) -> None:

@@ -12,12 +12,13 @@ import shlex
 import shutil
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from schemas.redaction import shown
 from serve_apps.agent_command.outcome import NO_REWARD, Outcome, outcome_of
 from serve_apps.agent_command.program import run_program
 from serve_apps.agent_command.sessions import SessionClient
@@ -31,6 +32,8 @@ KEPT_LOGS = 1000
 MOST_PAUSE_S = 30.0
 """After programs that failed one after the other; the pause doubles."""
 CANNOT_START = 127
+MOST_ERROR = 300
+"""Characters of a program's last line of errors that a seal says."""
 SECRET = ("base_url", "agent_key", "control_key")
 """Of an opened session: in the environment, or nobody's but the harness's."""
 
@@ -104,6 +107,9 @@ class Runner:
                 timeout_s=self._program.timeout_s,
             )
             outcome = outcome_of(ended.exit_code, ended.last_line)
+            if outcome.exit_code and "error" not in outcome.metadata and ended.last_error:
+                why = f"{shown(ended.last_error, MOST_ERROR)} (the output of each is in {self._program.logs})"
+                outcome = replace(outcome, metadata=outcome.metadata | {"error": why})
         except OSError as error:
             outcome = Outcome(CANNOT_START, metadata={"error": f"{self._program.words[0]} does not start: {error}"})
         if outcome.exit_code:

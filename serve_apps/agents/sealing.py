@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from schemas.arrays import Array, pack
+from schemas.errors import shown_text
 from schemas.event import Event
 from schemas.ids import sibling_id
 from schemas.prompts import PromptSubmitted
@@ -123,7 +124,9 @@ def sealed(session: Session, known: Sequence[KnownTurn], verdict: Verdict, run: 
 def why_not_trained(session: Session, verdict: Verdict, trained: Sequence[int], *, grades: bool) -> str:
     """Empty where it is trained on."""
     if verdict.exit_code:
-        return f"its program ended with exit code {verdict.exit_code}"
+        error = verdict.metadata.get("error")
+        why = f": {shown_text(error)}" if isinstance(error, str) and error else ""
+        return f"its program ended with exit code {verdict.exit_code}{why}"
     if verdict.reason is SealReason.OVER:
         return "nothing could come of it any more: its group was decided, or the run has ended"
     if not trained:

@@ -188,6 +188,31 @@ async def test_a_program_that_fails_seals_its_session_so(tmp_path: Path, code: s
         assert gateway.sealed["s0.0"]["exit_code"] == exit_code
 
 
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("print('first'); raise ValueError('no answer')", "ValueError: no answer ("),
+        ("import sys; sys.stderr.write('x' * 1000); exit(1)", "x" * 200),
+        ("import sys; sys.stderr.buffer.write(b'\\xff half'); exit(1)", "\ufffd half ("),
+        ("exit(1)", None),
+        ("import sys; print('it went well', file=sys.stderr)", None),
+    ],
+)
+async def test_a_seal_says_the_last_line_of_a_failed_program_s_errors(
+    tmp_path: Path, code: str, error: str | None
+) -> None:
+    made = program(tmp_path, code)
+    async with Gateway(wanted=1).serving() as gateway:
+        await run(gateway, made, lambda: gateway.sealed)
+        said = gateway.sealed["s0.0"]["metadata"].get("error")
+    if error is None:
+        assert said is None
+    else:
+        assert said.startswith(error)
+        assert str(made.logs) in said
+        assert len(said) < 500
+
+
 async def test_one_that_cannot_start_is_a_failed_session(tmp_path: Path) -> None:
     made = AgentProgram(("/nowhere",), WAIT_S, tmp_path / "agents", tmp_path / "logs")
     async with Gateway(wanted=1).serving() as gateway:
