@@ -10,6 +10,7 @@ from pathlib import Path
 from schemas.trust import trusting
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
+from slime_events.core.telemetry.printed import printed_too
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.core.telemetry.telemetry import Telemetry, TracedLog, span_file
 from storage.file_access import take_access
@@ -18,7 +19,9 @@ from storage.jetstream.log import RETRY_S, JetStreamLog
 
 @contextlib.asynccontextmanager
 async def join_run(address: RunAddress, role: str) -> AsyncIterator[Participant]:
-    """A participant of the run: its log is open, its spans are exported, its process log is in the run folder."""
+    """A participant of the run: its log is open, its spans are exported, its process log is in the run folder, with
+    what it prints.
+    """
     os.environ.update(address.secrets)
     take_access(address.file_access)
     folder = Path(address.folder)
@@ -28,7 +31,7 @@ async def join_run(address: RunAddress, role: str) -> AsyncIterator[Participant]
     log = await open_log(address)
     gc.freeze()  # what a start makes is no garbage: looking through it again and again takes a tenth of the time
     try:
-        with trusting():
+        with trusting(), printed_too():
             yield Participant(
                 TracedLog(log, telemetry), role, trace_share=address.trace_share, incarnation=address.incarnation
             )
