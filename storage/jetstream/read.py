@@ -37,7 +37,7 @@ def judged(stream: str, message: Stored | Pulled) -> Recorded | ForeignRecord:
     return record_of(run_of_stream(stream), message.position, message.subject, message.id, message.data)
 
 
-def _judged_all(run: str, stored: Sequence[Stored | Pulled]) -> Iterator[Recorded | ForeignRecord]:
+def _judged_all(run: str, stored: list[Stored]) -> Iterator[Recorded | ForeignRecord]:
     """The same of many, in a fraction of the time where all of them are events."""
     for begin in range(0, len(stored), MANY):
         some = stored[begin : begin + MANY]
@@ -49,9 +49,9 @@ def _judged_all(run: str, stored: Sequence[Stored | Pulled]) -> Iterator[Recorde
             yield Recorded(one.position, one.subject, enclosed(whole, whole.event), one.data)
 
 
-def _all_events(run: str, stored: Sequence[Stored | Pulled], datas: list[bytes]) -> Sequence[WholeEnvelope] | None:
-    heads = [one.head for one in stored if isinstance(one, Stored) and one.past_id is None]
-    ids = message_ids(heads) if len(heads) == len(stored) else [one.id for one in stored]
+def _all_events(run: str, stored: list[Stored], datas: list[bytes]) -> Sequence[WholeEnvelope] | None:
+    is_live = all(one.past_id is None for one in stored)
+    ids = message_ids([one.head for one in stored]) if is_live else [one.id for one in stored]
     return all_events(run, [one.subject for one in stored], ids, datas)
 
 
@@ -168,7 +168,7 @@ async def pages(stream: Stream, position: int, end: int, subject: str | None) ->
         await end_all(*ahead)
 
 
-def _in_order(page: Sequence[Stored | Pulled], position: int) -> int:
+def _in_order(page: list[Stored], position: int) -> int:
     """How many of them follow each other without a hole, from `position` on."""
     return next((n for n, stored in enumerate(page) if stored.position != position + n), len(page))
 
@@ -240,19 +240,20 @@ async def _live(stream: Stream, position: int, subject: Subjects) -> AsyncGenera
         ephemeral(connection, stream.name, position, subject, 2 * _REQUEST_S) as name,
         Pull(connection, stream.name, name) as pull,
     ):
-        async for some in deliveries(pull):
-            if subject is not None and await stream.first() > position:
-                return  # something that was wanted may have left before it came: it is read where it is now
-            whole = len(some) if subject is not None else _in_order(some, position)
-            for record in _judged_all(stream.run, some[:whole]):
-                position = record.position + 1
-                yield record
-            if whole < len(some):
+        checked = 0
+        async for pulled in deliveries(pull):
+            if subject is None and pulled.position != position:
                 return
+            if subject is not None and pulled.number > checked:
+                checked = pulled.number + len(pull.buffer)
+                if await stream.first() > position:
+                    return  # something that was wanted may have left before it came: it is read where it is now
+            position = pulled.position + 1
+            yield judged(stream.name, pulled)
 
 
-async def deliveries(pull: Pull) -> AsyncIterator[list[Pulled]]:
-    """The consumer's messages, those at once that are there, as long as none can be missing in between."""
+async def deliveries(pull: Pull) -> AsyncIterator[Pulled]:
+    """The consumer's messages, as long as none can be missing in between."""
     number = 0
     while not pull.gone and not pull.breaks:
         if pull.idle:
@@ -260,13 +261,11 @@ async def deliveries(pull: Pull) -> AsyncIterator[list[Pulled]]:
                 await pull.ask(PAGE, expires_s=_REQUEST_S, max_bytes=PAGE_BYTES)
             except Away:
                 return
-        some = list(pull.buffer)
-        pull.buffer.clear()
-        whole = next((n for n, pulled in enumerate(some) if pulled.number != number + n + 1), len(some))
-        number += whole
-        if whole:
-            yield some[:whole]
-        if whole < len(some):
-            return
+        while pull.buffer:
+            pulled = pull.buffer.popleft()
+            number += 1
+            if pulled.number != number:
+                return
+            yield pulled
         if not pull.idle and not await pull.wait(_REQUEST_S + QUIET_S):
             return

@@ -33,7 +33,7 @@ class _Told:
 @pytest.mark.parametrize(("numbers", "given"), [([1, 2], [11, 12]), ([1, 2, 4, 5], [11, 12]), ([2], []), ([], [])])
 async def test_a_follower_trusts_no_gap_and_no_broken_connection(numbers: list[int], given: list[int]) -> None:
     pull: Any = _Told(numbers)
-    assert [pulled.position async for some in deliveries(pull) for pulled in some] == given
+    assert [pulled.position async for pulled in deliveries(pull)] == given
 
 
 async def test_a_follower_goes_on_after_its_consumer_is_gone(stream: JetStreamLog) -> None:
