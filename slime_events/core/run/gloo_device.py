@@ -6,6 +6,7 @@ options have it too, but `torch.distributed.new_group` does not pass them on.
 """
 
 import functools
+import os
 from datetime import timedelta
 
 from torch._C._distributed_c10d import Store
@@ -17,14 +18,17 @@ class OneDeviceGloo(ProcessGroupGloo):
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._devices = [_device()]
+        options._devices = list(_devices())
         options._timeout = timeout
         super().__init__(store, rank, size, options)
 
 
 @functools.cache
-def _device() -> ProcessGroupGloo.Device:
-    return ProcessGroupGloo.create_default_device()
+def _devices() -> tuple[ProcessGroupGloo.Device, ...]:
+    """On the interfaces that torch would take: those of the variable, else the one of the machine's name."""
+    if names := os.environ.get("GLOO_SOCKET_IFNAME"):
+        return tuple(ProcessGroupGloo.create_device(interface=name) for name in names.split(","))
+    return (ProcessGroupGloo.create_default_device(),)
 
 
 def share_gloo_device() -> None:
