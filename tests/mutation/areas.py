@@ -36,6 +36,8 @@ def _found(root: Path, names: tuple[str, ...], pattern: str) -> list[str]:
 
 
 _STEP = ["rollout_step", "step_metrics", "data_split", "train_dump", "forward", "optimizer"]
+_INBOX = ["inbox", "inbox_actor", "offered_prompts", "offered_rollouts"]
+_VIEWS = ["export", "lineage", "metrics"]
 _ROUND = ("tests/state", "tests/conductor", "tests/simulation", "tests/replay")
 
 AREAS = {
@@ -77,6 +79,35 @@ AREAS = {
         ),
         Area(
             "audit", files=("slime_events/analysis/audit",), tests=("tests/audit", "tests/simulation/test_recalled.py")
+        ),
+        Area(
+            "gateway",
+            files=("serve_apps/gateway", "slime_events/app/gateway_client.py"),
+            tests=("tests/gateway", "tests/security", "tests/agents", "tests/cli/test_produce.py"),
+        ),
+        Area(
+            "agents",
+            files=("serve_apps/agents", "serve_apps/agents/dialects", "serve_apps/agent_command"),
+            tests=("tests/agents", "tests/agent_command", "tests/gateway"),
+        ),
+        Area("tinker", files=("serve_apps/tinker",), tests=("tests/tinker", "tests/gateway")),
+        Area(
+            "data",
+            files=("slime_events/loop/prompts", *(f"actors/{name}.py" for name in _INBOX)),
+            tests=("tests/data", "tests/conductor", "tests/actors/test_inbox.py", "tests/gateway", "tests/export"),
+        ),
+        Area(
+            "plugins",
+            files=("slime_events/plugins", "serve_apps/generate", "serve_apps/rollout_function"),
+            tests=(
+                *("tests/plug_points", "tests/generate", "tests/rollout_function", "tests/data", "tests/conformance"),
+                *("tests/filters", "tests/hostile", "tests/docs/test_plug_points.py"),
+            ),
+        ),
+        Area(
+            "query",
+            files=tuple(f"slime_events/analysis/{name}" for name in ("query", "query/tables", *_VIEWS)),
+            tests=("tests/query", *(f"tests/{name}" for name in _VIEWS), "tests/cli"),
         ),
     )
 }
