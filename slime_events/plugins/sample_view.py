@@ -86,21 +86,27 @@ def group_samples(
 
 def _from_state(group: GroupState, state: SampleState, index: int) -> Sample:
     left = Left() if state.left is msgspec.UNSET else state.left
+    asked = None if group.asked is msgspec.UNSET else group.asked
+    prompt: Any = group.text if asked is None else shown_prompt(asked)
+    begun = group.metadata if asked is None else _with_tools(asked)
+    versions = left.versions or sorted({v for v in (state.oldest, state.newest) if v is not None})
     sample = Sample(
         group_index=group.order,
         index=index,
-        prompt=group.text if state.prompt_text is msgspec.UNSET else state.prompt_text,
+        prompt=_copied(prompt) if state.prompt_text is msgspec.UNSET else state.prompt_text,
         response="" if state.text is msgspec.UNSET else state.text,
         response_length=state.length,
         label=group.label,
-        reward=state.reward,
-        weight_versions=[str(v) for v in sorted({state.oldest, state.newest} - {None}, key=int)],  # type: ignore[arg-type]
+        weight_versions=[str(version) for version in versions],
         status=STATUS.get(state.stop, Status.PENDING) if state.stop else Status.PENDING,
-        metadata=_copied(_with(group.metadata, left.metadata)),
+        metadata=_copied(_with(begun, left.metadata)),
+        generate_function_path=(asked and asked.generate_function_path) or None,
+        custom_rm_path=(asked and asked.custom_rm_path) or None,
+        session_id=state.sample,
     )
     if left.attributes:
         sample = Sample.from_dict(sample.to_dict() | copy.deepcopy(left.attributes))
-        sample.reward = state.reward
+    sample.reward = state.reward
     sample.metadata = _with(sample.metadata, copy.deepcopy(left.graded))
     return sample
 
@@ -147,7 +153,7 @@ def shown_prompt(asked: PromptSubmitted, completed: RolloutCompleted | None = No
 
 def shown_metadata(asked: PromptSubmitted, completed: RolloutCompleted) -> Any:
     """The metadata that a rollout ended with, but for its attributes. Not to be changed: it is the events'."""
-    return _with(_with(asked.metadata, {"tools": asked.tools} if asked.tools else {}), completed.metadata)
+    return _with(_with_tools(asked), completed.metadata)
 
 
 def _copied(value: Any) -> Any:
@@ -159,7 +165,11 @@ def given_metadata(asked: PromptSubmitted) -> Any:
     """The metadata that a rollout begins with; a copy, which a function may change. As in slime it has the tools, if it
     is a dict.
     """
-    return _copied(_with(asked.metadata, {"tools": asked.tools} if asked.tools else {}))
+    return _copied(_with_tools(asked))
+
+
+def _with_tools(asked: PromptSubmitted) -> Any:
+    return _with(asked.metadata, {"tools": asked.tools} if asked.tools else {})
 
 
 def left_metadata(asked: PromptSubmitted, completed: RolloutCompleted) -> Any:

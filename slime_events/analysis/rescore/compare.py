@@ -28,10 +28,11 @@ from slime_events.analysis.rescore.collect import completed_of, is_evaluation, p
 from slime_events.analysis.rescore.recredit import Part, Recredit
 from slime_events.analysis.rescore.report import Credits, Evaluation, FlippedGroup, Groups, Regraded, Samples, Step
 from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.state.group import GroupState, Left, SampleState
+from slime_events.core.state.group import GroupState, SampleState
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.plugins.post_process import PostProcess
 from slime_events.plugins.rewards.outcome import RewardFailure, failure
+from slime_events.plugins.texts import Said
 
 
 def advantage_weights(advantages: Floats, masks: Sequence[Mask], settings: AlgorithmSettings) -> Floats:
@@ -102,14 +103,19 @@ def verdict_on(group: Group, grades: Sequence[Grade], group_filter: GroupFilter 
 
 
 def _state(group: Group, rewards: Sequence[float]) -> GroupState:
-    """The group as the run's filter saw it, with these rewards."""
+    """The group as the run's filter saw it, with these rewards. What the recorded grader left in the metadata is there
+    where the reward is the recorded one.
+    """
     prompt = prompt_of(group)
     samples = {}
     for (name, sample), reward in zip(group.samples.items(), rewards, strict=True):
         done = completed_of(sample)
         state = SampleState(sample=name, length=done.length, stop=done.stop, text=done.text, reward=reward)
-        state.prompt_text = done.prompt_text or msgspec.UNSET
-        state.left = Left(done.metadata, done.attributes)
+        said = Said.of(done)
+        if sample.reward is not None and type(sample.reward.event) is RewardAssigned and sample.value == reward:
+            said = said.graded(sample.reward.event)
+        state.prompt_text = said.prompt or msgspec.UNSET
+        state.left = said.left or msgspec.UNSET
         state.add_spans(done.spans)
         samples[name] = state
     return GroupState(
@@ -120,6 +126,7 @@ def _state(group: Group, rewards: Sequence[float]) -> GroupState:
         label=prompt.label,
         metadata=prompt.metadata,
         samples=samples,
+        asked=prompt,
     )
 
 

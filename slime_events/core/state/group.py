@@ -9,6 +9,7 @@ import msgspec
 from schemas.arrays import Array
 from schemas.event import Purpose
 from schemas.ids import order_in_group
+from schemas.prompts import PromptSubmitted
 from schemas.recorded import Recalled
 from schemas.rollouts import FailureKind, StopReason, WeightSpan
 
@@ -54,12 +55,14 @@ class VersionRange(msgspec.Struct, kw_only=True, gc=False):
 
 class Left(msgspec.Struct, frozen=True):
     """What users' code left on a sample. metadata: of its generate function and hooks, beside the prompt's; attributes:
-    its other fields; graded: metadata of its grader.
+    its other fields; graded: metadata of its grader. versions: of the weights, one for each span of a sample that has
+    several.
     """
 
     metadata: dict[str, Any] = {}
     attributes: dict[str, Any] = {}
     graded: dict[str, Any] = {}
+    versions: tuple[int, ...] = ()
 
 
 class SampleState(VersionRange, kw_only=True, gc=False):
@@ -90,7 +93,7 @@ class GroupState(msgspec.Struct, kw_only=True, gc=False):
     """One group. position: of its prompt in the log. order: index among requested training groups. version: the weights
     when it was requested; of an evaluation, the weights that it evaluates. recalled: of a group that reuses recorded
     rollouts; UNSET elsewhere, so that the digests of states without one do not change, and so is share, of prompts
-    from outside.
+    from outside. asked: its prompt, where that has more than the fields here; UNSET in a folded state, as are texts.
     """
 
     group: str
@@ -109,6 +112,7 @@ class GroupState(msgspec.Struct, kw_only=True, gc=False):
     rewards: tuple[float, ...] = ()
     recalled: Recalled | msgspec.UnsetType = msgspec.UNSET
     share: str | msgspec.UnsetType = msgspec.UNSET
+    asked: PromptSubmitted | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def graded(self) -> tuple[float, ...]:
