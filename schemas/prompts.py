@@ -56,7 +56,8 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     recalled: for a group that reuses recorded rollouts of another run, with the prompt that they were made of.
     generate_function_path: makes its rollouts, in the place of the run's own; as a data source or a data set names it.
     custom_rm_path: grades them, likewise. share: of a prompt from outside, the source to whose share of the batches it
-    counts (`--source-share`); priority: among those of it that wait.
+    counts (`--source-share`); priority: among those of it that wait. attributes: what a data source set on its sample
+    that is no field of slime's `Sample`, JSON values by attribute; functions see it.
     """
 
     group: str
@@ -76,6 +77,7 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     custom_rm_path: str = ""
     share: str = ""
     priority: int = 0
+    attributes: dict[str, Any] = {}
 
 
 class PromptOffered(Event, frozen=True, kw_only=True, tag="prompt.offered"):

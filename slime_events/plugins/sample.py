@@ -316,3 +316,11 @@ class Sample:
         reason = (meta_info.get("finish_reason") or {}).get("type")
         if update_terminal_info and reason is not None:
             self.status = FINISH.get(reason, self.status)  # as in slime, a reason that nobody knows changes nothing
+
+
+_FIELDS = frozenset(Sample.__dataclass_fields__)
+
+
+def own_attributes(sample: Sample) -> dict[str, Any]:
+    """What a user's code set on a sample that is no field of it, by name."""
+    return {name: value for name, value in vars(sample).items() if name not in _FIELDS}

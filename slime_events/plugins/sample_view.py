@@ -17,6 +17,7 @@ import msgspec
 from schemas.arrays import Array
 from schemas.ids import order_in_group
 from schemas.prompts import PromptSubmitted
+from schemas.rewards import RewardAssigned
 from schemas.rollouts import Place, RolloutCompleted, RolloutRequested, StopReason
 from slime_events.core.state.group import GroupState, Left, SampleState
 from slime_events.core.trajectory import Fetch, Trajectory
@@ -104,8 +105,7 @@ def _from_state(group: GroupState, state: SampleState, index: int) -> Sample:
         custom_rm_path=(asked and asked.custom_rm_path) or None,
         session_id=state.sample,
     )
-    if left.attributes:
-        sample = Sample.from_dict(sample.to_dict() | copy.deepcopy(left.attributes))
+    sample = _with_attributes(sample, {} if asked is None else asked.attributes, left.attributes)
     sample.reward = state.reward
     sample.metadata = _with(sample.metadata, copy.deepcopy(left.graded))
     return sample
@@ -141,7 +141,24 @@ def completed_sample(
         sample.tokens = [*fetch(whole.prompt).tolist(), *whole.tokens.tolist()]
         sample.rollout_log_probs = whole.log_probs.tolist()
         sample.loss_mask = [1] * whole.length if whole.loss_mask is None else whole.loss_mask.tolist()
-    return Sample.from_dict(sample.to_dict() | copy.deepcopy(completed.attributes)) if completed.attributes else sample
+    return _with_attributes(sample, asked.attributes, completed.attributes)
+
+
+def _with_attributes(sample: Sample, asked: dict[str, Any], left: dict[str, Any]) -> Sample:
+    """asked: of its prompt. left: by who made the rollout."""
+    return Sample.from_dict(sample.to_dict() | copy.deepcopy(asked | left)) if asked or left else sample
+
+
+def graded_sample(sample: Sample, event: RewardAssigned) -> None:
+    """Give the sample its reward, and what its grader left in its metadata."""
+    sample.reward = event.value
+    sample.metadata = _with(sample.metadata, copy.deepcopy(graded_metadata(event)))
+
+
+def graded_metadata(event: RewardAssigned) -> dict[str, Any]:
+    """What the grader left in the sample's metadata. Not to be changed: it is the event's."""
+    metadata = (event.detail or {}).get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def shown_prompt(asked: PromptSubmitted, completed: RolloutCompleted | None = None) -> str | list[dict[str, Any]]:
@@ -184,7 +201,7 @@ def _with(metadata: Any, more: dict[str, Any]) -> Any:
 def sample_to_make(request: RolloutRequested, asked: PromptSubmitted) -> Sample:
     """A requested rollout, as a generate function is given it."""
     place = request.place or Place(request.index)
-    return Sample(
+    sample = Sample(
         group_index=place.group_index,
         index=place.index,
         prompt=_copied(shown_prompt(asked)),
@@ -194,3 +211,4 @@ def sample_to_make(request: RolloutRequested, asked: PromptSubmitted) -> Sample:
         custom_rm_path=asked.custom_rm_path or None,
         session_id=request.sample,
     )
+    return _with_attributes(sample, asked.attributes, {})

@@ -21,6 +21,7 @@ from schemas.steps import StepCommitted
 from schemas.subjects import of_type
 from slime_events.core.state.group import GroupPhase, GroupState, Left, SampleState
 from slime_events.core.state.run import RunState
+from slime_events.plugins.sample_view import graded_metadata
 from storage.log import Readable
 
 LEAVING = (GroupRejected, StepCommitted, EvalCompleted)
@@ -48,10 +49,8 @@ class Said(NamedTuple):
 
     def graded(self, event: RewardAssigned) -> "Said":
         """With the metadata that its grader left."""
-        metadata = (event.detail or {}).get("metadata")
-        if not metadata or not isinstance(metadata, dict):
-            return self
-        return self._replace(left=replace(self.left or Left(), graded=metadata))
+        metadata = graded_metadata(event)
+        return self._replace(left=replace(self.left or Left(), graded=metadata)) if metadata else self
 
 
 class Texts:
@@ -112,8 +111,9 @@ class Texts:
 
 
 def _says_more(asked: PromptSubmitted) -> bool:
-    """Whether a sample of it has more than the state holds: tools, messages in the place of a text, paths."""
-    return bool(asked.tools or asked.chat or asked.generate_function_path or asked.custom_rm_path)
+    """Whether a sample of it has more than the state holds: tools, messages in the place of a text, paths, ..."""
+    own = asked.generate_function_path or asked.custom_rm_path or asked.attributes
+    return bool(asked.tools or asked.chat or own)
 
 
 def _open(state: RunState, *, accepted: bool) -> Iterator[GroupState]:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from schemas.arrays import pack_tokens
 from schemas.errors import DataError, InvalidValue, RunNotFound
-from schemas.event import Purpose
+from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.ids import group_of
 from schemas.prompts import PromptSubmitted, Source
@@ -18,9 +19,14 @@ from schemas.rollouts import Origin, RolloutCompleted, StopReason, WeightSpan
 from schemas.runs import RunStarted
 from slime_events.analysis.query import samples_where
 from slime_events.core.config.data import DataSettings
-from slime_events.loop.prompts.archived_prompts import archived_prompts, archived_rollouts, read_rows
+from slime_events.core.state.apply import apply
+from slime_events.core.state.run import RunState
+from slime_events.loop.prompts.archived_prompts import archived_prompts, archived_rollouts, read_members, read_rows
+from slime_events.plugins.sample import Sample
+from slime_events.plugins.sample_view import group_samples
+from slime_events.plugins.texts import Texts
 from storage.archive.writer import ArchiveWriter
-from tests.cli.small_run import GROUPS, REJECTED, RUN, small_run
+from tests.cli.small_run import GROUPS, REJECTED, RUN, events, small_run
 from tests.lineage.opened import opened
 
 
@@ -66,6 +72,45 @@ async def test_each_group_with_its_recorded_rollouts_is_a_row(archive: str) -> N
     assert [GROUPS[row] for row in found.rollouts.in_time(12, common)] == list(GROUPS[:3])
     first = found.rollouts.reused(0, GROUPS[0], common)
     assert (first.samples, first.oldest, first.bound) == ((f"{GROUPS[0]}-s0", f"{GROUPS[0]}-s1"), 10, 3)
+
+
+async def test_a_buffer_filter_is_shown_the_newest_group_as_it_was_graded(archive: str) -> None:
+    """As the run's own filter was."""
+    data = DataSettings(archive_prompts=archive, buffer_filter_path="mine.py:choose")
+    found = await archived_prompts(data, samples_where)
+    assert found is not None
+    state, texts, shown = RunState(run=RUN), Texts(), dict[str, list[Any]]()
+    for recorded in (await small_run()).records:
+        event = recorded.envelope.event
+        if isinstance(event, GroupAccepted | GroupRejected):
+            shown[event.group] = group_samples(texts.told(state.groups[event.group]))
+        apply(state, recorded)
+        texts.apply(event, state)
+    for number, row in enumerate(found.rows):
+        assert [one.reward for one in row.members if isinstance(one, Sample)] == list(row.rewards)
+        for index, (mine, runs) in enumerate(zip(row.members, shown[row.graded], strict=True)):
+            assert isinstance(mine, Sample)
+            assert (mine.group_index, mine.index) == (number, index)
+            runs.group_index, runs.index = number, index
+            assert mine == runs
+            assert mine.response
+
+
+@pytest.mark.parametrize("names", [("", "-1", "-2"), ("-1", "", "-2")])
+async def test_samples_of_one_rollout_stay_together(names: tuple[str, ...]) -> None:
+    group, said = GROUPS[0], list[Event]()
+    for event in events():
+        if isinstance(event, RolloutCompleted) and event.sample == f"{group}-s1":
+            said += [replace(event, sample=event.sample + name, rollout=event.sample) for name in names]
+        else:
+            said.append(event)
+    run = await opened(said, RUN)
+    rows = await read_rows(run, 1.0)
+    await read_members(run, dict(enumerate(rows)))
+    first, second = rows[0].members
+    assert isinstance(first, Sample)
+    assert isinstance(second, list)
+    assert [one.session_id for one in second] == [f"{group}-s1", f"{group}-s1-1", f"{group}-s1-2"]
 
 
 async def test_nobody_left_and_no_archive(archive: str, tmp_path: Path) -> None:

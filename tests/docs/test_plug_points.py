@@ -24,7 +24,7 @@ from slime_events.core.config.data import DataSettings
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.user_data_source import UserDataSource
-from slime_events.loop.prompts.archived_prompts import read_rows
+from slime_events.loop.prompts.archived_prompts import read_members, read_rows
 from slime_events.loop.prompts.buffer_filter import BufferFilter
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
@@ -109,8 +109,10 @@ async def test_a_filter_keeps_some_groups_and_drops_others(
 
 
 async def test_a_buffer_filter_chooses_the_hard_ones(folder: Path) -> None:
-    rows = await read_rows(await recorded_run(), 1.0)
+    opened = await recorded_run()
+    rows = await read_rows(opened, 1.0)
     numbered = list(enumerate(rows))
+    await read_members(opened, dict(numbered))
     mine = BufferFilter(f"{folder}/mine.py:choose", ArgsView({}))
     chosen = mine.choose(numbered)
     assert chosen is not None

@@ -86,7 +86,8 @@ def _filter_reason() -> None:
 
 def _buffer_filter() -> None:
     prompt = PromptSubmitted(group="g", text="", tokens=hooks.NO_TOKENS, source=hooks.SOURCE)
-    BufferFilter(f"{HOOKS}:does", SHOWN).choose([(0, ArchivedPrompt(prompt, 1, rewards=(1.0,)))])
+    archived = ArchivedPrompt(prompt, 1, members=[Sample(group_index=0, reward=1.0)])
+    BufferFilter(f"{HOOKS}:does", SHOWN).choose([(0, archived)])
 
 
 def _data_source(kind: str) -> None:

@@ -28,6 +28,7 @@ PROMPTS: dict[str, dict[str, Any]] = {
     "tools": {"tools": TOOLS, "metadata": {"row": 3}},
     "messages without a template": {"chat": True},
     "metadata that is no object": {"tools": TOOLS, "metadata": [1, 2]},
+    "attributes": {"attributes": {"level": 3, "calls": 9}},
     "paths of its own": {"generate_function_path": "own.generate", "custom_rm_path": "own.reward"},
 }
 ROLLOUTS: dict[str, dict[str, Any]] = {

@@ -23,7 +23,7 @@ from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.prompt_sampler import make_prompt_sampler
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.conductor.user_data_source import UserDataSource
-from slime_events.loop.prompts.archived_prompts import ArchivedPrompts, read_rows
+from slime_events.loop.prompts.archived_prompts import ArchivedPrompts, read_members, read_rows
 from slime_events.loop.prompts.buffer_filter import BufferFilter
 from slime_events.loop.prompts.source import PromptSource
 from slime_events.plugins.args_view import ArgsView
@@ -170,6 +170,7 @@ async def recorded_rows(sim: Simulation, **data: Any) -> ArchivedPrompts:
     """The prompts of a simulated run, as those of an archive."""
     opened = OpenedRun(sim.log, TrainSettings(), unpack, None, "archive/first")
     rows = await read_rows(opened, 1.0)
+    await read_members(opened, dict(enumerate(rows)))
     low, high = data.get("low", 0.0), data.get("high", 1.0)
     eligible = [n for n, row in enumerate(rows) if row.pass_rate is not None and low <= row.pass_rate <= high]
     return ArchivedPrompts("archive/first", await sim.log.position(), rows, eligible)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from schemas.errors import DataError
 from schemas.ids import TRAIN
-from schemas.prompts import PromptRejected, Source
+from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.recorded import CommonVersion
 from slime_events.core.config.data import DataSettings
 from slime_events.loop.prompts.archived_prompts import ArchivedPrompts, ArchivedRollouts
@@ -147,7 +147,8 @@ class PromptSampler:
             return replace(prompt, group=source.draw, source=source, dataset=TRAIN, recalled=recalled)
         fields: dict[str, Any] = {"input": prompt.messages or prompt.text, "label": prompt.label}
         fields |= {"metadata": prompt.metadata, "tools": prompt.tools}
-        return draw_prompt(fields, self.data, self.tokenizer, self.max_prompt_len, source)
+        drawn = draw_prompt(fields, self.data, self.tokenizer, self.max_prompt_len, source)
+        return replace(drawn, attributes=prompt.attributes) if isinstance(drawn, PromptSubmitted) else drawn
 
     def _common(self, rollouts: ArchivedRollouts) -> CommonVersion:
         """The newest version that this run's weights and the recorded run's have in common."""

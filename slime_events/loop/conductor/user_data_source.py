@@ -16,7 +16,7 @@ from slime_events.core.config.data import DataSettings
 from slime_events.loop.prompts.prompt import Prompted, draw_prompt
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function, place_of
-from slime_events.plugins.sample import Sample, carried
+from slime_events.plugins.sample import Sample, carried, own_attributes
 from slime_events.plugins.tokenizer import TokenizerSource
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Recorded
 
@@ -79,11 +79,13 @@ class UserDataSource:
         fields = {name: carried(value, f"sample.{_NAMES.get(name, name)}") for name, value in given.items()}
         prompted = draw_prompt(fields, data, self._tokenizer, self._max_prompt_len, source)
         if isinstance(prompted, PromptSubmitted):
-            own = {name: getattr(sample, name) or "" for name in ("generate_function_path", "custom_rm_path")}
-            prompted = replace(prompted, **own)
+            paths = {name: getattr(sample, name) or "" for name in ("generate_function_path", "custom_rm_path")}
+            prompted = replace(prompted, **paths, attributes=carried(own_attributes(sample), "vars(sample)"))
             size = len(encode_event(replace(prompted, tokens=EMPTY_TOKENS)))
             if size > PROMPT_BYTES:
-                raise EventTooLarge(f"the prompt with its label and metadata has {size} bytes, of {PROMPT_BYTES}")
+                raise EventTooLarge(
+                    f"the prompt and what its sample has are {size} bytes, of {PROMPT_BYTES}"
+                )
         return prompted
 
     def _fill(self, offset: int, count: int) -> bool:
@@ -130,18 +132,18 @@ PROMPT_BYTES = MAX_EVENT_BYTES - INLINE_LIMIT - HEADER_BYTES
 """Of a prompt without its tokens: all of an event but for these."""
 _NAMES = {"input": "prompt"}
 _OF_A_GROUP = ("prompt", "label", "metadata", "generate_function_path", "custom_rm_path", "apply_chat_template_kwargs")
-"""What a run takes from a data source's samples."""
+"""What a run takes from a data source's samples, beside their own attributes."""
 
 
 def _differing(group: Sequence[Sample]) -> list[str]:
     """What the samples of a group do not have in common."""
-    return [name for name in _OF_A_GROUP if any(_differ(name, one, group[0]) for one in group)]
+    names = dict.fromkeys([*_OF_A_GROUP, *(name for one in group for name in own_attributes(one))])
+    return [name for name in names if any(_differ(name, one, group[0]) for one in group)]
 
 
 def _differ(name: str, one: Sample, other: Sample) -> bool:
-    if getattr(one, name) is getattr(other, name):
-        return False
-    return bool(getattr(one, name) != getattr(other, name))
+    mine, others = getattr(one, name, None), getattr(other, name, None)
+    return mine is not others and bool(mine != others)
 
 
 def source_length(data: DataSettings, view: ArgsView) -> int:

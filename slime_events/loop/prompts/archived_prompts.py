@@ -16,15 +16,18 @@ from schemas.arrays import pack_tokens
 from schemas.errors import DataError, InvalidValue
 from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.ids import group_of, sample_id
+from schemas.ids import group_of, order_in_group, sample_id
 from schemas.prompts import PromptSubmitted
 from schemas.recorded import CommonVersion, Recalled
+from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted
 from schemas.subjects import of_type
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.core.state.group import VersionRange
 from slime_events.loop.prompts.weight_ancestry import WeightAncestry, read_ancestry
+from slime_events.plugins.sample import Sample
+from slime_events.plugins.sample_view import completed_sample, graded_sample
 
 
 class RecordedGroup(VersionRange, kw_only=True):
@@ -103,7 +106,8 @@ SamplesWhere = Callable[[OpenedRun, str], Awaitable[list[str]]]
 @dataclass(slots=True)
 class ArchivedPrompt:
     """One prompt. position: of its first submission in that log. groups: made of it, in the order of their verdicts.
-    passed, answers: of these groups. rewards: of the newest graded one.
+    passed, answers: of these groups. graded: the newest of them with rewards; rewards: its. members: its rollouts as
+    slime's samples, where a buffer filter chooses by them; one that became several samples is a list of them.
     """
 
     prompt: PromptSubmitted
@@ -111,7 +115,9 @@ class ArchivedPrompt:
     groups: list[str] = field(default_factory=list)
     passed: int = 0
     answers: int = 0
+    graded: str = ""
     rewards: tuple[float, ...] = ()
+    members: list[Sample | list[Sample]] = field(default_factory=list)
 
     @property
     def pass_rate(self) -> float | None:
@@ -168,6 +174,8 @@ async def read_archive(
             f"--archive-prompts {data.archive_prompts}: of its {len(rows)} prompts none has a pass rate from "
             f"{least:g} to {most:g}" + ("" if chosen is None else " and is chosen by --archive-where")
         )
+    if data.buffer_filter_path:
+        await read_members(opened, {row: rows[row] for row in eligible})
     position = await opened.log.position()
     if not data.reuses_rollouts:
         return ArchivedPrompts(opened.where, position, rows, eligible)
@@ -198,10 +206,36 @@ async def read_rows(opened: OpenedRun, pass_reward: float, *, each_group: bool =
             row.groups.append(verdict.group)
             row.passed += sum(reward >= pass_reward for reward in verdict.rewards)
             row.answers += len(verdict.rewards)
-            row.rewards = verdict.rewards or row.rewards
+            if verdict.rewards:
+                row.graded, row.rewards = verdict.group, verdict.rewards
     return list(prompts.values())
 
 
+async def read_members(opened: OpenedRun, rows: Mapping[int, ArchivedPrompt]) -> None:
+    """Read the rollouts of each row's newest graded group, as its grader left them; without tokens and log-probs."""
+    by_group = {row.graded: number for number, row in rows.items() if row.graded}
+    samples: dict[str, Sample] = {}
+    run, log = opened.run, opened.log
+    async for recorded in log.read(1, of_type(run, "rollout.completed")):
+        event = recorded.envelope.event
+        if isinstance(event, RolloutCompleted) and (number := by_group.get(event.group)) is not None:
+            sample = completed_sample(event, rows[number].prompt)
+            sample.group_index, sample.index = number, order_in_group(event.sample)[0]
+            samples[event.sample] = sample
+    async for recorded in log.read(1, of_type(run, "reward.assigned")):
+        event = recorded.envelope.event
+        if isinstance(event, RewardAssigned) and (rewarded := samples.get(event.sample)) is not None:
+            graded_sample(rewarded, event)
+    for name in sorted(samples, key=order_in_group):
+        row = rows[by_group[group_of(name)]]
+        if order_in_group(name)[1]:  # a further sample of the rollout before it
+            before = row.members.pop()
+            row.members.append([*(before if isinstance(before, list) else [before]), samples[name]])
+        else:
+            row.members.append(samples[name])
+
+
 def _content(prompt: PromptSubmitted) -> bytes:
-    content: tuple[Any, ...] = (prompt.messages or prompt.text, prompt.label, prompt.metadata, prompt.tools)
+    said = prompt.messages or prompt.text
+    content: tuple[Any, ...] = (said, prompt.label, prompt.metadata, prompt.tools, prompt.attributes)
     return hashlib.blake2b(msgspec.msgpack.encode(content), digest_size=16).digest()

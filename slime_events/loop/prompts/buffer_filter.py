@@ -1,11 +1,10 @@
 """`BufferFilter`: slime's `--buffer-filter-path`, over the groups of an archive.
 
-slime's default (`pop_first`) takes the first groups of the buffer. Here the buffer holds the archived groups that may
-be drawn now, by first submission. Each is a list of `Sample`s with prompt, label, metadata and reward; responses are
-not reused.
+slime's default (`pop_first`) takes the first groups of the buffer. Here the buffer holds the archived prompts that may
+be drawn now, by first submission. Each is a list of `Sample`s, the newest graded group of the prompt as its grader left
+it; its responses are not reused.
 """
 
-import copy
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -15,7 +14,7 @@ from schemas.text import raised_text
 from slime_events.loop.prompts.archived_prompts import ArchivedPrompt
 from slime_events.plugins.args_view import ArgsView, for_one_call
 from slime_events.plugins.loader import load_function, name_of, place_of
-from slime_events.plugins.sample import Sample, Status
+from slime_events.plugins.sample import Sample
 
 Groups = list[list[Sample]]
 
@@ -40,14 +39,14 @@ class BufferFilter:
         """The row to draw next; None where the filter returns none. Raises PlugPointError where it is broken."""
         name = name_of(self._function)
         try:
-            returned = self._function(for_one_call(self._view), None, [_group(row, prompt) for row, prompt in rows], 1)
+            returned = self._function(for_one_call(self._view), None, [_group(prompt) for _, prompt in rows], 1)
             chosen = list(islice(returned, 2))  # one is taken: more are an error, and may have no end
         except BaseException as error:
             raise PlugPointError(f"the buffer filter {name} raised {raised_text(error)}{place_of(error)}") from error
         if not chosen:
             return None
         known = {row for row, _ in rows}
-        first = chosen[0][0] if isinstance(chosen[0], list) and chosen[0] else None
+        first = _first(_first(chosen[0]))  # a rollout that became several samples is a list in the list
         if len(chosen) > 1 or not isinstance(first, Sample) or first.group_index not in known:
             raise PlugPointError(
                 f"the buffer filter {name} has to return a list with one group of the buffer it was given"
@@ -55,17 +54,10 @@ class BufferFilter:
         return first.group_index
 
 
-def _group(row: int, archived: ArchivedPrompt) -> list[Sample]:
-    prompt = archived.prompt
-    return [
-        Sample(
-            group_index=row,
-            index=index,
-            prompt=prompt.text,
-            label=prompt.label,
-            reward=reward,
-            metadata=copy.deepcopy(prompt.metadata),
-            status=Status.COMPLETED,
-        )
-        for index, reward in enumerate(archived.rewards)
-    ]
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and value else value
+
+
+def _group(archived: ArchivedPrompt) -> list[Any]:
+    """A list of its own: a filter takes groups out of the buffer, and may take samples out of a group."""
+    return [list(one) if isinstance(one, list) else one for one in archived.members]
