@@ -67,7 +67,10 @@ class RolloutEngine:
                 begun = time.perf_counter()
                 async with _loss_recorded(worker):
                     engine: Engine = SglangEngine(
-                        self._settings, log=logs / f"sglang-{worker.id}.log", template=self._template
+                        self._settings,
+                        log=logs / f"sglang-{worker.id}.log",
+                        template=self._template,
+                        name=f"{self._address.run} {worker.id}",
                     )
                     await engine.start(START_DEADLINE_S)
                 try:

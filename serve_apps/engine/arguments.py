@@ -1,6 +1,7 @@
 """`EngineSettings` to SGLang's start arguments. Only this module decides between CPU and CUDA."""
 
 import difflib
+import hashlib
 import importlib.util
 import json
 import os
@@ -41,8 +42,9 @@ class EngineLaunch:
     deterministic: bool
 
 
-def engine_launch(settings: EngineSettings, version: int = 0) -> EngineLaunch:
-    """How to start one engine that serves `settings.hf_checkpoint` as weight version `version`.
+def engine_launch(settings: EngineSettings, version: int = 0, name: str = "") -> EngineLaunch:
+    """How to start one engine that serves `settings.hf_checkpoint` as weight version `version`. name: of this start of
+    it; an engine that is not deterministic draws its own random stream by it.
 
     Raises UnknownFlag for a name that SGLang's ServerArgs does not have, ConfigError for a checkpoint without config.
     """
@@ -69,7 +71,17 @@ def engine_launch(settings: EngineSettings, version: int = 0) -> EngineLaunch:
     environment = _environment(device, config, deterministic)
     # Keys of a server that takes no requests, and SGLang prints its arguments.
     given = {name: value for name, value in settings.sglang.items() if not is_secret_setting(name)}
-    return EngineLaunch(device, arguments | given, environment, deterministic)
+    arguments |= given
+    if not deterministic:
+        arguments["random_seed"] = _own_seed(arguments["random_seed"], name)
+    return EngineLaunch(device, arguments, environment, deterministic)
+
+
+def _own_seed(seed: Any, name: str) -> int:
+    """31 bits of the setting and the engine's name. Without deterministic inference SGLang takes no seed from a
+    request, and engines of one seed would give the samples of a group the same tokens.
+    """
+    return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:4], "little") >> 1
 
 
 def resolve_device(settings: EngineSettings) -> Device:

@@ -46,15 +46,22 @@ class SglangEngine:
     """One SGLang engine (an `Engine`). `log` keeps SGLang's own output; without it a temporary file does.
 
     template: name of what later engines of the same run start from on this machine, on a CPU (engine/template.py).
+    name: of this start of the engine; see `engine_launch`.
 
     The caller's process neither imports SGLang nor is touched by what happens to it: a dead scheduler ends the host,
     running responses end in EngineError, `healthy` turns False, and a new SglangEngine can be started.
     """
 
     def __init__(
-        self, settings: EngineSettings, version: int = 0, log: Path | None = None, *, template: str | None = None
+        self,
+        settings: EngineSettings,
+        version: int = 0,
+        log: Path | None = None,
+        *,
+        template: str | None = None,
+        name: str = "",
     ) -> None:
-        self._launch: EngineLaunch = engine_launch(settings, version)
+        self._launch: EngineLaunch = engine_launch(settings, version, name)
         checkpoint = Path(settings.hf_checkpoint)
         self._shapes = shapes_in(checkpoint) if checkpoint.is_dir() else {}
         self.version = version

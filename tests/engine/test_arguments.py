@@ -51,6 +51,26 @@ def test_cuda_gets_neither_placeholders_nor_cpu_arguments(checkpoint: str) -> No
     assert launch.arguments.keys() <= server_argument_names()
 
 
+def test_engines_that_are_not_deterministic_draw_different_random_streams(checkpoint: str) -> None:
+    """Two engines of a run, one that was started again, and one of another run; also where a seed is set."""
+    names = ["run engine-1a", "run engine-2b", "run engine-3c", "other engine-1a"]
+    for given in ({}, {"random_seed": 7}):
+        settings = EngineSettings(hf_checkpoint=checkpoint, device="cuda", sglang=given)
+        seeds = [engine_launch(settings, name=name).arguments["random_seed"] for name in names]
+        assert len(set(seeds)) == len(names)
+        assert all(0 <= seed < 2**31 for seed in seeds)
+        assert seeds == [engine_launch(settings, name=name).arguments["random_seed"] for name in names]
+
+
+def test_engines_that_are_deterministic_have_one_seed(checkpoint: str) -> None:
+    """Their tokens depend on the seed of a request alone."""
+    for settings in (
+        EngineSettings(hf_checkpoint=checkpoint, device="cpu"),
+        EngineSettings(hf_checkpoint=checkpoint, device="cuda", deterministic=True),
+    ):
+        assert {engine_launch(settings, name=name).arguments["random_seed"] for name in "ab"} == {0}
+
+
 def test_an_engine_that_shares_a_gpu_leaves_memory_to_the_rank(checkpoint: str) -> None:
     alone = EngineSettings(hf_checkpoint=checkpoint, device="cuda")
     assert "mem_fraction_static" not in engine_launch(alone).arguments

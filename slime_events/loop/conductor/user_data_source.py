@@ -83,9 +83,7 @@ class UserDataSource:
             prompted = replace(prompted, **paths, attributes=carried(own_attributes(sample), "vars(sample)"))
             size = len(encode_event(replace(prompted, tokens=EMPTY_TOKENS)))
             if size > PROMPT_BYTES:
-                raise EventTooLarge(
-                    f"the prompt and what its sample has are {size} bytes, of {PROMPT_BYTES}"
-                )
+                raise EventTooLarge(f"the prompt and what its sample has are {size} bytes, of {PROMPT_BYTES}")
         return prompted
 
     def _fill(self, offset: int, count: int) -> bool:
