@@ -27,7 +27,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.datums import Datum
 from slime_events.core.gpus import look, this_machine
-from slime_events.core.run.process_environment import listen_on_loopback
+from slime_events.core.run.process_environment import listen_on_loopback, set_for_cuda
 from slime_events.core.train_batch import TrainSample
 from slime_events.plugins.trainer_points import TrainerFunctions
 
@@ -55,13 +55,7 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
         )
     check_device()
     install()
-    device = torch.device("cpu")
-    if not on_cpu():
-        # Ray shows an actor its own GPUs only; started by hand, all of the node's are there.
-        local = 0 if torch.cuda.device_count() == 1 else rank % torch.cuda.device_count()
-        device = torch.device("cuda", local)
-        torch.cuda.set_device(device)
-        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    device = torch.device("cpu") if on_cpu() else _take_gpu(rank)
     timeout = timedelta(minutes=settings.distributed_timeout_minutes)
     backend = "gloo" if on_cpu() else "nccl"
     listen_on_loopback()
@@ -80,6 +74,15 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
     torch.manual_seed(settings.seed)
     groups = parallel_state.get_tensor_model_parallel_group(), parallel_state.get_data_parallel_group()
     return Place(rank, world_size, device, *groups)
+
+
+def _take_gpu(rank: int) -> torch.device:
+    """Ray shows an actor its own GPUs only; started by hand, all of the node's are there."""
+    set_for_cuda()
+    local = 0 if torch.cuda.device_count() == 1 else rank % torch.cuda.device_count()
+    device = torch.device("cuda", local)
+    torch.cuda.set_device(device)
+    return device
 
 
 def meeting_place(master: str, rank: int, world_size: int, timeout: timedelta) -> Any:

@@ -51,7 +51,8 @@ SCORED_TOKENS = 64
 
 def main() -> None:
     """Start SGLang, serve until the socket closes; then end everything in this session."""
-    yield_to_others(GENERATES)
+    if os.environ.get(SWITCH) != "cuda":
+        yield_to_others(GENERATES)
     job = Job(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]), os.getppid())
     job.connection.set_inheritable(False)
     threading.Thread(target=end_with_owner, args=(job.owner, job.folder), daemon=True).start()

@@ -72,9 +72,11 @@ class Placing:
 
     def __init__(self) -> None:
         self.placed: list[tuple[str, float | None]] = []
+        self.nice: dict[str, int] = {}
 
-    def actor(self, cls: type, name: str, *_: Any, gpus: float | None = None, **__: Any) -> Any:
+    def actor(self, cls: type, name: str, *_: Any, gpus: float | None = None, nice: int = 0, **__: Any) -> Any:
         self.placed.append((name.partition("-")[0], gpus))
+        self.nice[self.placed[-1][0]] = nice
         call = SimpleNamespace(remote=lambda *_: SimpleNamespace(future=concurrent.futures.Future))
         return SimpleNamespace(run=call, stop=call)
 
@@ -109,6 +111,8 @@ async def test_what_each_process_has_of_a_gpu(
         names = [name for name, _ in cluster.placed]
         assert names.index("trainer") < names.index("engines")
     assert all(not gpus for name, gpus in cluster.placed if name not in heavy)
+    yields = settings.engine.device != "cuda"
+    assert [bool(cluster.nice[name]) for name in ("trainer", "rank1")] == [yields, yields], "no GPU waits for a thread"
     roles.let_go()
 
 

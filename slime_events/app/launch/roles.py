@@ -121,7 +121,8 @@ class Roles:
         place = f"{name or role}-{self._address.run}-{self._starts[role]}"
         env = rank_variables(self._settings.trainer) if role == TRAINER else None
         here = role in (GATEWAY, AGENTS)  # its address is one of this machine
-        actor = self._cluster.actor(cls, place, *args, gpus=gpus, nice=NICE.get(role, 0), env=env, here=here)
+        nice = 0 if gpus else NICE.get(role, 0)
+        actor = self._cluster.actor(cls, place, *args, gpus=gpus, nice=nice, env=env, here=here)
         self._actors.setdefault(role, []).append(actor)
         return actor
 

@@ -21,6 +21,12 @@ page fault for each 4 KB: thousands in one training step, a tenth of its time. T
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """The split of a sum over threads decides its last bits."""
 
+ON_CUDA = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+"""Of ranks on CUDA, unless the environment has them: Megatron overlaps communication by the order of one queue, and
+packed batches of every length leave an allocator of fixed segments in pieces. Both are read when the device is first
+used.
+"""
+
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 LOOPBACK_ONLY = {"GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": _LOOPBACK}
 """By default gloo and NCCL listen on the address that the machine's name has, though all ranks are on one machine."""
@@ -74,8 +80,15 @@ def rank_secrets(trainer: TrainerSettings) -> dict[str, str]:
 GENERATES, TRAINS, IN_NO_HURRY, IF_NOBODY_ELSE = 10, 15, 19, 20
 """Niceness. Deciding, grading or passing on an event takes a millisecond that a whole step waits for; with few cores it
 must not queue behind long computation. Where training overlaps generation, generation takes longer. Processes that
-nobody waits for come last. The last one is no niceness any more: see `yield_to_others`.
+nobody waits for come last. The last one is no niceness any more: see `yield_to_others`. What computes on a GPU has no
+niceness: its threads there start kernels, and a GPU would wait for them.
 """
+
+
+def set_for_cuda() -> None:
+    """`ON_CUDA`, for the device that this process uses next."""
+    for name, value in ON_CUDA.items():
+        os.environ.setdefault(name, value)
 
 
 def listen_on_loopback() -> None:
