@@ -64,9 +64,12 @@ class ApiError(StorageError):
 _FULL = {10023, 10047, 10077}
 """JetStream's codes for no room: insufficient resources, insufficient storage, maximum bytes exceeded."""
 
-_BUSY = {10005, 10008, 10009, 10158, 10167, 10176}
+_BUSY = {10005, 10008, 10009, 10158, 10167}
 """JetStream's codes for a refusal that passes: too few nodes known yet for the replicas, no leader yet, a cluster that
-is not ready, the same event on its way from another writer, too much in flight, a batch whose first part was lost."""
+is not ready, the same event on its way from another writer, too much in flight."""
+
+_TOO_MANY_BATCHES = 10176
+"""A batch whose first part is missing: the server had refused it, as it had too many, or was away then."""
 
 
 def json_answer(data: bytes) -> Any:
@@ -81,6 +84,11 @@ def json_answer(data: bytes) -> Any:
     code, description = int(refusal.get("err_code", 0)), str(refusal.get("description", ""))
     if code in _FULL:
         raise NoSpace(f"NATS has no room to store more ({description}): free disk space in its folder")
+    if code == _TOO_MANY_BATCHES:
+        raise Away(
+            f"JetStream error {code} ({description}): it was away, or more appends are under way than it takes; "
+            "if this is said often, raise max_inflight_per_stream in its configuration (jetstream, limits, batch)"
+        )
     if code in _BUSY or refusal.get("code") in (429, 503):
         raise Away(f"JetStream error {code}: {description}")
     raise ApiError(code, description)

@@ -20,6 +20,10 @@ from storage.nats.ports import HOST, port_of
 LOCK = "server.lock"
 MAX_PAYLOAD = 8 * 1024 * 1024
 """Bytes of one message; more than the log's largest event."""
+OPEN_BATCHES, OPEN_BATCHES_IN_ALL = 2_000, 8_000
+"""Atomic appends that may be under way at a time, of one stream and of the server. By default 50 and 1,000: 64 engines
+pass that, and what is refused comes again after a pause.
+"""
 LEAST_FREE_BYTES = 64 * 1024 * 1024
 KEPT_FREE_BYTES = 8 * 1024 * 1024
 """Of the disk, at which the server refuses what it could not store. The launcher ends the run before (16 MB)."""
@@ -53,6 +57,9 @@ def config_text(folder: Path, port: int, max_store_bytes: int, more: str = "") -
             f"  store_dir: {json.dumps(str(folder))}",
             "  sync_interval: always",
             f"  max_file_store: {max_store_bytes}",
+            "  limits { batch {"
+            f" max_inflight_per_stream: {OPEN_BATCHES}, max_inflight_total: {OPEN_BATCHES_IN_ALL} "
+            "} }",
             "}",
             more,
         )
