@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -180,18 +180,28 @@ class RankActor:
         setup_logging(f"trainer-rank{rank}", Path(folder) / "logs")
         self._printed = contextlib.ExitStack()  # as long as the actor
         self._printed.enter_context(printed_too())
-        self._rank: Any = None
+        self._number, self._rank = rank, None
 
     def start(self, trainer: TrainerSettings, *args: Any) -> None:
-        """Build this rank and meet the others. args: the others of `TrainerRank`."""
+        """Build this rank and meet the others. args: the others of `TrainerRank`. Raises as `call`."""
         os.environ.update(rank_secrets(trainer))
         from actors.megatron.rank import TrainerRank
 
-        self._rank = TrainerRank(trainer, *args)
+        self._rank = self._guarded(partial(TrainerRank, trainer, *args))
 
     def call(self, method: str, *args: Any) -> None:
-        """This rank's part of a collective call."""
-        getattr(self._rank, method)(*args)
+        """This rank's part of a collective call. Raises RankLost for a fault of its device or its connections."""
+        self._guarded(partial(getattr(self._rank, method), *args))
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        from actors.megatron.faults import is_fault, lost
+
+        try:
+            return call()
+        except RuntimeError as error:
+            if is_fault(error):
+                raise lost(self._number, error) from None  # nothing of torch's has to be pickled
+            raise
 
 
 @contextlib.asynccontextmanager

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from actors.megatron.cpu import stand_in
 from actors.megatron.forward import MicroBatch, pack_sequences
+from actors.megatron.heartbeat import beat
 from actors.megatron.trainee import Trainee
 from slime_events.algorithms.token_losses import token_losses
 from slime_events.core.datums import AdamParams, Datum, PassResult, TrainPass
@@ -76,6 +77,7 @@ class CommandedSteps:
             taken = not overflowed and math.isfinite(norm)
             if taken:
                 optimizer.step()
+        beat()
         loss = self._loss_sum if keys else 0.0
         return {
             "loss": loss,

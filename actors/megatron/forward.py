@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from actors.megatron.attention import PackedSequences
+from actors.megatron.heartbeat import beat
 from slime_events.core.train_batch import TrainSample
 
 NEVER = -1e9
@@ -138,6 +139,7 @@ def only_kept(logits: Tensor, targets: Tensor, kept: Tensor, group: dist.Process
 def response_outputs(model: torch.nn.Module, batch: MicroBatch) -> Tensor:
     """What the model says at the positions that predict a response token, [response tokens, outputs of this rank]."""
     outputs: Tensor = model(batch.token_ids, batch.position_ids, None, packed_seq_params=batch.packed).squeeze(0)
+    beat()
     rows = batch.packed.rows
     return outputs if rows is None or len(outputs) == len(batch.targets) else outputs.index_select(0, rows)
 

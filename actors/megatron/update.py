@@ -8,6 +8,7 @@ from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
 
 from actors.megatron.cpu import stand_in
+from actors.megatron.heartbeat import beat
 from actors.megatron.trainee import Critic, Trainee
 from schemas.errors import TrainerError
 
@@ -41,6 +42,7 @@ def update(
         finalize_model_grads([part.model])
     with timed("optimizer"), stand_in():
         _, norm, _ = part.optimizer.step()
+    beat()
     if norm is None or not math.isfinite(norm):
         raise TrainerError(
             f"gradient norm {norm} in {what}: these weights are lost. Go on from the last checkpoint; look at "

@@ -184,15 +184,21 @@ def _teacher_notes(algorithm: AlgorithmSettings, rollout: RolloutSettings) -> It
         )
 
 
+GPU_HANG_S = 180.0
+"""A micro batch takes seconds there, with kernels that are compiled first a minute."""
+
+
 def on_device(settings: TrainSettings, device: Device) -> TrainSettings:
     """The settings with what the device decides where nothing was given. auto: no GPU was found. Idempotent."""
     engine, trainer = settings.engine, settings.trainer
     engine = replace(engine, device=device)
-    rollout_gpus = trainer.world_size if device == "cuda" and engine.colocate else None
+    on_gpu = device == "cuda"
+    rollout_gpus = trainer.world_size if on_gpu and engine.colocate else None
+    hang_seconds = GPU_HANG_S if on_gpu and trainer.hang_seconds is None else trainer.hang_seconds
     return replace(
         settings,
         engine=replace(engine, chunk_tokens=engine.chunk, rollout_num_gpus=engine.rollout_num_gpus or rollout_gpus),
-        trainer=replace(trainer, bf16=device == "cuda" if trainer.bf16 is None else trainer.bf16),
+        trainer=replace(trainer, bf16=on_gpu if trainer.bf16 is None else trainer.bf16, hang_seconds=hang_seconds),
     )
 
 

@@ -47,6 +47,14 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     context_parallel_size: Annotated[int, doc("context parallel ranks; the trainer has 1", above=0)] = 1
     sequence_parallel: Annotated[bool, doc("sequence parallelism beside tensor parallelism")] = False
     distributed_timeout_minutes: Annotated[int, doc("process group time-out", above=0)] = 10
+    hang_seconds: Annotated[
+        float | None,
+        doc(
+            "without a micro batch, ranks that train count as hanging, and are started again; 0: never; default: 180 "
+            "on GPU, never on CPU",
+            least=0,
+        ),
+    ] = None
     global_batch_size: Annotated[int | None, doc("rollouts per optimizer step", above=0)] = None
     num_steps_per_rollout: Annotated[int | None, doc("optimizer steps per rollout step", above=0)] = None
     micro_batch_size: Annotated[int, doc("samples per forward without dynamic batching", above=0)] = 1
