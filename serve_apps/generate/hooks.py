@@ -1,6 +1,7 @@
 """`SampleHook`: a user's `--rollout-sample-hook-path`, called with each generated sample before it is graded."""
 
 import inspect
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +46,14 @@ class SampleHook:
         return made if returned is None else returned
 
 
-class _Current:
-    """rollout_id: what hooks are told that slime's `apply_rollout_sample_hooks` calls."""
-
-    rollout_id: int | None = None
+_CURRENT: ContextVar[int | None] = ContextVar("rollout_id", default=None)
 
 
 def set_current_rollout_id(rollout_id: int | None) -> None:
-    """For `apply_rollout_sample_hooks`. A run tells its own hooks the rollout that they are called for."""
-    _Current.rollout_id = rollout_id
+    """What hooks are told by `apply_rollout_sample_hooks` from now on in this task or thread. A run tells its own hooks
+    the rollout that they are called for.
+    """
+    _CURRENT.set(rollout_id)
 
 
 async def apply_rollout_sample_hooks(args: Any, value: Any, **offered: Any) -> Any:
@@ -65,7 +65,7 @@ async def apply_rollout_sample_hooks(args: Any, value: Any, **offered: Any) -> A
     paths = getattr(args, "rollout_sample_hook_path", None) or []
     if paths and not isinstance(value, Sample | list):
         raise TypeError(f"rollout sample hooks take a Sample or a list of them, not {type(value).__name__}")
-    rollout_id, evaluation = offered.get("rollout_id", _Current.rollout_id), bool(offered.get("evaluation"))
+    rollout_id, evaluation = offered.get("rollout_id", _CURRENT.get()), bool(offered.get("evaluation"))
     for path in paths:
         value = await SampleHook(path, Path.cwd())(args, value, rollout_id=rollout_id, evaluation=evaluation)
     return value

@@ -219,9 +219,14 @@ def session_of_process(session: Session) -> Iterator[None]:
         _OF_PROCESS.remove(session)
 
 
+def session_here() -> Session | None:
+    """The session of the calling rollout; None outside of a run, as in a test of a plug-in."""
+    return CURRENT.get(_OF_PROCESS[0] if _OF_PROCESS else None)
+
+
 def current_session() -> Session:
     """The session of the calling rollout, for functions with slime's signature. Raises PlugPointError elsewhere."""
-    session = CURRENT.get(_OF_PROCESS[0] if _OF_PROCESS else None)
+    session = session_here()
     if session is None:
         raise PlugPointError("there is no session here: only a generate function that is making a rollout has one")
     return session

@@ -1,21 +1,20 @@
-"""slime's helpers for generate functions on the rollout's session: `post`, `GenerateState`, `get_model_url`.
+"""slime's helpers for generate functions on the rollout's session: `post`, `get`, `get_model_url`.
 
 A function written for slime posts to its router's `/generate`; here that is a turn of the rollout's own engine, without
 a network (with one: `listener.py`). A post to another address is a tool call that may be repeated, as slime's own
-retries do.
+retries do. Outside of a run, as in a test of a plug-in, both are plain requests.
 """
 
 import asyncio
 import json
 import urllib.error
 import urllib.request
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from schemas.errors import PlugPointError
-from serve_apps.engine.engine import sampling_params
-from serve_apps.generate.session import Session, current_session
+from serve_apps.generate.session import Session, current_session, session_here
 from slime_events.plugins.args_view import ROUTER
 
 REQUEST_S = 60.0
@@ -27,48 +26,18 @@ class UnknownPath(PlugPointError):
     """The rollout's engine has nothing under this path."""
 
 
-class GenerateState:
-    """The part of slime's global generation state that a generate function may know."""
-
-    processor = None
-    semaphore = nullcontext()
-    """Open: the engine bounds its own concurrency."""
-
-    def __init__(self, args: Any) -> None:
-        session = current_session()
-        self._session = session
-        self.args, self.tokenizer = args, session.tokenizer
-        self.sampling_params = sampling_params(session.sampling)
-
-    @property
-    def aborted(self) -> bool:
-        """Whether a rollout function has aborted its generations."""
-        return self._session.aborted
-
-    def reset(self) -> None:
-        """Generate again after that."""
-        self._session.reset()
-
-    def dp_rank_context(self) -> AbstractContextManager[int]:
-        """Nothing to balance: a rollout has one engine."""
-        return nullcontext(0)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"GenerateState has no {name!r} here: slime's rollout loop keeps it, and a run has a loop of its own"
-        )
-
-
 def get_model_url(args: Any, model_name: str, endpoint: str = "/generate") -> str:
     """The URL that `post` takes for this rollout's engine; there is one model."""
     return f"http://{args.sglang_router_ip}:{args.sglang_router_port}{endpoint}"
 
 
 async def post(url: str, payload: dict[str, Any] | None, max_retries: int = 60, headers: Any = None) -> Any:
-    """What the engine says where the URL is the router's, else a recorded POST of JSON.
+    """What the engine says where the URL is the router's, else a recorded POST of JSON. headers: only outside of a run.
 
-    Raises PlugPointError, ToolFailed.
+    Raises PlugPointError, ToolFailed; outside of a run what urllib raises.
     """
+    if session_here() is None and urlsplit(url).port != 0:  # nothing listens there: the address on a run's `args`
+        return await post_json(url, payload or {}, max_retries, headers)
     session = current_session()
     if _is_router(url, session):
         return await answer(session, "POST", urlsplit(url).path, payload or {})
@@ -78,6 +47,8 @@ async def post(url: str, payload: dict[str, Any] | None, max_retries: int = 60, 
 
 async def get(url: str) -> Any:
     """What the engine says where the URL is the router's, else a recorded GET of JSON. Raises as `post`."""
+    if session_here() is None and urlsplit(url).port != 0:
+        return await get_json(url)
     session = current_session()
     if _is_router(url, session):
         return await answer(session, "GET", urlsplit(url).path, {})
@@ -134,11 +105,13 @@ async def _turn(session: Session, prompt: Any, sampling: Any, payload: dict[str,
     return {"text": turn.text, "output_ids": turn.tokens, "meta_info": meta}
 
 
-async def post_json(url: str, payload: dict[str, Any], max_retries: int) -> Any:
+async def post_json(
+    url: str, payload: dict[str, Any], max_retries: int, headers: Mapping[str, str] | None = None
+) -> Any:
     """A server's answer to JSON, as JSON or else as text; retried each second, as slime does."""
     for attempt in range(1, max_retries + 1):
         try:
-            return await asyncio.to_thread(_post_json, url, payload)
+            return await asyncio.to_thread(_post_json, url, payload, dict(headers or {}))
         except (urllib.error.URLError, OSError):
             if attempt == max_retries:
                 raise
@@ -151,8 +124,9 @@ async def get_json(url: str) -> Any:
     return await asyncio.to_thread(_answer, urllib.request.Request(url))
 
 
-def _post_json(url: str, payload: dict[str, Any]) -> Any:
-    return _answer(urllib.request.Request(url, json.dumps(payload).encode(), {"Content-Type": "application/json"}))
+def _post_json(url: str, payload: dict[str, Any], headers: dict[str, str]) -> Any:
+    sent = {"Content-Type": "application/json"} | headers
+    return _answer(urllib.request.Request(url, json.dumps(payload).encode(), sent))
 
 
 def _answer(request: urllib.request.Request) -> Any:

@@ -2,33 +2,79 @@
 
 Each works on the session of the generate function or rollout function that calls it. A rollout function's rollouts are
 made as the run's settings say: by --custom-generate-function-path and --rollout-sample-hook-path where they are set.
+
+Outside of a run, as in a test of a plug-in, `args` says it, and the engine is behind `post`. As in slime each of these
+functions looks up the others in `slime.rollout.sglang_rollout`: what has been put in their place there is called.
 """
 
 import asyncio
-import importlib
+import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from serve_apps.generate.hooks import SampleHook
-from serve_apps.generate.session import current_session
+from serve_apps.generate.session import Session, current_session, session_here
 from slime_events.plugins.loader import accepted, load_function
 from slime_events.plugins.sample import Sample, Status
+from slime_events.plugins.slime_compat import in_force, replaced
+from storage.cancellation import end_all
 
 DONE = (Status.COMPLETED, Status.TRUNCATED)
+HOME = "slime.rollout.sglang_rollout"
+_POST = ("post", HOME, "slime.utils.http_utils")
+_GET = ("get", HOME, "slime.utils.http_utils")
+_LOAD = ("load_function", HOME, "slime.utils.misc")
+_HOOKS = ("apply_rollout_sample_hooks", HOME, "slime.rollout.sample_hooks")
+_HUB = "slime.rollout.rm_hub"
 
 
 async def generate(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
     """One turn of the run's engine, appended to the sample. max_new_tokens counts what the response already has."""
-    session = current_session()
+    session = session_here()
     room = int(sampling_params["max_new_tokens"]) - sample.response_length
     if room <= 0:
         sample.status = Status.TRUNCATED
         return sample
+    params = dict(sampling_params) | {"max_new_tokens": room}
+    if session is None or replaced(*_POST) or replaced("GenerateState", HOME):
+        return await _generate_by_post(args, sample, params)
     sample.tokens = sample.tokens or session.tokenize(sample.prompt)
-    turn = await session.generate(sample.tokens, dict(sampling_params) | {"max_new_tokens": room})
+    turn = await session.generate(sample.tokens, params)
     turn.add_to(sample)
     return sample
+
+
+async def _generate_by_post(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    """By SGLang's `/generate` at the router of `args`."""
+    tokenizer = in_force("GenerateState", HOME)(args).tokenizer
+    if not sample.tokens:
+        sample.tokens = list(tokenizer.encode(_text(sample, tokenizer), add_special_tokens=False))
+    payload: dict[str, Any] = {"sampling_params": sampling_params, "return_logprob": True}
+    if getattr(args, "use_rollout_routing_replay", False):
+        payload["return_routed_experts"] = True
+    if images := (sample.multimodal_inputs or {}).get("images"):
+        encode = in_force("encode_image_for_rollout_engine", HOME, "slime.utils.processing_utils")
+        payload |= {"image_data": list(map(encode, images)), "text": sample.prompt}
+    else:
+        payload["input_ids"] = list(sample.tokens)
+    sticks = sample.session_id and getattr(args, "router_policy", None) == "consistent_hashing"
+    headers = {"X-SMG-Routing-Key": sample.session_id} if sticks else None
+    url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
+    answer = await in_force(*_POST)(url, payload, headers=headers)
+    pairs = answer["meta_info"].get("output_token_logprobs") or []
+    sample.append_response_tokens(
+        args,
+        tokens=[pair[1] for pair in pairs],
+        log_probs=[pair[0] for pair in pairs],
+        meta_info=answer["meta_info"],
+        text=answer["text"],
+    )
+    return sample
+
+
+def _text(sample: Sample, tokenizer: Any) -> str:
+    if isinstance(sample.prompt, str):
+        return sample.prompt
+    return str(tokenizer.apply_chat_template(sample.prompt, tokenize=False, add_generation_prompt=True))
 
 
 async def generate_and_rm(
@@ -36,50 +82,103 @@ async def generate_and_rm(
 ) -> Sample | list[Sample]:
     """A rollout by the sample's own generate function (`generate_function_path`) or `generate`, and its rewards.
 
-    Samples that are finished, or have a reward, are left as they are. Under `args.group_rm` there are no rewards.
+    Samples that are finished, or have a reward, are left as they are. Under `args.group_rm` there are no rewards. Of a
+    sample that goes on, --mask-offpolicy-in-partial-rollout masks what it has.
     """
     if sample.status in DONE:
         return sample
-    session = current_session()
-    path = sample.generate_function_path or (session.of_function and args.custom_generate_function_path)
-    function = load_function(path, default_names=("generate",)) if path else generate
-    offered = {"evaluation": evaluation, "session": session}
-    names = {name: offered[name] for name in accepted(function, offered)}
-    made: Sample | list[Sample] = await function(args, sample, sampling_params, **names)
-    for hook in args.rollout_sample_hook_path if session.of_function else ():
-        made = await SampleHook(hook, Path.cwd())(args, made, rollout_id=0, evaluation=evaluation)
-    ended = [one for one in (made if isinstance(made, list) else [made]) if one.status is not Status.ABORTED]
-    ungraded = [one for one in ended if one.reward is None]
+    masks = getattr(args, "partial_rollout", False) and getattr(args, "mask_offpolicy_in_partial_rollout", False)
+    if masks and sample.response_length > 0:
+        sample.loss_mask = [0] * sample.response_length
+    session, state = session_here(), in_force("GenerateState", HOME)(args)
+    async with state.semaphore:
+        if state.aborted:
+            sample.status = Status.ABORTED
+            return sample
+        with state.dp_rank_context():
+            made: Sample | list[Sample] = await _made(args, sample, sampling_params, evaluation, session)
+    if session is None or session.of_function or replaced(*_HOOKS):
+        made = await in_force(*_HOOKS)(args, made, evaluation=evaluation)
     if not getattr(args, "group_rm", False):
-        await _grade(args, ungraded, "async_rm" if isinstance(made, Sample) else "batched_async_rm")
+        await _grade(args, made)
     return made
+
+
+async def _made(
+    args: Any, sample: Sample, sampling_params: dict[str, Any], evaluation: bool, session: Session | None
+) -> Any:
+    """What the sample's generate function gives. Of a generate function that calls this, `args` names itself."""
+    path = sample.generate_function_path
+    if session is None or session.of_function:
+        path = path or getattr(args, "custom_generate_function_path", None)
+    if not path:
+        return await in_force("generate", HOME)(args, sample, sampling_params)
+    load = replaced(*_LOAD)
+    function = load(path) if load else load_function(path, default_names=("generate",))
+    offered = {"evaluation": evaluation} | ({} if session is None else {"session": session})
+    names = {name: offered[name] for name in accepted(function, offered)}
+    return await function(args, sample, sampling_params, **names)
 
 
 async def generate_and_rm_group(
     args: Any, group: Sequence[Sample], sampling_params: dict[str, Any], evaluation: bool = False
 ) -> list[Sample | list[Sample]]:
-    """`generate_and_rm` of several samples side by side; under `args.group_rm` they are graded together."""
-    made = await asyncio.gather(*(generate_and_rm(args, one, dict(sampling_params), evaluation) for one in group))
-    if getattr(args, "group_rm", False):
-        samples = [one for part in made for one in (part if isinstance(part, list) else [part])]
-        if all(one.status is not Status.ABORTED for one in samples):
-            await _grade(args, samples, "")
+    """`generate_and_rm` of several samples side by side; under `args.group_rm` they are graded together. Where one
+    raises, the others are cancelled.
+    """
+    state = in_force("GenerateState", HOME)(args)
+    if state.aborted:
+        return list(group)
+    each = [dict(sampling_params) for _ in group]
+    if getattr(args, "sglang_enable_deterministic_inference", False):
+        for params, seed in zip(each, state.group_sampling_seeds, strict=False):
+            params["sampling_seed"] = seed
+    if session_here() is None:
+        for sample in group:
+            sample.session_id = sample.session_id or str(uuid.uuid4())
+    one = in_force("generate_and_rm", HOME)
+    asked = zip(group, each, strict=True)
+    tasks = [asyncio.create_task(one(args, sample, params, evaluation=evaluation)) for sample, params in asked]
+    try:
+        made = await asyncio.gather(*tasks)
+    finally:
+        await end_all(*tasks)
+    if getattr(args, "group_rm", False) and not state.aborted:
+        samples = [sample for part in made for sample in (part if isinstance(part, list) else [part])]
+        if all(sample.status is not Status.ABORTED for sample in samples):
+            await _grade_all(args, samples)
     return list(made)
 
 
-async def _grade(args: Any, samples: list[Sample], by: str) -> None:
-    """by: slime's function that grades."""
-    if not samples:
-        return
-    hub = importlib.import_module("slime.rollout.rm_hub")
-    if by == "async_rm":
-        samples[0].reward = await hub.async_rm(args, samples[0])
-        return
-    for sample, reward in zip(samples, await hub.batched_async_rm(args, samples), strict=True):
-        sample.reward = reward
+async def _grade(args: Any, made: Sample | list[Sample]) -> None:
+    """The rewards of those that have none. As in slime there are none for several of which one was aborted."""
+    if isinstance(made, list):
+        if all(sample.status is not Status.ABORTED for sample in made):
+            await _grade_all(args, [sample for sample in made if sample.reward is None])
+    elif made.status is not Status.ABORTED and made.reward is None:
+        made.reward = await in_force("async_rm", HOME, _HUB)(args, made)
+
+
+async def _grade_all(args: Any, samples: list[Sample]) -> None:
+    if samples:
+        rewards = await in_force("batched_async_rm", HOME, _HUB)(args, samples)
+        for sample, reward in zip(samples, rewards, strict=True):
+            sample.reward = reward
 
 
 async def abort(args: Any, rollout_id: int) -> list[list[Sample]]:
-    """End what a rollout function still generates: its tasks get aborted samples. Raises PlugPointError elsewhere."""
-    await current_session().abort()
+    """End what a rollout function still generates: its tasks get aborted samples. Raises PlugPointError elsewhere.
+
+    Outside of a run whatever is asked for from now on is aborted, and so is what the engines behind the router of
+    `args` generate. The tasks are the caller's.
+    """
+    if session_here() is not None:
+        await current_session().abort()
+        return []
+    in_force("GenerateState", HOME)(args).aborted = True
+    if getattr(args, "sglang_router_ip", None):
+        answer = await in_force(*_GET)(f"http://{args.sglang_router_ip}:{args.sglang_router_port}/workers")
+        send = in_force(*_POST)
+        ended = (send(f"{worker['url']}/abort_request", {"abort_all": True}) for worker in answer["workers"])
+        await asyncio.gather(*ended)
     return []

@@ -9,6 +9,7 @@ from typing import Any
 
 from schemas.errors import PlugPointError
 from schemas.text import raised_text
+from serve_apps.generate.hooks import set_current_rollout_id
 from serve_apps.generate.session import CURRENT, Session
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import check_call, digest_of, load_function, name_of, place_of
@@ -34,6 +35,7 @@ class RolloutFunction:
 
         def called() -> Any:
             CURRENT.set(session)
+            set_current_rollout_id(rollout_id)
             try:
                 return call_rollout_fn(self._awaited, args, rollout_id, data_source, evaluation=evaluation)
             except BaseException as error:

@@ -3,6 +3,8 @@
     draw groups -> generate_and_rm_group of each -> dynamic filter -> until a step is full -> abort what is left
 
 Where it differs from slime's: what is aborted ends in the log too, and without --partial-rollout nothing is given back.
+Outside of a run, as in a test of a plug-in, `args` says all. What has been put in the place of a name of
+`slime.rollout.sglang_rollout` is called.
 """
 
 import asyncio
@@ -12,31 +14,32 @@ from typing import Any
 import msgspec
 
 from schemas.errors import PlugPointError
-from serve_apps.generate.session import current_session
-from serve_apps.generate.slime_compat import GenerateState
-from serve_apps.generate.slime_rollout import generate_and_rm, generate_and_rm_group
-from slime_events.core.config.evaluation import EvalSet, EvalSettings
-from slime_events.loop.prompts.dataset import Dataset
-from slime_events.plugins.filters.gathering import MetricGatherer, call_dynamic_filter
-from slime_events.plugins.loader import load_function
+from serve_apps.generate.session import session_here
+from serve_apps.generate.slime_rollout import HOME
+from slime_events.core.config.evaluation import EvalSettings
+from slime_events.plugins.eval_datasets import EvalDatasetConfig
 from slime_events.plugins.rollout_types import RolloutFnEvalOutput, RolloutFnTrainOutput
 from slime_events.plugins.sample import Sample, Status
-from slime_events.plugins.slime_utils import run
+from slime_events.plugins.slime_compat import in_force, replaced
 from storage.cancellation import end_all
 
 Groups = list[list[Any]]
+_FILTERS = "slime.rollout.filter_hub.base_types"
+_LOAD = ("load_function", HOME, "slime.utils.misc")
 
 
 def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
     """A step, or with `evaluation` all data sets. Groups that --partial-rollout keeps go back to the data source."""
-    if not current_session().of_function:
+    session = session_here()
+    if session is not None and not session.of_function:
         raise PlugPointError(
             "generate_rollout makes whole steps: a rollout function (--rollout-function-path) calls it"
         )
+    run = in_force("run", HOME, "slime.utils.async_utils")
     if evaluation:
-        output, _ = run(eval_rollout(args, rollout_id))
+        output, _ = run(in_force("eval_rollout", HOME)(args, rollout_id))
         return output
-    made, aborted = run(generate_rollout_async(args, rollout_id, data_source.get_samples))
+    made, aborted = run(in_force("generate_rollout_async", HOME)(args, rollout_id, data_source.get_samples))
     if aborted:
         data_source.add_samples(aborted)
     return made
@@ -46,9 +49,9 @@ async def generate_rollout_async(
     args: Any, rollout_id: int, data_source: Callable[[int], Groups]
 ) -> tuple[RolloutFnTrainOutput, Groups]:
     """(the step's groups, in the order they were drawn; those to give back). data_source: gives so many groups."""
-    state, target = GenerateState(args), int(args.rollout_batch_size)
-    keep = load_function(args.dynamic_sampling_filter_path) if args.dynamic_sampling_filter_path else None
-    gatherer, kept, seen = MetricGatherer(), list[Any](), list[Any]()
+    state, target = in_force("GenerateState", HOME)(args), int(args.rollout_batch_size)
+    gatherer, kept, seen = in_force("MetricGatherer", HOME, _FILTERS)(), list[Any](), list[Any]()
+    verdict = _verdicts(args, target)
     pending, tasks, open_groups = set[asyncio.Task[Any]](), list[asyncio.Task[Any]](), 0
     try:
         while len(kept) < target:
@@ -61,14 +64,13 @@ async def generate_rollout_async(
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             for group in [task.result() for task in done]:
                 seen.append(group)
-                decision = call_dynamic_filter(keep, args, group)
-                is_needed = getattr(decision, "keep_when_insufficient", False) and open_groups <= target
-                if not (decision.keep or is_needed):
-                    gatherer.on_dynamic_filter_drop(decision.reason)
+                goes, reason = verdict(group, open_groups)
+                if goes:
+                    gatherer.on_dynamic_filter_drop(reason)
                     open_groups -= 1
                 elif len(kept) < target:
                     kept.append(group)
-        aborted = await _abort(args, rollout_id, pending)
+        aborted = await _abort(args, rollout_id, state, pending)
     finally:
         await end_all(*tasks)
     for groups in (kept, seen):
@@ -78,12 +80,29 @@ async def generate_rollout_async(
         (args.rollout_all_samples_process_path, (seen, data_source)),
     ):
         if path:
-            load_function(path)(args, *arguments)
+            in_force(*_LOAD)(path)(args, *arguments)
     return RolloutFnTrainOutput(kept, gatherer.collect()), aborted
 
 
-async def _group(args: Any, group: list[Sample], state: GenerateState) -> list[Any]:
-    return await generate_and_rm_group(args, group, dict(state.sampling_params), evaluation=False)
+def _verdicts(args: Any, target: int) -> Callable[[Any, int], tuple[bool, str | None]]:
+    """Whether a group goes, and why, by the dynamic filter of `args`; of a group and how many are kept or under way."""
+    path = args.dynamic_sampling_filter_path
+    keep = in_force(*_LOAD)(path) if path else None
+    call, drops = (
+        in_force(name, HOME, _FILTERS) for name in ("call_dynamic_filter", "should_drop_dynamic_filter_output")
+    )
+
+    def verdict(group: Any, open_groups: int) -> tuple[bool, str | None]:
+        decision = call(keep, args, group)
+        return drops(decision, remaining_batch_size=open_groups, target_data_size=target), decision.reason
+
+    return verdict
+
+
+async def _group(args: Any, group: list[Sample], state: Any) -> list[Any]:
+    params = dict(state.sampling_params)
+    made: list[Any] = await in_force("generate_and_rm_group", HOME)(args, group, params, evaluation=False)
+    return made
 
 
 def _first(group: list[Any]) -> Sample:
@@ -91,10 +110,16 @@ def _first(group: list[Any]) -> Sample:
     return first
 
 
-async def _abort(args: Any, rollout_id: int, pending: set[asyncio.Task[Any]]) -> Groups:
-    """End what is under way; the groups to give back."""
+async def _abort(args: Any, rollout_id: int, state: Any, pending: set[asyncio.Task[Any]]) -> Groups:
+    """End what is under way; the groups to give back. What has replaced `abort` says them."""
+    if (other := replaced("abort", HOME)) is not None:
+        given_back: Groups = await other(args, rollout_id)
+        return given_back
+    if session_here() is None and not args.partial_rollout:
+        await end_all(*pending)
+        return []
     ended = list[Any]()
-    aborting = asyncio.create_task(current_session().abort())
+    aborting = asyncio.create_task(in_force("abort", HOME)(args, rollout_id))
     try:
         if pending:
             done, _ = await asyncio.wait(pending)
@@ -102,7 +127,7 @@ async def _abort(args: Any, rollout_id: int, pending: set[asyncio.Task[Any]]) ->
         await aborting
     finally:
         await end_all(aborting)
-    current_session().reset()
+    state.reset()
     for sample in [one for group in ended for one in group if isinstance(one, Sample)]:
         if sample.response and isinstance(sample.metadata, dict):
             sample.metadata.setdefault("start_rollout_id", rollout_id)
@@ -110,16 +135,27 @@ async def _abort(args: Any, rollout_id: int, pending: set[asyncio.Task[Any]]) ->
 
 
 async def eval_rollout(args: Any, rollout_id: int) -> tuple[RolloutFnEvalOutput, Groups]:
-    """All data sets of the run's evaluation, each with its own settings."""
-    names = EvalSettings.__struct_fields__
-    settings = msgspec.convert({name: getattr(args, name) for name in names if hasattr(args, name)}, EvalSettings)
-    results = {name: await _eval_set(args, one) for name, one in settings.sets().items()}
+    """All data sets of the run's evaluation, each with its own settings; `args.eval_datasets` where a test set it."""
+    one_set, results = in_force("eval_rollout_single_dataset", HOME), dict[str, dict[str, Any]]()
+    for dataset in _datasets(args):
+        results |= await one_set(args, rollout_id, dataset)
     return RolloutFnEvalOutput(results), []
 
 
-async def _eval_set(args: Any, one: EvalSet) -> dict[str, Any]:
-    state = GenerateState(args)
-    rows = Dataset(
+def _datasets(args: Any) -> list[EvalDatasetConfig]:
+    if (given := getattr(args, "eval_datasets", None)) is not None:
+        return list(given)
+    names = EvalSettings.__struct_fields__
+    settings = msgspec.convert({name: getattr(args, name) for name in names if hasattr(args, name)}, EvalSettings)
+    return [EvalDatasetConfig(name, **msgspec.structs.asdict(one)) for name, one in settings.sets().items()]
+
+
+async def eval_rollout_single_dataset(
+    args: Any, rollout_id: int, dataset_cfg: EvalDatasetConfig
+) -> dict[str, dict[str, Any]]:
+    """The rewards and samples of one data set, under its name."""
+    one, state = dataset_cfg, in_force("GenerateState", HOME)(args)
+    rows = in_force("Dataset", HOME, "slime.utils.data")(
         one.path,
         state.tokenizer,
         max_length=args.eval_max_prompt_len or args.rollout_max_prompt_len,
@@ -138,7 +174,7 @@ async def _eval_set(args: Any, one: EvalSet) -> dict[str, Any]:
         Sample(
             prompt=row.prompt,
             label=row.label,
-            metadata=one.metadata(row.metadata),
+            metadata=one.inject_metadata(row.metadata),
             index=place * each + number,
             generate_function_path=one.custom_generate_function_path,
             custom_rm_path=one.custom_rm_path,
@@ -146,12 +182,10 @@ async def _eval_set(args: Any, one: EvalSet) -> dict[str, Any]:
         for place, row in enumerate(rows)
         for number in range(each)
     ]
-    answers = await asyncio.gather(*(generate_and_rm(args, sample, dict(params), evaluation=True) for sample in asked))
+    make = in_force("generate_and_rm", HOME)
+    answers = await asyncio.gather(*(make(args, sample, dict(params), evaluation=True) for sample in asked))
     samples = [sample for made in answers for sample in (made if isinstance(made, list) else [made])]
     key = args.eval_reward_key or args.reward_key
-    return {
-        "rewards": [sample.reward[key] if key and isinstance(sample.reward, dict) else sample.reward
-                    for sample in samples],
-        "truncated": [sample.status is Status.TRUNCATED for sample in samples],
-        "samples": samples,
-    }  # fmt: skip
+    rewards = [sample.reward[key] if key and isinstance(sample.reward, dict) else sample.reward for sample in samples]
+    truncated = [sample.status is Status.TRUNCATED for sample in samples]
+    return {one.name: {"rewards": rewards, "truncated": truncated, "samples": samples}}

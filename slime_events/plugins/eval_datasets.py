@@ -27,9 +27,14 @@ _FLAGS: dict[str, tuple[str, ...]] = {
 class EvalDatasetConfig:
     """One data set: its name, and the settings of `EvalSet` as attributes. Raises TypeError for others."""
 
+    name: str
+
     def __init__(self, name: str, path: str, **settings: Any) -> None:
         settings["metadata_overrides"] = settings.get("metadata_overrides") or {}
         vars(self).update(asdict(EvalSet(path=path, **settings)), name=name)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a data set has no setting {name!r}", name=name, obj=self)
 
     @property
     def cache_key(self) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ import importlib.machinery
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any, ClassVar
 
 from slime_events.plugins.slime_modules import NOT_HERE, SLIME_MODULES
 
@@ -27,7 +28,12 @@ Logs keep such paths for ever.
 
 
 class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Serves SLIME_MODULES and EARLIER_PACKAGES. It comes first: Python takes any folder for a package."""
+    """Serves SLIME_MODULES and EARLIER_PACKAGES. It comes first: Python takes any folder for a package.
+
+    served: what each of slime's modules had under its names when it was made.
+    """
+
+    served: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -49,9 +55,9 @@ class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             names = vars(importlib.import_module(current))
             vars(module).update({name: value for name, value in names.items() if not name.startswith("__")})
             return
-        for name, target in SLIME_MODULES[module.__name__].items():
-            home, _, attribute = target.partition(":")
-            setattr(module, name, getattr(importlib.import_module(home), attribute))
+        names_of = {name: _ours(module.__name__, name) for name in SLIME_MODULES[module.__name__]}
+        vars(module).update(names_of)
+        self.served[module.__name__] = names_of
 
 
 def _is_installed() -> bool:
@@ -74,6 +80,33 @@ def _current_name(module: str) -> str | None:
     return next(
         (new + module[len(old) :] for old, new in EARLIER_PACKAGES.items() if f"{module}.".startswith(f"{old}.")), None
     )
+
+
+def _ours(module: str, name: str) -> Any:
+    """What SLIME_MODULES has for a name of slime's."""
+    home, _, attribute = SLIME_MODULES[module][name].partition(":")
+    return getattr(importlib.import_module(home), attribute)
+
+
+def replaced(name: str, *modules: str) -> Any:
+    """What a user's code or test has put in the place of a name in one of slime's modules, the first that has
+    something else than what was served there; None where none has.
+    """
+    for module in modules:
+        known, served = sys.modules.get(module), _AliasFinder.served.get(module, {})
+        loader = getattr(getattr(known, "__spec__", None), "loader", None)
+        if name in served and isinstance(loader, _AliasFinder) and getattr(known, name) is not served[name]:
+            return getattr(known, name)
+    return None
+
+
+def in_force(name: str, *modules: str) -> Any:
+    """What slime's code would call by this name now: what has replaced it in these modules of slime's, else ours.
+
+    slime's functions look up each other in their modules, and its users replace them there.
+    """
+    found = replaced(name, *modules)
+    return _ours(modules[0], name) if found is None else found
 
 
 def install_slime_aliases() -> None:

@@ -79,9 +79,22 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
         f"{_PLUGINS}.rollout_types", "RolloutFnEvalOutput RolloutFnTrainOutput call_rollout_fn"
     ),
     "slime.rollout.sglang_rollout": {
-        **_of(f"{_GENERATE}.slime_compat", "GenerateState get_model_url"),
+        **_of(f"{_GENERATE}.generate_state", "GenerateState"),
+        **_of(f"{_GENERATE}.slime_compat", "get get_model_url post"),
         **_of(f"{_GENERATE}.slime_rollout", "abort generate generate_and_rm generate_and_rm_group"),
-        **_of("serve_apps.rollout_function.slime_loop", "eval_rollout generate_rollout generate_rollout_async"),
+        **_of(f"{_GENERATE}.hooks", "apply_rollout_sample_hooks"),
+        **_of(
+            "serve_apps.rollout_function.slime_loop",
+            "eval_rollout eval_rollout_single_dataset generate_rollout generate_rollout_async",
+        ),
+        **_of(f"{_GRADERS}.rm_hub", "async_rm batched_async_rm"),
+        **_of(f"{_FILTERS}.gathering", "MetricGatherer call_dynamic_filter should_drop_dynamic_filter_output"),
+        **_of(f"{_PLUGINS}.eval_datasets", "EvalDatasetConfig"),
+        **_of(f"{_PLUGINS}.loader", "load_function"),
+        **_of(f"{_PLUGINS}.rollout_types", "RolloutFnEvalOutput RolloutFnTrainOutput"),
+        **_of(f"{_PLUGINS}.sample", "Sample"),
+        **_of(f"{_PLUGINS}.slime_utils", "encode_image_for_rollout_engine load_processor load_tokenizer run"),
+        **_of(f"{_PROMPTS}.dataset", "Dataset"),
     },
     "slime.rollout.sglang_streaming_rollout": _of(f"{_GENERATE}.slime_rollout", generate_streaming="generate"),
     "slime.rollout.fully_async_rollout": _of(

@@ -235,8 +235,9 @@ async def test_a_group_that_fails_leaves_no_other_under_way(monkeypatch: pytest.
         await asyncio.Event().wait()
         return []
 
-    monkeypatch.setattr(slime_loop, "generate_and_rm_group", group)
-    monkeypatch.setattr(slime_loop, "GenerateState", lambda args: SimpleNamespace(sampling_params={}))
+    monkeypatch.setattr("slime.rollout.sglang_rollout.generate_and_rm_group", group)
+    state = SimpleNamespace(sampling_params={})
+    monkeypatch.setattr("slime.rollout.sglang_rollout.GenerateState", lambda args: state)
     args = SimpleNamespace(rollout_batch_size=2, over_sampling_batch_size=None, dynamic_sampling_filter_path=None)
     with pytest.raises(ValueError, match="the first"):
         await slime_loop.generate_rollout_async(args, 0, lambda _: [[0], [1]])
