@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -37,37 +38,66 @@ def shuffle(case: Case) -> Any:
     given = case.input
     with tempfile.TemporaryDirectory() as folder:
         data = DataSettings(prompt_data=_prompts(folder, given["n"]), rollout_shuffle=True)
-        rows = PromptSource(data, given["rollout_seed"]).take(given["epoch_id"] * given["n"], given["n"])
+        rows = PromptSource(data, given.get("rollout_seed", 42)).take(given.get("epoch_id", 0) * given["n"], given["n"])
     return [row.text for row in rows]
 
 
 def data_source(case: Case) -> Any:
-    """Calls on slime's class that the symbol names, each with what is there before and after it."""
+    """Calls on slime's class that the symbol names, each with what is there before and after it.
+
+    What is asked of every call is given for every call: a list with an entry for each where one call has a value.
+    """
     given = case.input
     name = "RolloutDataSourceWithBuffer" if "Buffer" in case.symbol else "RolloutDataSource"
+    rows = _given(given, "dataset_len", "dataset_size", "dataset", "n_rows", "n_prompts", "num_prompts", default=5)
     with tempfile.TemporaryDirectory() as folder:
         args = SimpleNamespace(
-            prompt_data=_prompts(folder, given.get("dataset_len", 5)),
-            n_samples_per_prompt=given.get("n_samples_per_prompt", 2),
-            rollout_seed=given.get("rollout_seed", 42),
-            rollout_shuffle=given.get("rollout_shuffle", given.get("shuffle", False)),
+            prompt_data=_prompts(folder, len(rows) if isinstance(rows, list) else rows),
+            n_samples_per_prompt=_given(given, "n_samples_per_prompt", "n_samples", "group_size", default=2),
+            rollout_seed=_given(given, "rollout_seed", "seed", default=42),
+            rollout_shuffle=_given(given, "rollout_shuffle", "shuffle", default=False),
             buffer_filter_path=given.get("buffer_filter_path"),
             save=folder,
             load=folder,
         )
-        return _Played(load_function(f"{HOME}.{name}"), args).play(_calls(given))
+        return _Played(load_function(f"{HOME}.{name}"), args).play(calls_of(given), case.expected)
 
 
-def _calls(given: dict[str, Any]) -> Iterable[described.Call]:
+def _given(given: dict[str, Any], *names: str, default: Any) -> Any:
+    """Under the first of these names that is there."""
+    return next((given[name] for name in names if name in given), default)
+
+
+_NO_CALLS = (
+    "dataset",
+    "scenario",
+    "n_samples",
+    "n_prompts",
+    "n_rows",
+    "num_prompts",
+    "rollout",
+    "group_size",
+    "seed",
+    "buffer_f",
+)
+_TIMES = ("times", "repeat", "n_calls", "num_calls")
+_ASKS = re.compile("ask|get|call|draw|request|num|^n$|first|second|third|count|round|step|op|then|again")
+
+
+def calls_of(given: dict[str, Any]) -> list[described.Call]:
     """`steps` in words, or how many groups to `ask` for, once or several times, behind `buffer` groups."""
-    if "steps" in given:
-        return described.calls(given["steps"])
-    asked = next((given[name] for name in ("ask", "asks", "calls", "num_samples", "get") if name in given), None)
-    if asked is None:
-        raise UnknownShape(f"no calls in {sorted(given)}")
+    times = _given(given, *_TIMES, default=1)
     there = next((value for name, value in given.items() if name.startswith("buffer") and isinstance(value, int)), 0)
-    gets = [described.Call("get", number) for number in (asked if isinstance(asked, list) else [asked])]
-    return [described.Call("add", there), *gets] if there else gets
+    asked = list[described.Call]()
+    for name, value in given.items():
+        if name in _TIMES or name.startswith(_NO_CALLS) or isinstance(value, bool | None) or not _ASKS.search(name):
+            continue
+        if not isinstance(value, str) or described.is_call(value):
+            asked += described.calls([value] if isinstance(value, int | dict) else value)
+    if not asked:
+        raise UnknownShape(f"no calls in {sorted(given)}")
+    asked *= times
+    return [described.Call("add", there), *asked] if there else asked
 
 
 class _Played:
@@ -77,21 +107,42 @@ class _Played:
         self.make, self.args = make, args
         self.source = make(args)
         self.last: list[list[Sample]] = []
-        self.counts: list[int] = []
+        self.drawn: list[dict[str, Any]] = []
         self.held: dict[str, int] = {}
         self.given_back: list[list[Sample]] = []
 
-    def play(self, calls: Iterable[described.Call]) -> dict[str, Any]:
-        """Make the calls; what they gave, by slime's names."""
+    def play(self, calls: Iterable[described.Call], like: Any) -> dict[str, Any]:
+        """Make the calls; what they gave, by slime's names. like: an outcome, whose shape says of which call."""
         for call in calls:
             self._call(call)
+        wanted = like if isinstance(like, dict) else {}
+        each = {name: self._of_each(name, wanted[name]) for name in wanted if self.drawn}
+        return self._now() | {name: value for name, value in each.items() if value is not None}
+
+    def _of_each(self, name: str, like: Any) -> Any:
+        """What a name stands for that is said of all calls, or of the first, second or third; None for others."""
+        ordinal = next((place for place, word in enumerate(_ORDINALS) if re.search(word, name)), None)
+        if ordinal is not None and ordinal < len(self.drawn):
+            return _as(self.drawn[ordinal], like)
+        of_calls = [drawn.get(name) for drawn in self.drawn]
+        if not isinstance(like, list) or (len(of_calls) < 2 and name in self.drawn[-1]):
+            return None
+        if name not in self.drawn[-1]:
+            return [_as(drawn, one) for drawn, one in zip(self.drawn, like, strict=False)]
+        if _depth(like) > _depth(of_calls[-1]):
+            return of_calls
+        whole = [one for part in of_calls if isinstance(part, list) for one in part]
+        return whole if len(like) == len(whole) else None
+
+    def _now(self) -> dict[str, Any]:
+        """What the last call gave, and what is there behind it."""
         names = ("sample_offset", "epoch_id", "sample_index", "sample_group_index")
         fresh = [group for group in self.last if not any(group is one for one in self.given_back)]
         return {
             "from_dataset": len(fresh),
             "from_buffer": len(self.last) - len(fresh),
             "n_returned": len(self.last),
-            "returned": self.counts,
+            "returned": [*(drawn["n_returned"] for drawn in self.drawn)],
             "prompts": [group[0].prompt for group in self.last],
             "group_indices": [group[0].group_index for group in self.last],
             "sample_indices": [[sample.index for sample in group] for group in self.last],
@@ -106,7 +157,8 @@ class _Played:
         match call.name:
             case "get":
                 self.last = self.source.get_samples(call.number)
-                self.counts.append(len(self.last))
+                self.drawn.append({"n_returned": len(self.last)})
+                self.drawn[-1] = self._now()
             case "add":
                 size = self.args.n_samples_per_prompt
                 made = [[Sample(prompt=f"b{group}") for _ in range(size)] for group in range(call.number)]
@@ -120,3 +172,32 @@ class _Played:
             case "load":
                 self.source.load(call.number)
                 self.held["buffer_after_load"] = len(getattr(self.source, "buffer", ()))
+
+
+_ORDINALS = (
+    "first|(?<![0-9])1(?![0-9])|(?<![a-z])a$",
+    "second|again|(?<![0-9])2(?![0-9])|(?<![a-z])b$",
+    "third|(?<![0-9])3(?![0-9])",
+)
+
+
+def _depth(value: Any) -> int:
+    """How deep a list is."""
+    return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
+
+
+def _as(drawn: dict[str, Any], like: Any) -> Any:
+    """What one call gave, in the shape of an outcome: counted, its prompts, its indices, or all by their names."""
+    if isinstance(like, dict):
+        return drawn
+    if not isinstance(like, list):
+        return drawn["n_returned"]
+    inner = like[0] if like else ""
+    if isinstance(inner, list):
+        texts = inner and isinstance(inner[0], str)
+        each = zip(drawn["prompts"], drawn["sample_indices"], strict=True)
+        return [[prompt] * len(indices) for prompt, indices in each] if texts else drawn["sample_indices"]
+    if isinstance(inner, str):
+        return drawn["prompts"]
+    indices = [index for group in drawn["sample_indices"] for index in group]
+    return indices if len(like) == len(indices) != len(drawn["prompts"]) else drawn["group_indices"]

@@ -123,10 +123,41 @@ class Call(NamedTuple):
     number: int
 
 
-def calls(steps: list[str]) -> Iterator[Call]:
-    """The calls that these steps stand for."""
-    for step in steps:
-        match = re.fullmatch(r"(get|add|save|load|new)\w*(?:\s+instance)?\s*(?:\((\d*)[^)]*\))?", step.strip())
-        if match is None:
-            raise UnknownShape(f"step {step!r}")
-        yield Call(match[1], int(match[2] or 0))
+_CALLS = {"get": "get", "ask": "get", "draw": "get", "add": "add", "buffer": "add", "save": "save", "load": "load"}
+_CALLS |= {"new": "new", "restart": "new", "reopen": "new"}
+_BETWEEN = re.compile(r"\s*(?:[;,]\s*(?:and\s+|then\s+)*(?=[a-z])|\bthen\s+|->)\s*", re.IGNORECASE)
+_CALL_WORDS = re.compile(r"\s*(?:\w+\.|\w+\s*=\s*)*([a-z]+)[a-z_0-9]*[^\d(]*\(?[^\d)]*(\d*)", re.IGNORECASE)
+
+
+def calls(steps: Any) -> Iterator[Call]:
+    """The calls that these steps stand for: words, numbers of groups to ask for, dicts and pairs of name and number."""
+    for step in steps if isinstance(steps, list) else _BETWEEN.split(str(steps)):
+        match step:
+            case int():
+                yield Call("get", step)
+            case [str(name), *rest]:
+                yield _call(f"{name}({_size(rest[0]) if rest else ''})")
+            case {"op": str(name), **rest} | {"call": str(name), **rest} | {"method": str(name), **rest}:
+                yield _call(f"{name}({_size(next(iter(rest.values()), 0))})")
+            case dict():
+                yield from (_call(f"{name}({_size(value)})") for name, value in step.items())
+            case _:
+                yield _call(str(step))
+
+
+def _call(words: str) -> Call:
+    match = _CALL_WORDS.match(words)
+    name = next((ours for start, ours in _CALLS.items() if match and match[1].lower().startswith(start)), None)
+    if match is None or name is None:
+        raise UnknownShape(f"step {words!r}")
+    return Call(name, int(match[2] or 0))
+
+
+def is_call(words: str) -> bool:
+    """Whether a text says calls, and is no name of something."""
+    return any(character.isdigit() for character in words)
+
+
+def _size(value: Any) -> int:
+    """A number of groups, given as it is or as a list of them."""
+    return len(value) if isinstance(value, list) else int(value or 0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from schemas.errors import SlimeEventsError
-from tests.conformance.case import Case, NotThere, same
+from tests.conformance.case import Case, NotThere, UnknownShape, same
 from tests.conformance.differences import RULES
 from tests.conformance.registry import RUNNERS
 
@@ -77,7 +77,14 @@ def judge(case: Case) -> Verdict:
 def _holds(rule: Any, case: Case, got: Any) -> bool:
     try:
         return bool(rule.applies(case) and rule.holds(case, got))
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError):  # of another shape than the rule is about
+    except (
+        UnknownShape,
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        ValueError,
+    ):  # of another shape than the rule is about
         return False
 
 

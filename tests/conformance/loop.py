@@ -6,6 +6,7 @@ from typing import Any
 
 from slime_events.algorithms.pass_rate import drop_metrics
 from tests.conformance.case import Case, UnknownShape
+from tests.conformance.continued import is_continued
 from tests.conformance.fan_out import fan_out_at_a_boundary
 from tests.conformance.filters import filter_of
 from tests.conformance.miniature import Miniature
@@ -69,7 +70,7 @@ def partial_rollout(case: Case) -> Any:
     given = case.input
     if "drawn_groups" in given:
         return _surplus(given)
-    if "tokens" in given or "sample" in given:
+    if is_continued(given):
         return go_on(given)
     if "fan-out" in given.get("scenario", "") or "list[Sample]" in given.get("scenario", ""):
         return fan_out_at_a_boundary()
@@ -78,8 +79,10 @@ def partial_rollout(case: Case) -> Any:
 
 def _surplus(given: dict[str, Any]) -> Any:
     """So many groups end at once, the others are still running when the step is sealed."""
-    drawn, target, at_once = given["drawn_groups"], given["target"], given["completing_in_same_batch"]
-    partial = given["partial_rollout"]
+    drawn, target = given["drawn_groups"], given.get("target", given.get("rollout_batch_size", 1))
+    running = given.get("still_running", 0)
+    at_once = given.get("completing_in_same_batch", drawn - running)
+    partial = given.get("partial_rollout", True)
     mini = Miniature(target, 1, drawn, [[1.0]] * drawn, filter_of(None), partial_rollout=partial)
     for group in range(drawn):
         mini.begin(group)
