@@ -7,7 +7,7 @@ keeps it out of every real token, in the forward and in the backward pass; all o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,19 +26,25 @@ Ints = npt.NDArray[np.int64]
 GRID_SHARE = 0.75
 
 
+Layer = Callable[[Tensor], Tensor]
+"""[rows, hidden] -> [rows, outputs]."""
+
+
 @dataclass
 class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's class is not typed
     """Megatron's THD parameters, with what is computed once per micro batch for all layers.
 
     grids: (sequences, longest) of each grid. to_grid: int64 [slots], the packed token of each slot of all grids end
     to end (any token in a padding slot). from_grid: int64 [tokens], the slot of each packed token. rows: int64, the
-    packed positions whose logits are wanted; None for all of them.
+    packed positions whose logits are wanted; None for all of them. by_rows: takes the output layer and the hidden
+    states of these rows, [rows, hidden], and gives what the model gives in place of logits.
     """
 
     grids: tuple[tuple[int, int], ...] = ()
     to_grid: Tensor | None = None
     from_grid: Tensor | None = None
     rows: Tensor | None = None
+    by_rows: Callable[[Layer, Tensor], Any] | None = None
 
     @classmethod
     def of(cls, lengths: Sequence[int], rows: Tensor | None, device: torch.device) -> PackedSequences:

@@ -3,8 +3,8 @@
 Logits may be cut along the vocabulary over tensor parallel ranks.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from actors.megatron.attention import PackedSequences
+from actors.megatron.attention import Layer, PackedSequences
 from actors.megatron.heartbeat import beat
 from slime_events.core.train_batch import TrainSample
 
+ByRows = Callable[[Layer, Tensor], tuple[Tensor, Tensor]]
 NEVER = -1e9
 """A logit of probability 0, of which every product is finite."""
 
@@ -49,8 +50,9 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogitMemory:
-    """What is saved on rows of logits. chunk: rows that are looked at at once, -1 for all. recompute: keep the logits
-    for the backward pass, as they are, and not their float32 softmax (and, with an entropy gradient, more).
+    """What is saved on rows of logits. chunk: rows that have logits at once, -1 for all; where there are more, they are
+    made again in the backward pass. recompute: of all rows at once, keep the logits for the backward pass, as they are,
+    and not their float32 softmax (and, with an entropy gradient, more).
     """
 
     chunk: int = -1
@@ -136,11 +138,16 @@ def only_kept(logits: Tensor, targets: Tensor, kept: Tensor, group: dist.Process
     return logits.masked_fill(~stays, NEVER)
 
 
-def response_outputs(model: torch.nn.Module, batch: MicroBatch) -> Tensor:
-    """What the model says at the positions that predict a response token, [response tokens, outputs of this rank]."""
-    outputs: Tensor = model(batch.token_ids, batch.position_ids, None, packed_seq_params=batch.packed).squeeze(0)
+def response_outputs(model: torch.nn.Module, batch: MicroBatch, by_rows: ByRows | None = None) -> Any:
+    """What the model says at the positions that predict a response token, [response tokens, outputs of this rank]; or,
+    of a model of ours, what `by_rows` makes of these positions.
+    """
+    packed = batch.packed if by_rows is None else replace(batch.packed, by_rows=by_rows)
+    outputs = model(batch.token_ids, batch.position_ids, None, packed_seq_params=packed)
     beat()
-    rows = batch.packed.rows
+    if not isinstance(outputs, Tensor):
+        return outputs
+    outputs, rows = outputs.squeeze(0), batch.packed.rows
     return outputs if rows is None or len(outputs) == len(batch.targets) else outputs.index_select(0, rows)
 
 
@@ -154,30 +161,44 @@ def response_log_probs(
     memory: LogitMemory = LogitMemory(),
 ) -> tuple[list[Tensor], list[Tensor]]:
     """(log-probs, entropy) of each sample's response, float32 [response] each, of logits / temperature, in nats."""
-    logits = response_outputs(model, batch)
-    rows = memory.chunk if memory.chunk > 0 else len(logits)
-    parts, begin = [], 0
-    for some, targets in zip(torch.split(logits, rows), torch.split(batch.targets, rows), strict=True):
-        given = (some, targets, group, temperature, entropy_gradient, _kept_of(batch.kept, begin, len(targets)))
-        begin += len(targets)
-        if memory.recompute and torch.is_grad_enabled():
-            parts.append(checkpoint(_tempered, *given, use_reentrant=False, preserve_rng_state=False))
-        else:
-            parts.append(_tempered(*given))
-    log_probs, entropy = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
+    rows = len(batch.targets)
+    size = memory.chunk if 0 < memory.chunk < rows else rows
+
+    def by_rows(layer: Layer, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        parts, begin = [], 0
+        for some, targets in zip(torch.split(hidden, size), torch.split(batch.targets, size), strict=True):
+            kept = _kept_of(batch.kept, begin, len(targets))
+            given = (layer, some, targets, group, temperature, entropy_gradient, kept)
+            begin += len(targets)
+            if torch.is_grad_enabled() and (size < rows or memory.recompute):
+                parts.append(checkpoint(_tempered, *given, use_reentrant=False, preserve_rng_state=False))
+            else:
+                parts.append(_tempered(*given))
+        log_probs, entropy = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
+        return log_probs, entropy
+
+    outputs = response_outputs(model, batch, by_rows if size < rows else None)
+    log_probs, entropy = by_rows(_as_they_are, outputs) if isinstance(outputs, Tensor) else outputs
     return batch.by_sample(log_probs), batch.by_sample(entropy)
 
 
+def _as_they_are(logits: Tensor) -> Tensor:
+    """In place of an output layer, where the model has given its logits."""
+    return logits
+
+
 def _tempered(
-    logits: Tensor,
+    layer: Layer,
+    hidden: Tensor,
     targets: Tensor,
     group: dist.ProcessGroup,
     temperature: float,
     entropy_gradient: bool,
     kept: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
+    logits = layer(hidden)
     if temperature != 1.0:
-        logits = logits / temperature
+        logits = logits.float() / temperature
     if kept is not None:
         logits = only_kept(logits, targets, kept, group)
     return log_probs_and_entropy(logits, targets, group, entropy_gradient=entropy_gradient)

@@ -40,15 +40,22 @@ class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not ty
         hidden_states, rotary, *rest = found
         return hidden_states, rotary.index_select(0, packed_seq_params.position_ids), *rest
 
-    def _postprocess(
-        self, hidden_states: Tensor, *args: Any, packed_seq_params: PackedSequences, **kwargs: Any
-    ) -> Tensor:
-        rows = packed_seq_params.rows
+    def _postprocess(self, hidden_states: Tensor, *args: Any, packed_seq_params: PackedSequences, **kwargs: Any) -> Any:
+        rows, by_rows = packed_seq_params.rows, packed_seq_params.by_rows
         # Under sequence parallelism a rank holds a part of the positions: the caller picks rows from the logits.
-        if rows is not None and not self.config.sequence_parallel:
-            hidden_states = hidden_states.index_select(0, rows)
-        logits: Tensor = super()._postprocess(hidden_states, *args, packed_seq_params=packed_seq_params, **kwargs)
-        return logits
+        if not self.config.sequence_parallel:
+            if rows is not None:
+                hidden_states = hidden_states.index_select(0, rows)
+            if by_rows is not None:
+                return by_rows(self._logits_of, hidden_states.squeeze(1))
+        return super()._postprocess(hidden_states, *args, packed_seq_params=packed_seq_params, **kwargs)
+
+    def _logits_of(self, hidden_states: Tensor) -> Tensor:
+        """[rows, hidden] -> [rows, vocabulary / tensor parallel ranks]."""
+        tied = self.share_embeddings_and_output_weights
+        weight = self.shared_embedding_or_output_weight() if tied else None
+        logits: Tensor = self.output_layer(hidden_states.unsqueeze(1), weight=weight)[0]
+        return logits.squeeze(1)
 
 
 def transformer_config(

@@ -172,7 +172,7 @@ class Trainee:
         self, model: torch.nn.Module, packed: MicroBatch, temperature: float, *, entropy_gradient: bool = False
     ) -> tuple[list[Tensor], list[Tensor]]:
         """`response_log_probs`, in as much memory as the settings allow."""
-        saving = LogitMemory(self.settings.log_probs_chunk_size, self.settings.recompute_loss_function)
+        saving = LogitMemory(self.settings.log_probs_chunk_size or -1, self.settings.recompute_loss_function)
         group = self.place.tensor
         return response_log_probs(model, packed, temperature, group, entropy_gradient=entropy_gradient, memory=saving)
 

@@ -48,6 +48,8 @@ def run(model: Path, out: Path, kind: str, case: str, rank: int, world_size: int
     """
     algorithm, settings = ALGORITHMS[case]
     parallel = PARALLEL[kind] if world_size > 1 else {}
+    if world_size > 1 and case != "grpo":  # compared with logits of all rows at once
+        parallel = parallel | {"log_probs_chunk_size": 6}
     parallel = parallel | ({"opd_teacher_load": str(model)} if "use_opd" in algorithm else {})
     trainer = TrainerRank(
         settings_for(model, **settings, **parallel), AlgorithmSettings(**algorithm), rank, world_size, master

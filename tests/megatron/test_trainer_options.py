@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from actors.megatron import trainee
 from actors.megatron.architecture import Architecture
+from actors.megatron.attention import PackedSequences
 from actors.megatron.data_split import forward_flops, packing_rule
-from actors.megatron.forward import LogitMemory, pack, response_log_probs
+from actors.megatron.forward import LogitMemory, pack, response_log_probs, response_outputs
 from actors.megatron.rank import TrainerRank
 from actors.megatron.weights import digest_tensors
 from schemas.errors import CheckpointMismatch, InvalidValue
@@ -129,7 +131,7 @@ def kept(rank: TrainerRank, **saving: Any) -> tuple[int, int, list[torch.Tensor]
     (flat[0].sum() + flat[1].sum()).backward()
     logits = [tensor for tensor in sizes if tensor.dim() == 2 and tensor.size(-1) == VOCAB]
     gradient = next(model.parameters()).main_grad.clone()
-    rows = max(tensor.size(0) for tensor in logits)
+    rows = max((tensor.size(0) for tensor in logits), default=0)
     return sum(tensor.nbytes for tensor in logits), rows, [*(one.detach() for one in flat), gradient]
 
 
@@ -137,14 +139,14 @@ def test_the_loss_may_be_computed_again_and_in_chunks(tiny: Path, trainer: Train
     with trainer(tiny) as rank:
         all_bytes, all_rows, whole = kept(rank)
         fewer_bytes, _, again = kept(rank, recompute=True)
-        _, few_rows, chunked = kept(rank, chunk=7)
-        both_bytes, _, both = kept(rank, chunk=7, recompute=True)
+        chunked_bytes, _, chunked = kept(rank, chunk=7)
+        _, large_rows, large = kept(rank, chunk=10_000)
     assert all(torch.equal(one, other) for one, other in zip(whole, again, strict=True))
     assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(whole, chunked, strict=True))
-    assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(whole, both, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(whole, large, strict=True))
+    assert large_rows == all_rows
     assert fewer_bytes <= all_bytes / 2
-    assert few_rows == 7 < all_rows
-    assert both_bytes <= all_bytes / 2
+    assert chunked_bytes == 0, "no logits outlive their chunk"
 
 
 def test_settings_of_memory_reach_the_loss(tiny: Path, trainer: Trainer) -> None:
@@ -219,3 +221,40 @@ def test_a_padded_vocabulary_is_the_checkpoints_or_none(tiny: Path, trainer: Tra
         trainer(tiny, megatron={"padded_vocab_size": 65}),
     ):
         pass
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
+def test_chunks_are_as_near_to_float64_as_all_rows_at_once(
+    kind: torch.dtype, temperature: float, tiny: Path, trainer: Trainer
+) -> None:
+    """Log-probs and entropies of logits in the model's dtype, tempered in float32."""
+    samples = make_batch(0).samples
+    with trainer(tiny, bf16=kind is torch.bfloat16) as rank:
+        model, group, packed = rank.trainee.model, rank.place.tensor, rank.trainee.pack(samples, range(8))
+        with torch.no_grad():
+            logits = response_outputs(model, packed).to(kind).double() / temperature
+            logs = logits.log_softmax(-1)
+            expected = logs.gather(-1, packed.targets.unsqueeze(-1)).squeeze(-1), -(logs.exp() * logs).sum(-1)
+            for chunk in (-1, 3, 7):
+                found = response_log_probs(model, packed, temperature, group, memory=LogitMemory(chunk))
+                for mine, exact in zip(found, expected, strict=True):
+                    assert torch.cat(mine).dtype is torch.float32
+                    assert torch.allclose(
+                        torch.cat(mine).double(), exact, atol=2e-2 if kind is torch.bfloat16 else 1e-5
+                    )
+
+
+def test_a_model_of_ones_own_that_gives_logits_is_taken_as_it_is(tiny: Path, trainer: Trainer) -> None:
+    packed_rows: list[int] = []
+
+    class Own(torch.nn.Module):
+        def forward(self, *args: Any, packed_seq_params: PackedSequences) -> torch.Tensor:
+            packed_rows.append(len(args[0][0]))
+            return torch.zeros(1, len(args[0][0]), VOCAB)
+
+    with trainer(tiny) as rank:
+        packed = rank.trainee.pack(make_batch(0).samples, range(8))
+        found, _ = response_log_probs(Own(), packed, 1.0, rank.place.tensor, memory=LogitMemory(7))
+    assert packed_rows
+    assert torch.allclose(torch.cat(found), torch.full((len(packed.targets),), -math.log(VOCAB)))

@@ -1,6 +1,7 @@
 """Settings that follow from others: slime's rules for those that are left out, and our own."""
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -186,19 +187,25 @@ def _teacher_notes(algorithm: AlgorithmSettings, rollout: RolloutSettings) -> It
 
 GPU_HANG_S = 180.0
 """A micro batch takes seconds there, with kernels that are compiled first a minute."""
+GPU_CHUNK = 1024
+"""Rows of logits at once: 32k of them, of 152k tokens, take tens of gigabytes."""
 
 
 def on_device(settings: TrainSettings, device: Device) -> TrainSettings:
     """The settings with what the device decides where nothing was given. auto: no GPU was found. Idempotent."""
-    engine, trainer = settings.engine, settings.trainer
+    engine, trainer, on_gpu = settings.engine, settings.trainer, device == "cuda"
     engine = replace(engine, device=device)
-    on_gpu = device == "cuda"
     rollout_gpus = trainer.world_size if on_gpu and engine.colocate else None
-    hang_seconds = GPU_HANG_S if on_gpu and trainer.hang_seconds is None else trainer.hang_seconds
+    by_device: dict[str, Any] = {
+        "bf16": on_gpu,
+        "hang_seconds": GPU_HANG_S if on_gpu else None,
+        "log_probs_chunk_size": GPU_CHUNK if on_gpu else -1,
+    }
+    missing = {name: value for name, value in by_device.items() if getattr(trainer, name) is None}
     return replace(
         settings,
         engine=replace(engine, chunk_tokens=engine.chunk, rollout_num_gpus=engine.rollout_num_gpus or rollout_gpus),
-        trainer=replace(trainer, bf16=on_gpu if trainer.bf16 is None else trainer.bf16, hang_seconds=hang_seconds),
+        trainer=replace(trainer, **missing),
     )
 
 

@@ -65,8 +65,12 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
         doc("the same where log-probs are scored without a gradient; default: max-tokens-per-gpu", above=0),
     ] = None
     log_probs_chunk_size: Annotated[
-        int, doc("response tokens whose log-probs are computed at once, for less memory; -1: all", least=-1)
-    ] = -1
+        int | None,
+        doc(
+            "response tokens that have logits at once, for less memory; -1: all; default: 1,024 on GPU, all on CPU",
+            least=-1,
+        ),
+    ] = None
     recompute_loss_function: Annotated[
         bool, doc("compute log-probs and entropy again in the backward pass: less memory where entropy-coef is not 0")
     ] = False
