@@ -93,6 +93,11 @@ def _checked(given: str, value: Any) -> Any:
         raise InvalidValue(
             f"--{given.replace('_', '-')} {value}: the trainer supports 0 only (log-probs must be exact)"
         )
+    if given == "use_precision_aware_optimizer" and value:
+        raise InvalidValue(
+            "--use-precision-aware-optimizer keeps weights of its own, which could not follow those of the store when "
+            "ranks are started again: leave it out"
+        )
     if given == "attention_backend" and isinstance(value, str):
         try:
             return AttnBackend[value]

@@ -11,7 +11,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from actors.megatron.cpu import has_transformer_engine, on_cpu, stand_in
 from actors.megatron.flags import MegatronFlags
-from schemas.errors import InvalidValue, TrainerError
+from schemas.errors import InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
 
 TORCH_OWN = (torch.optim.Adam, torch.optim.SGD)
@@ -82,14 +82,9 @@ def follow_weights(optimizer: Any) -> None:
     """Make the optimizer go on from the model's weights, which were changed outside of it.
 
     Only float32 main weights are to be set. One that rounds to the model's weight stays: most updates are smaller than
-    bfloat16 can tell apart, and its lower bits are their sum. Raises TrainerError for an optimizer that keeps its main
-    weights where they cannot be reached.
+    bfloat16 can tell apart, and its lower bits are their sum.
     """
     for part in optimizer.chained_optimizers:
-        if getattr(part.config, "use_precision_aware_optimizer", False):
-            raise TrainerError(
-                "the weights were loaded, but --use-precision-aware-optimizer keeps its own copy of them: leave it out"
-            )
         if hasattr(part.optimizer, "update_fp32_param_by_new_param"):  # offloaded to the CPU: as a whole, by Megatron
             part.reload_model_params()
             continue

@@ -103,3 +103,11 @@ def test_what_cannot_be_built_is_refused(change: dict[str, object], message: str
 def test_a_folder_without_config_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointMismatch, match=r"config\.json is missing"):
         Architecture.read(tmp_path)
+
+
+def test_an_optimizer_whose_weights_could_not_follow_is_refused_at_the_start() -> None:
+    given, architecture = {"use_precision_aware_optimizer": True}, Architecture.of(QWEN3_4B)
+    with pytest.raises(InvalidValue, match="use-precision-aware-optimizer"):
+        sort_flags(given, architecture, cpu=False)
+    assert sort_flags(given, architecture, cpu=True).optimizer == {}
+    assert sort_flags({"use_precision_aware_optimizer": False}, architecture, cpu=False).optimizer
