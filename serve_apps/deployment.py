@@ -16,6 +16,7 @@ from ray.serve._private import replica
 
 from schemas.errors import EngineError, EngineLost, StorageError, reason_of
 from schemas.workers import WorkerLost
+from serve_apps.engine.arguments import resolve_device
 from serve_apps.engine.engine import Engine
 from serve_apps.engine.limits import EngineLimits
 from serve_apps.engine.sglang_engine import SglangEngine
@@ -35,7 +36,8 @@ from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
 from storage.payloads import fetch, offload_async
 
-START_DEADLINE_S = 600.0
+START_DEADLINE_S = {"cpu": 600.0, "cuda": 1800.0}
+"""On GPUs an engine compiles kernels at its first start, for minutes, and several share the machine's cores."""
 log = logging.getLogger(__name__)
 
 
@@ -72,7 +74,7 @@ class RolloutEngine:
                         template=self._template,
                         name=f"{self._address.run} {worker.id}",
                     )
-                    await engine.start(START_DEADLINE_S)
+                    await engine.start(START_DEADLINE_S[resolve_device(self._settings)])
                 try:
                     async with _loss_recorded(worker):
                         await worker.join({"engine": time.perf_counter() - begun})

@@ -15,6 +15,7 @@ from schemas.errors import ConfigError, MissingPart, UnknownFlag
 from schemas.redaction import is_secret_setting
 from serve_apps.engine.plugin import SWITCH
 from slime_events.core.config.engine import EngineSettings
+from slime_events.core.cuda_toolkit import find_toolkit
 from slime_events.core.gpus import look, this_machine
 from slime_events.core.run.process_environment import LOOPBACK_ONLY
 
@@ -125,7 +126,7 @@ def _environment(device: Device, config: dict[str, Any], deterministic: bool) ->
     environment = {SWITCH: device} | {name: os.environ.get(name, one) for name, one in LOOPBACK_ONLY.items()}
     environment |= {"SGLANG_DISABLED_MODEL_ARCHS": ",".join(skipped)} if skipped else {}
     if device == "cuda":
-        return environment
+        return environment | find_toolkit().environment
     path = os.environ.get("PYTHONPATH")
     return environment | {
         "SGLANG_USE_CPU_ENGINE": "1",

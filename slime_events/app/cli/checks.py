@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from slime_events.app.launch.gpu_facts import machines
+from slime_events.core.cuda_toolkit import find_toolkit
 from slime_events.core.gpus import INSTALL, Machine
 from storage.reaches import missing, reaches
 
@@ -131,6 +132,15 @@ def check_gpus(machine: Machine) -> Check:
         return Check("gpus", Outcome.FAIL, reason, mend)
     driver = f", driver {machine.driver}" if machine.driver else ""
     return Check("gpus", Outcome.OK, f"{', '.join(machine.seen)}{driver}, torch is built for CUDA {machine.cuda}")
+
+
+def check_toolkit() -> Check:
+    """Whether kernels can be compiled, which an engine does when it first starts on a machine."""
+    toolkit = find_toolkit()
+    if missing := toolkit.missing():
+        reason = "engines compile kernels at their first start, and " + ", and ".join(what for what, _ in missing)
+        return Check("cuda toolkit", Outcome.FAIL, reason, "; ".join(mend for _, mend in missing))
+    return Check("cuda toolkit", Outcome.OK, f"{toolkit.home}, {toolkit.compiler}")
 
 
 def check_kernels() -> Check:

@@ -55,7 +55,7 @@ def _checks(arguments: argparse.Namespace) -> list[Callable[[], Check]]:
         *parts.values(),
         checks.check_reaches,
         *([] if arguments.quick else [partial(checks.check_gpus, here)]),
-        checks.check_kernels if here.has_gpus else checks.check_shims,
+        *([checks.check_kernels, checks.check_toolkit] if here.has_gpus else [checks.check_shims]),
         partial(checks.check_package, "psutil", _PSUTIL),
         *nats,
         *(partial(checks.check_port, port) for port in arguments.port or (0,)),

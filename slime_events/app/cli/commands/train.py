@@ -26,6 +26,7 @@ from slime_events.core.config.paths import require_paths
 from slime_events.core.config.reach import reaching_texts
 from slime_events.core.config.secrets import secrets_of
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.cuda_toolkit import find_toolkit
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.loop.conductor.decide import waits_for
 from slime_events.loop.conductor.plan import make_plan
@@ -72,13 +73,19 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
     settings = check_start(settings, new=new)
     if settings.engine.device != parsed.settings.engine.device:
         say(f"note: device is {settings.engine.device}: {Needs.of(settings)} (--device cpu for the CPU).")
-    cores = len(os.sched_getaffinity(0))
-    for sentence in (*idle_on_cpu(settings), *crowded(settings, cores)) if settings.engine.device != "cuda" else ():
+    cores, on_gpu = len(os.sched_getaffinity(0)), settings.engine.device == "cuda"
+    for sentence in _toolkit_notes() if on_gpu else (*idle_on_cpu(settings), *crowded(settings, cores)):
         say(f"note: {sentence}")
     settings, counted = resolve_epochs(settings)
     if counted:
         say(f"note: {counted}")
     return settings
+
+
+def _toolkit_notes() -> list[str]:
+    """No refusal: kernels that another start has compiled are kept."""
+    end = "; an engine that has to compile a kernel will fail"
+    return [f"{what} on this machine: {mend}{end}" for what, mend in find_toolkit().missing()]
 
 
 def resolve_epochs(settings: TrainSettings) -> tuple[TrainSettings, str | None]:
