@@ -172,6 +172,11 @@ def test_the_device_decides_what_was_not_given() -> None:
     cpu, cuda = on_device(plain, "auto"), on_device(plain, "cuda")
     assert (cpu.trainer.bf16, cpu.engine.chunk_tokens, cpu.engine.device) == (False, 64, "auto")
     assert (cuda.trainer.bf16, cuda.engine.chunk_tokens, cuda.engine.device) == (True, 512, "cuda")
+    assert (cpu.trainer.log_probs_chunk_size, cpu.trainer.optimizer_digest) == (-1, "every")
+    assert (cuda.trainer.log_probs_chunk_size, cuda.trainer.optimizer_digest) == (1024, "checkpoint")
+    given = {"log_probs_chunk_size": -1, "optimizer_digest": "every"}
+    kept = on_device(msgspec.convert({"trainer": given}, TrainSettings), "cuda").trainer
+    assert (kept.log_probs_chunk_size, kept.optimizer_digest) == (-1, "every")
     own = msgspec.convert({"trainer": {"bf16": False}, "engine": {"chunk_tokens": 7}}, TrainSettings)
     assert (on_device(own, "cuda").trainer.bf16, on_device(own, "cuda").engine.chunk) == (False, 7)
     assert on_device(cuda, "cuda") == cuda

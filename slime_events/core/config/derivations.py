@@ -200,6 +200,7 @@ def on_device(settings: TrainSettings, device: Device) -> TrainSettings:
         "bf16": on_gpu,
         "hang_seconds": GPU_HANG_S if on_gpu else None,
         "log_probs_chunk_size": GPU_CHUNK if on_gpu else -1,
+        "optimizer_digest": "checkpoint" if on_gpu else "every",  # 12 bytes for each parameter, through the host
     }
     missing = {name: value for name, value in by_device.items() if getattr(trainer, name) is None}
     return replace(

@@ -134,8 +134,9 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
         bool, doc("end the run where a step that is trained again after a restart comes out with other bits")
     ] = False
     optimizer_digest: Annotated[
-        Literal["every", "checkpoint", "off"], doc("steps that the optimizer's state is hashed after")
-    ] = "every"
+        Literal["every", "checkpoint", "off"] | None,
+        doc("steps that the optimizer's state is hashed after; default: checkpoint on GPU, every on CPU"),
+    ] = None
     update_weights_interval: Annotated[int, doc("publish weights every N steps", above=0)] = 1
     keep_weights: Annotated[
         int, doc("weight versions kept on disk: the newest N and those with a checkpoint; 0 keeps all", least=0)
@@ -178,7 +179,7 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
         """Whether the optimizer's digest is computed at a version that a step has made."""
         if self.optimizer_digest == "checkpoint":
             return self.saves.due(version)
-        return self.optimizer_digest == "every"
+        return self.optimizer_digest != "off"
 
     @property
     def saves(self) -> SaveSteps:
