@@ -58,7 +58,7 @@ def verdict_of(
 @dataclass(frozen=True, slots=True)
 class Sealing:
     """What is needed of the run. prompt: as requested. gateway: who seals. grades: the run's grader grades what has no
-    reward. now: ns of Unix time.
+    reward. now: ns of Unix time. fails_idle: an idle session is a failed rollout.
     """
 
     asked: PromptSubmitted
@@ -68,6 +68,7 @@ class Sealing:
     gateway: str
     grades: bool
     now: int
+    fails_idle: bool = False
 
 
 def sealed(session: Session, known: Sequence[KnownTurn], verdict: Verdict, run: Sealing) -> list[Event]:
@@ -95,7 +96,7 @@ def sealed(session: Session, known: Sequence[KnownTurn], verdict: Verdict, run: 
         seconds=seconds,
         discount=run.credit.discount,
     )
-    if why := why_not_trained(session, verdict, trained, grades=run.grades):
+    if why := why_not_trained(session, verdict, trained, grades=run.grades, fails_idle=run.fails_idle):
         return [seal, _failed(session, why, run.gateway)]
     turns = {turn.index: turn for turn in known}
     completed = list[RolloutCompleted]()
@@ -121,7 +122,9 @@ def sealed(session: Session, known: Sequence[KnownTurn], verdict: Verdict, run: 
     return [seal, *completed[1:], *completed[:1], *rewards[1:], *rewards[:1]]
 
 
-def why_not_trained(session: Session, verdict: Verdict, trained: Sequence[int], *, grades: bool) -> str:
+def why_not_trained(
+    session: Session, verdict: Verdict, trained: Sequence[int], *, grades: bool, fails_idle: bool = False
+) -> str:
     """Empty where it is trained on."""
     if verdict.exit_code:
         error = verdict.metadata.get("error")
@@ -130,7 +133,10 @@ def why_not_trained(session: Session, verdict: Verdict, trained: Sequence[int], 
     if verdict.reason is SealReason.OVER:
         return "nothing could come of it any more: its group was decided, or the run has ended"
     if not trained:
-        return "it has no turn that ended"
+        under_way = f" ({len(session.open)} under way)" if session.open else ""
+        return f"it made no turn that ended{under_way}"
+    if verdict.reason is SealReason.IDLE and fails_idle:
+        return "it was idle, and the run fails idle sessions (--agent-idle fail)"
     if not grades and any(verdict.reward_of(leaf) is None for leaf in trained):
         return "nobody gave it a reward, and the run has no grader"
     return ""
@@ -186,6 +192,6 @@ def _failed(session: Session, why: str, gateway: str) -> RolloutFailed:
         group=session.request.group,
         attempt=session.attempt,
         kind=FailureKind.AGENT,
-        message=f"the agent's session came to nothing: {why}",
+        message=f"the agent's session is not trained on: {why}",
         engine=gateway,
     )

@@ -185,6 +185,7 @@ class Sessions:
             self._place.worker.id,
             grades=setup.rules.grades or bool(own),
             now=time.time_ns(),
+            fails_idle=setup.rules.fails_idle,
         )
         events = await asyncio.to_thread(sealed, session, live.turns(), verdict, run)
         fence = self._fence(session)

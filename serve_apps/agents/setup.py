@@ -40,7 +40,8 @@ class AgentRules:
     """From the run's settings. context: tokens of prompt and answer; None where the engine alone limits them. seed: of
     the run. attempts: of one generation. tokens_in_flight: of the turns under way at one gateway. turns_per_minute: of
     a session there. grades: the run has a grader for every rollout. engines: of the run. room: tokens that its model
-    has room for, where that is known: what is by far longer is not read.
+    has room for, where that is known: what is by far longer is not read. fails_idle: an idle session is a failed
+    rollout.
     """
 
     credit: CreditRule
@@ -53,6 +54,7 @@ class AgentRules:
     grades: bool
     engines: int = 1
     room: int | None = None
+    fails_idle: bool = False
 
     @property
     def longest(self) -> int:
@@ -98,6 +100,7 @@ def agent_rules(settings: TrainSettings) -> AgentRules:
         grades=bool(reward.rm_type or reward.custom_rm_path),
         engines=settings.engine.replicas,
         room=context_of(settings),
+        fails_idle=agents.agent_idle == "fail",
     )
 
 

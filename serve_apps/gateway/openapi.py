@@ -80,7 +80,7 @@ _OPERATIONS: dict[str, dict[str, Any]] = {
     "seal_session": {
         "summary": "The end of a session, with a reward or an exit code",
         "requestBody": {"required": True, "content": {MEDIA_TYPES[0]: {"schema": _SEAL}}},
-        "answers": {200: ("it is sealed, and what it came to is in the log", _SESSION)},
+        "answers": {200: ("it is sealed; `failed` says why its rollout failed, where it did", _SESSION)},
         "errors": _SESSIONS,
     },
 }

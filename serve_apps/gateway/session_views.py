@@ -7,7 +7,7 @@ import msgspec
 from schemas.ids import session_name
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import MOST_REWARD, is_reward
-from schemas.rollouts import StopReason
+from schemas.rollouts import RolloutFailed, StopReason
 from schemas.sessions import SealReason
 from schemas.turns import RootReason
 from serve_apps.agents.keys import Capability, SessionKeys
@@ -89,7 +89,7 @@ class OpenTurnView(msgspec.Struct, frozen=True):
 class SessionView(msgspec.Struct, frozen=True, omit_defaults=True):
     """A session as the log has it. leaves: turns that ended a path. orphans: that nothing came of. age_s: since it was
     opened; of one that was sealed, until then. sealed: why, where it was; then it takes no more turns. result: what its
-    rollout came to.
+    rollout came to: `completed`, or why it failed. failed: the same reason again; absent where it is trained on.
     """
 
     session: str
@@ -102,6 +102,7 @@ class SessionView(msgspec.Struct, frozen=True, omit_defaults=True):
     orphans: list[int] = []
     sealed: SealReason | None = None
     result: str = ""
+    failed: str = ""
 
 
 def opened_session(
@@ -131,6 +132,7 @@ def opened_session(
 
 def session_view(session: Session, now: int) -> SessionView:
     """now: ns of Unix time."""
+    failed = session.ended.message if isinstance(session.ended, RolloutFailed) else ""
     turns = [
         TurnView(one.index, one.length, one.stop, one.seconds, one.extends, one.agent.root if one.agent else None)
         for one in session.turns.values()
@@ -145,5 +147,6 @@ def session_view(session: Session, now: int) -> SessionView:
         leaves=session.leaves(),
         orphans=session.orphans(),
         sealed=session.sealed.reason if session.sealed else None,
-        result="" if session.ended is None else getattr(session.ended, "message", "completed"),
+        result=failed or ("" if session.ended is None else "completed"),
+        failed=failed,
     )

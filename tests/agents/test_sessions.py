@@ -281,6 +281,37 @@ async def test_what_is_idle_is_sealed_and_graded_with_what_it_has(stage: Stage) 
     assert failed.sample == unused["sample"]
 
 
+async def test_what_is_idle_fails_where_the_run_says_so(stage: Stage) -> None:
+    """And its rollout is asked for again."""
+    limits = Limits(turn_s=5.0, session_s=60.0, idle_s=1.0)
+    async with stage.gateway(limits=limits, fails_idle=True) as client:
+        used = await stage.open(client)
+        await two_turns(client, used)
+        (sealed,) = await stage.simulation.until(SessionSealed, sample=used["sample"])
+        told = await state(client, used)
+        again = await stage.open(client, group=used["group"])
+        while again["sample"] != used["sample"]:
+            again = await stage.open(client, group=used["group"])
+    assert (sealed.reason, sealed.turns, again["attempt"]) == (SealReason.IDLE, 2, 1)
+    assert "--agent-idle fail" in told["failed"]
+    (failed,) = stage.simulation.events(RolloutFailed, sample=used["sample"])
+    assert failed.kind is FailureKind.AGENT
+    assert stage.simulation.events(RolloutCompleted, sample=used["sample"]) == []
+
+
+async def test_a_session_without_turns_is_told_so_when_it_is_sealed(stage: Stage) -> None:
+    async with stage.gateway() as client:
+        empty, used = await stage.open(client), await stage.open(client)
+        await two_turns(client, used)
+        nothing, something = await seal(client, empty, reward=1.0), await seal(client, used, reward=1.0)
+    assert nothing.status_code == something.status_code == 200
+    assert nothing.json()["session"] == empty["session"]
+    assert "made no turn that ended" in nothing.json()["failed"]
+    assert "failed" not in something.json()
+    (failed,) = stage.simulation.events(RolloutFailed)
+    assert failed.message == nothing.json()["failed"] == nothing.json()["result"]
+
+
 async def test_a_key_opens_one_session(stage: Stage) -> None:
     async with stage.gateway() as client, stage.gateway() as other:
         headers = {"authorization": f"Bearer {stage.token}", "idempotency-key": "mine"}

@@ -24,9 +24,14 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
     agent_session_seconds: Annotated[float, doc("seconds that a session may take before it is sealed", above=0)] = (
         3600.0
     )
-    agent_idle_seconds: Annotated[
-        float, doc("seconds without a turn before a session is sealed with what it has", above=0)
-    ] = 300.0
+    agent_idle_seconds: Annotated[float, doc("seconds without a turn before a session is sealed", above=0)] = 300.0
+    agent_idle: Annotated[
+        Literal["grade", "fail"],
+        doc(
+            "what an idle session comes to: grade it with the turns that it has, or fail its rollout, which is asked for "
+            "again up to max-attempts"
+        ),
+    ] = "grade"
     agent_command: Annotated[
         str | None,
         doc(

@@ -59,7 +59,7 @@ def _of_the_run(settings: TrainSettings) -> Iterator[_Rule]:
     partial = rollout.partial_rollout
     yield "rollout", "mask_offpolicy_in_partial_rollout", partial, "partial_rollout is not set"
     yield "data", "loss_mask_type", data.supervised, "it is of supervised training"
-    seconds = "agent_turn_seconds agent_session_seconds agent_idle_seconds"
+    seconds = "agent_turn_seconds agent_session_seconds agent_idle_seconds agent_idle"
     limits = f"agent_credit {seconds} agent_tokens_in_flight agent_turns_per_minute"
     yield "agents", limits, rollout.agents, "agents is not set"
     discounted = rollout.agents and settings.agents.agent_credit == "discounted"
