@@ -19,6 +19,7 @@ from schemas.prompts import PromptSubmitted
 from schemas.sessions import SessionOpened, SessionSealed
 from schemas.subjects import everything_about, matches
 from serve_apps.agents.asked import Asked
+from serve_apps.agents.live_board import LiveBoard
 from serve_apps.agents.live_session import LiveSession, Turn, TurnKey, TurnRefused
 from serve_apps.agents.run_log import RunLog
 from serve_apps.agents.sealing import Sealing, Verdict, sealed
@@ -26,7 +27,7 @@ from serve_apps.agents.setup import AgentSetup
 from serve_apps.agents.turns import Turns
 from serve_apps.rates import Rates
 from serve_apps.rollout import Prompts
-from slime_events.core.state.session_board import SessionBoard, read_board
+from slime_events.core.state.session_board import SessionBoard
 from slime_events.core.state.sessions import Session, read_attempt, read_session, seal_due
 from storage.cancellation import end_all
 from storage.log import Fence
@@ -47,8 +48,8 @@ class Sessions:
 
     def __init__(self, place: RunLog, setup: AgentSetup, *, look_s: float = LOOK_S) -> None:
         self._place, self.setup, self._look_s = place, setup, look_s
-        self._turns, self._prompts = Turns(place, setup), Prompts(place.events)
-        self._board, self._board_lock = SessionBoard(), asyncio.Lock()
+        self._board = LiveBoard(place.events)
+        self._turns, self._prompts = Turns(place, setup, self._board), Prompts(place.events)
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
         self._rates = Rates()
         self._looking: asyncio.Task[None] | None = None
@@ -65,18 +66,20 @@ class Sessions:
     async def open(
         self, sender: str, *, group: str | None = None, wait_s: float = 0.0, key: str | None = None
     ) -> tuple[Session, PromptSubmitted]:
-        """A session of the oldest rollout that waits for an agent. wait_s: how long to wait for one. key: the same one
-        of the same sender is the same session. Raises TurnRefused (429 where none waits), StorageError.
+        """A session of the oldest rollout that waits for an agent, once an engine can answer it. wait_s: how long to
+        wait for both. key: the same one of the same sender is the same session. Raises TurnRefused (429 where none
+        waits, or no engine is ready), StorageError.
         """
         end = time.monotonic() + wait_s
         key = key or secrets.token_hex(16)
         while True:
-            board = await self._read_board()
-            if (given := board.given.get((sender, key))) is not None:
+            board = await self._board.read()
+            can_answer = board.over or board.ready_at is not None
+            if can_answer and (given := board.given.get((sender, key))) is not None:
                 return await self._opened(given)
-            if (request := None if board.over else board.next(group)) is None:
+            if board.over or not can_answer or (request := board.next(group)) is None:
                 if board.over or time.monotonic() >= end:
-                    raise self._none_waits(group)
+                    raise _none_waits(board, group)
                 await asyncio.sleep(WAIT_LOOK_S)
                 continue
             session = await self._read(request.sample)
@@ -91,18 +94,6 @@ class Sessions:
             )
             if is_free and await self._append_opened(session, opened):
                 return await self._opened(opened)
-
-    def _none_waits(self, group: str | None) -> TurnRefused:
-        which = "no rollout" if group is None else f"no rollout of group {group}"
-        if self._board.interrupted:
-            message = (
-                f"the run was interrupted, and goes on with `slime-events resume`: {which} is given out until then"
-            )
-            return TurnRefused(503, message, again_s=RESUME_S)
-        if self._board.over:
-            return TurnRefused(409, f"the run is over: {which} waits for an agent")
-        message = f"{which} waits for an agent: those that the run wants now, by its staleness, are open or made"
-        return TurnRefused(429, f"{message} ({len(self._board.open)} sessions are open)", again_s=AGAIN_S)
 
     async def _append_opened(self, session: Session, opened: SessionOpened) -> bool:
         try:
@@ -221,33 +212,45 @@ class Sessions:
             self._live.popitem(last=False)
         return live
 
-    async def _read_board(self) -> SessionBoard:
-        async with self._board_lock:
-            await read_board(self._place.events, self._board)
-        return self._board
-
     async def _look(self) -> None:
         """Seal sessions that are over, whoever has opened them. Of several gateways one is first."""
         while True:
             await asyncio.sleep(self._look_s)
             try:
-                board, now = await self._read_board(), time.time_ns()
+                board, now = await self._board.read(), time.time_ns()
                 idle_ns = self.setup.rules.limits.idle_s * 1e9
                 for sample, opened in list(board.open.items()):
                     wanted = board.is_wanted(sample) and not board.over
                     live = self._live.get(session_name(sample, opened.attempt))
                     moved = live.folded.moved_at if live else board.opened_at[sample]
                     if not wanted or now - moved >= idle_ns or now - board.opened_at[sample] >= idle_ns:
-                        await self._seal_if_due(session_name(sample, opened.attempt), now, wanted=wanted)
+                        name = session_name(sample, opened.attempt)
+                        await self._seal_if_due(name, now, wanted=wanted, ready_at=board.ready_at)
             except SlimeEventsError as error:
                 log.warning("agents' sessions were not looked at: %s", error)
 
-    async def _seal_if_due(self, name: str, now: int, *, wanted: bool) -> None:
+    async def _seal_if_due(self, name: str, now: int, *, wanted: bool, ready_at: int | None) -> None:
         with contextlib.suppress(TurnRefused):
-            session = await self.state(name)
-            reason = seal_due(session, now, self.setup.rules.limits, wanted=wanted) if session.takes_turns else None
+            session, limits = await self.state(name), self.setup.rules.limits
+            if not session.takes_turns:
+                return
+            reason = seal_due(session, now, limits, wanted=wanted, ready_at=ready_at)
             if reason is not None:
                 await self.seal(name, Verdict(reason))
+
+
+def _none_waits(board: SessionBoard, group: str | None) -> TurnRefused:
+    which = "no rollout" if group is None else f"no rollout of group {group}"
+    if board.interrupted:
+        message = f"the run was interrupted, and goes on with `slime-events resume`: {which} is given out until then"
+        return TurnRefused(503, message, again_s=RESUME_S)
+    if board.over:
+        return TurnRefused(409, f"the run is over: {which} waits for an agent")
+    if board.ready_at is None:
+        message = f"no engine is ready: {which} is given out until one has loaded the run's weights"
+        return TurnRefused(429, message, again_s=AGAIN_S)
+    message = f"{which} waits for an agent: those that the run wants now, by its staleness, are open or made"
+    return TurnRefused(429, f"{message} ({len(board.open)} sessions are open)", again_s=AGAIN_S)
 
 
 def _same(sealed: SessionSealed, verdict: Verdict) -> SessionSealed:

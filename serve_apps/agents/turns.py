@@ -19,14 +19,15 @@ from typing import Any
 import numpy as np
 
 from schemas.arrays import pack_log_probs, pack_tokens
-from schemas.errors import Conflict, EngineError, InvalidValue, PlugPointError, RequestRefused
+from schemas.errors import Conflict, EngineError, InvalidValue, PlugPointError, RequestRefused, StorageError
 from schemas.event import Purpose
 from schemas.ids import sample_id, turn_group_id
-from schemas.rollouts import RolloutRequested, Sampling, TurnEnd
+from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, TurnEnd
 from schemas.subjects import everything_about
 from schemas.turns import AgentTurn, TurnBegun, TurnRecorded, TurnRole
 from serve_apps.agents.asked import Asked, BadField, Said
 from serve_apps.agents.bridge import Placed
+from serve_apps.agents.live_board import LiveBoard
 from serve_apps.agents.live_session import KnownTurn, LiveSession, Turn, TurnKey, TurnRefused, check_open
 from serve_apps.agents.off_loop import SMALL, off_loop
 from serve_apps.agents.reading import AllRequests
@@ -47,12 +48,15 @@ from storage.log import Fence
 FROM_THE_RUN = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
 """How tokens are drawn is the run's to say: the trainer takes their log-probs so."""
 
+READY_LOOK_S = 2.0
+"""Seconds between two looks whether an engine is ready, for a turn whose time is over."""
+
 
 class Turns:
-    """The turns that one gateway makes. place: the run's log while it is on."""
+    """The turns that one gateway makes. place: the run's log while it is on. board: says whether an engine is ready."""
 
-    def __init__(self, place: RunLog, setup: AgentSetup) -> None:
-        self._place, self._setup, self._rules = place, setup, setup.rules
+    def __init__(self, place: RunLog, setup: AgentSetup, board: LiveBoard) -> None:
+        self._place, self._setup, self._rules, self._board = place, setup, setup.rules, board
         self.requests = AllRequests()
         self._in_flight = 0
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -253,8 +257,7 @@ class Turns:
         call, began = turn.call, time.perf_counter()
         assert call is not None
         try:
-            async with asyncio.timeout(self._rules.limits.turn_s):
-                completed = await asyncio.shield(call.ended)
+            completed = await self._ended(call)
         except TimeoutError:
             await self._place.calls.abort(call, "its turn took too long")
             message = f"no engine ended the turn within {self._rules.limits.turn_s:g} s (--agent-turn-seconds)"
@@ -287,6 +290,22 @@ class Turns:
             seconds=time.perf_counter() - began,
         )
         return await self._append_recorded(live, event)
+
+    async def _ended(self, call: Call) -> RolloutCompleted | None:
+        """What the engine made of it. A turn's time begins when an engine is ready. Raises TimeoutError, EngineError."""
+        began, left_s = time.time_ns(), self._rules.limits.turn_s
+        while True:
+            try:
+                async with asyncio.timeout(left_s):
+                    return await asyncio.shield(call.ended)
+            except TimeoutError:
+                with contextlib.suppress(StorageError):
+                    ready_at = (await self._board.read()).ready_at
+                    left_s = READY_LOOK_S
+                    if ready_at is not None:
+                        left_s = self._rules.limits.turn_s - (time.time_ns() - max(began, ready_at)) / 1e9
+                if left_s <= 0:
+                    raise
 
     def _agent(
         self, session: Session, index: int, turn: Turn, placed: Placed, packed: PackedBody, message: dict[str, Any]

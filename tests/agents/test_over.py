@@ -25,6 +25,7 @@ async def test_no_session_is_opened_once_the_run_is_over(tmp_path: Path, reason:
     """An interrupted run can be resumed: its harness asks again."""
     stage = Stage(tmp_path)
     async with stage.simulation, stage.gateway() as client:
+        stage.simulation.start_engine()
         assert (await stage.open(client))["status"] == 201
         over = RunFinished(reason=reason, steps=0, events=1, state_digest="")
         await Participant(stage.simulation.log, "conductor").append_fenced(over)

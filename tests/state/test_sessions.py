@@ -132,6 +132,25 @@ def test_when_a_session_is_sealed(events: list[Event], seconds: float, wanted: b
     assert seal_due(session, now, Limits(20, 30, 10), wanted=wanted) is due
 
 
+@pytest.mark.parametrize(
+    ("ready_s", "seconds", "wanted", "due"),
+    [
+        (None, 100, True, None),
+        (None, 1, False, SealReason.OVER),
+        (95, 100, True, None),
+        (85, 100, True, SealReason.IDLE),
+        (65, 100, True, SealReason.TIME),
+    ],
+)
+def test_no_limit_begins_before_an_engine_is_ready(
+    ready_s: float | None, seconds: float, wanted: bool, due: SealReason | None
+) -> None:
+    session = folded([requested(), opened()])
+    now = session.opened_at + int(seconds * S)
+    ready_at = None if ready_s is None else session.opened_at + int(ready_s * S)
+    assert seal_due(session, now, Limits(20, 30, 10), wanted=wanted, ready_at=ready_at) is due
+
+
 @given(st.lists(st.tuples(st.integers(-1, 9), st.integers(0, 2)), max_size=12))
 def test_every_recorded_turn_is_in_a_path_or_an_orphan(shape: list[tuple[int, int]]) -> None:
     """Whatever grows: each turn is an orphan or an ancestor of a leaf, and no orphan has come to anything."""

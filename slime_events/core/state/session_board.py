@@ -10,11 +10,13 @@ from schemas.rollouts import RolloutRequested
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed
 from schemas.sessions import SessionOpened, SessionSealed
 from schemas.subjects import about, of_type
-from schemas.weights import WeightsPublished
+from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.workers import WorkerLost
 from storage.log import Readable, Recorded
 
 FOLDED: tuple[type[Event], ...] = (
     *(RolloutRequested, SessionOpened, SessionSealed, GroupAccepted, GroupRejected, WeightsPublished),
+    *(WeightsActivated, WorkerLost),
 )
 """The event types that a board is made of, beside the run's own."""
 
@@ -24,7 +26,8 @@ class SessionBoard:
     """wanted: requests that no session was opened for, oldest first, by sample. open: the sessions that are not sealed,
     by sample; opened_at: when each was, ns of Unix time. given: what was opened, by source and its key. undecided:
     groups that agents make. published: the newest weights. over: whether the run has ended; interrupted: by its user,
-    who may resume it. position: up to where the log is folded in.
+    who may resume it. engines: those that run weights; ready_at: since when there is one, ns of Unix time, None while
+    there is none. position: up to where the log is folded in.
     """
 
     wanted: dict[str, RolloutRequested] = field(default_factory=dict)
@@ -35,6 +38,8 @@ class SessionBoard:
     published: int = -1
     over: bool = False
     interrupted: bool = False
+    engines: set[str] = field(default_factory=set)
+    ready_at: int | None = None
     position: int = 0
 
     def apply(self, recorded: Recorded) -> None:
@@ -59,11 +64,19 @@ class SessionBoard:
                     del self.wanted[sample]
             case WeightsPublished():
                 self.published = event.version
+            case WeightsActivated():
+                self.engines.add(event.engine)
+                self.ready_at = recorded.envelope.at if self.ready_at is None else self.ready_at
+            case WorkerLost():
+                self.engines.discard(event.worker)
+                self.ready_at = self.ready_at if self.engines else None
             case RunFinished() | RunFailed():
                 self.over = True
                 self.interrupted = isinstance(event, RunFinished) and event.reason is FinishReason.INTERRUPTED
             case RunResumed():
                 self.over = self.interrupted = False
+                self.engines.clear()
+                self.ready_at = None
 
     def next(self, group: str | None = None) -> RolloutRequested | None:
         """The oldest request that waits for an agent, of this group or of any."""

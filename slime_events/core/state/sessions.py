@@ -184,16 +184,21 @@ class Limits(NamedTuple):
     idle_s: float
 
 
-def seal_due(session: Session, now: int, limits: Limits, *, wanted: bool) -> SealReason | None:
+def seal_due(
+    session: Session, now: int, limits: Limits, *, wanted: bool, ready_at: int | None = 0
+) -> SealReason | None:
     """Why a session that takes turns has to be sealed now; None where it has not. A turn under way keeps it from
-    being idle, for as long as a turn may take. now: ns of Unix time. wanted: its group is still open.
+    being idle, for as long as a turn may take. now: ns of Unix time. wanted: its group is still open. ready_at: since
+    when the run has an engine; no limit begins before, and None stops them all.
     """
     if not wanted:
         return SealReason.OVER
-    if now - session.opened_at >= limits.session_s * 1e9:
+    if ready_at is None:
+        return None
+    if now - max(session.opened_at, ready_at) >= limits.session_s * 1e9:
         return SealReason.TIME
-    under_way = any(now - turn.at < limits.turn_s * 1e9 for turn in session.open.values())
-    if not under_way and now - session.moved_at >= limits.idle_s * 1e9:
+    under_way = any(now - max(turn.at, ready_at) < limits.turn_s * 1e9 for turn in session.open.values())
+    if not under_way and now - max(session.moved_at, ready_at) >= limits.idle_s * 1e9:
         return SealReason.IDLE
     return None
 
