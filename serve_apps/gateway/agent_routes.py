@@ -1,6 +1,7 @@
 """The routes of agents, and of the harnesses that run them.
 
 POST /v1/runs/{run}/sessions               by a source: a rollout to make, with its keys
+GET  /v1/runs/{run}/sessions?open          by a source: its own open sessions, with their control keys
 GET  /v1/sessions/{session}                by its control key: turns, open turns and their age
 POST /v1/sessions/{session}/seal           by its control key: its end, with a reward or an exit code
 POST /v1/sessions/{key}/v1/...             an agent's turns: chat/completions, responses, messages, generate
@@ -24,6 +25,7 @@ from starlette.types import Scope as HttpScope
 from schemas.errors import (
     EngineError,
     EventTooLarge,
+    LogUnavailable,
     PlugPointError,
     SlimeEventsError,
     StorageError,
@@ -32,6 +34,7 @@ from schemas.errors import (
 from schemas.outside_json import read_json
 from serve_apps.agents.keys import Capability
 from serve_apps.gateway.agents import AgentAccess
+from serve_apps.gateway.open_sessions import OpenSessions
 from serve_apps.gateway.openapi import documented
 from serve_apps.gateway.refusals import AGAIN_S, Refused, read_body
 from serve_apps.gateway.session_views import MOST_WAIT_S, SealWish, SessionWish, opened_session, session_view
@@ -48,25 +51,46 @@ WishT = TypeVar("WishT")
 
 
 def add_agent_routes(
-    app: FastAPI, agents: AgentAccess, source: Callable[[Request, str, Scope], str], settings: GatewaySettings
+    app: FastAPI,
+    agents: AgentAccess,
+    source: Callable[[Request, str, Scope], str],
+    settings: GatewaySettings,
+    known: OpenSessions,
 ) -> None:
-    """source: who a request is of, by its bearer token, which has to be for this; raises Refused."""
+    """source: who a request is of, by its bearer token, which has to be for this; raises Refused. known: sessions of
+    the run by its log.
+    """
+
+    async def live() -> Any:
+        """Raises Refused where the run has ended, LogUnavailable where it is off for now."""
+        try:
+            return await agents.desk.sessions()
+        except LogUnavailable:
+            await known.check_over()
+            raise
 
     @app.post("/v1/runs/{run_name}/sessions", **documented("open_session"))
     async def open_session(request: Request, run_name: str) -> Response:
         sender = source(request, run_name, Scope.SESSIONS)
         wish = _decoded(await read_body(request, MOST_WISH), SessionWish)
-        sessions, key = await agents.desk.sessions(), request.headers.get("idempotency-key")
+        sessions, key = await live(), request.headers.get("idempotency-key")
         with _refusing():
             wait_s = min(max(wish.wait_s, 0.0), MOST_WAIT_S)
             session, asked = await sessions.open(sender, group=wish.group, wait_s=wait_s, key=key)
         url = f"{request.url.scheme}://{request.headers['host']}"
         return _json(opened_session(session, asked, agents.keys, sessions.setup.rules.limits, url), 201)
 
+    @app.get("/v1/runs/{run_name}/sessions", **documented("sessions"))
+    async def open_sessions(request: Request, run_name: str) -> Response:
+        sender = source(request, run_name, Scope.SESSIONS)
+        if "open" not in request.query_params:
+            raise Refused(400, "sessions that are open are listed, and no others: ask for /sessions?open")
+        return _json(await known.of(sender, request.query_params.get("after", "")))
+
     @app.get("/v1/sessions/{session}", **documented("session"))
     async def session_state(request: Request, session: str) -> Response:
         _controls(agents, request, session)
-        sessions = await agents.desk.sessions()
+        sessions = await live()
         with _refusing():
             return _json(session_view(await sessions.state(session), time.time_ns()))
 
@@ -76,7 +100,7 @@ def add_agent_routes(
 
         _controls(agents, request, session)
         wish = _decoded(await read_body(request, MOST_WISH, "give less metadata"), SealWish)
-        sessions = await agents.desk.sessions()
+        sessions = await live()
         with _refusing():
             wish.check((await sessions.state(session)).leaves())
             await sessions.seal(session, verdict_of(wish.reward, wish.rewards, wish.exit_code, wish.metadata))

@@ -6,6 +6,7 @@
     GET  /v1/runs/{run}/groups/{group}           what became of one of them
     GET  /v1/runs/{run}/groups/{group}/events    the same as it changes, as server-sent events
     POST /v1/runs/{run}/sessions                 a rollout for an agent to make, see agent_routes.py
+    GET  /v1/runs/{run}/sessions?open            the open sessions of a source
     GET  /healthz                                the gateway is there
 
 It holds no state that is not in the log: a gateway that was killed and started again answers as if it had not been.
@@ -26,6 +27,7 @@ from serve_apps.gateway.admission import Admission
 from serve_apps.gateway.agent_routes import add_agent_routes
 from serve_apps.gateway.agents import AgentAccess
 from serve_apps.gateway.asyncapi import asyncapi
+from serve_apps.gateway.open_sessions import OpenSessions
 from serve_apps.gateway.openapi import describe, documented
 from serve_apps.gateway.refusals import Refused, refusals, says_more
 from serve_apps.gateway.settings import GatewaySettings
@@ -98,7 +100,7 @@ def gateway_app(
         return StreamingResponse(streams.follow(sender, first, look, holds), media_type="text/event-stream")
 
     if agents is not None:
-        add_agent_routes(app, agents, source, settings)
+        add_agent_routes(app, agents, source, settings, OpenSessions(run.log, agents.keys))
 
     @app.get("/asyncapi.json", include_in_schema=False)
     async def over_nats() -> Response:

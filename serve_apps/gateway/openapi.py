@@ -7,16 +7,17 @@ from fastapi import FastAPI
 
 from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, InboxFate, InboxPrompt
 from schemas.outside import OutsideGroup, OutsideReward
+from schemas.outside_sessions import OpenedSession, SessionList
 from schemas.submission import Submission
-from serve_apps.gateway.session_views import OpenedSession, SealWish, SessionView, SessionWish
+from serve_apps.gateway.session_views import SealWish, SessionView, SessionWish
 from serve_apps.gateway.submission import MEDIA_TYPES
 
 _STRUCTS = (
     *(InboxPrompt, Submission, InboxFate, OutsideGroup, OutsideReward),
-    *(SessionWish, OpenedSession, SealWish, SessionView),
+    *(SessionWish, OpenedSession, SealWish, SessionView, SessionList),
 )
 _SCHEMAS, _PARTS = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
-_PROMPT, _SUBMISSION, _FATE, _GROUP, _REWARD, _WISH, _OPENED, _SEAL, _SESSION = _SCHEMAS
+_PROMPT, _SUBMISSION, _FATE, _GROUP, _REWARD, _WISH, _OPENED, _SEAL, _SESSION, _LIST = _SCHEMAS
 _ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 _REASONS = {
     401: "no token of a source",
@@ -52,6 +53,10 @@ def _taking(summary: str, item: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _query(name: str, text: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": text, "schema": {"type": "string"}, **more}
+
+
 _OPERATIONS: dict[str, dict[str, Any]] = {
     PROMPTS: _taking("Prompts in. Each stands alone, and one that was taken is on disk", _PROMPT),
     TRAJECTORIES: _taking("Finished groups in: each a prompt with all its answers", _GROUP),
@@ -71,6 +76,15 @@ _OPERATIONS: dict[str, dict[str, Any]] = {
         "requestBody": {"required": False, "content": {MEDIA_TYPES[0]: {"schema": _WISH}}},
         "answers": {201: ("a session, which is nobody else's", _OPENED)},
         "errors": {**_SESSIONS, 429: "no rollout waits for an agent: see Retry-After"},
+    },
+    "sessions": {
+        "summary": "The open sessions of a source, by name: to go on with them, or to seal them",
+        "parameters": [
+            _query("open", "only open sessions are listed: give it", allowEmptyValue=True, required=True),
+            _query("after", "the name that the page before gave as `next`"),
+        ],
+        "answers": {200: ("a page of them, and whether the run has ended", _LIST)},
+        "errors": {400: "without `open`", 503: "its log cannot be read now: see Retry-After"},
     },
     "session": {
         "summary": "What the log has of a session",
@@ -92,7 +106,7 @@ def documented(operation: str) -> dict[str, Any]:
     media = "text/event-stream" if operation == "events" else "application/json"
     answers = {str(status): _content(text, schema, media) for status, (text, schema) in told["answers"].items()}
     errors = {str(status): _content(text, _ERROR) for status, text in {**_REASONS, **told["errors"]}.items()}
-    body = {"requestBody": told["requestBody"]} if "requestBody" in told else {}
+    body = {name: told[name] for name in ("requestBody", "parameters") if name in told}
     return {
         "operation_id": operation,
         "summary": told["summary"],

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from schemas.ids import session_name
+from schemas.outside_sessions import OpenedSession
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import MOST_REWARD, is_reward
 from schemas.rollouts import RolloutFailed, StopReason
@@ -23,28 +24,6 @@ class SessionWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     group: str | None = None
     wait_s: float = 0.0
-
-
-class OpenedSession(msgspec.Struct, frozen=True):
-    """A rollout to make. prompt: its text, or its chat messages; metadata, label, tools: as the prompt has them.
-    sampling: how its tokens are drawn, by SGLang's names. base_url: for an agent, with its key in it; agent_key: the
-    same as an API key. control_key: for the harness alone. purpose: `train` or `eval`. limits: seconds.
-    """
-
-    session: str
-    sample: str
-    group: str
-    attempt: int
-    purpose: str
-    prompt: Any
-    metadata: Any
-    label: Any
-    tools: Any
-    sampling: dict[str, Any]
-    base_url: str
-    agent_key: str
-    control_key: str
-    limits: dict[str, float]
 
 
 class SealWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,67 @@
+"""`OpenSessions`: the open sessions of a source, and whether the run has ended, by its log: also of a run that is off."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from schemas.ids import session_name
+from schemas.outside_sessions import ListedSession, SessionList
+from schemas.sessions import SessionOpened
+from serve_apps.agents.keys import Capability, SessionKeys
+from serve_apps.gateway.refusals import Refused
+from slime_events.core.state.session_board import SessionBoard, read_board
+from slime_events.core.state.sessions import read_session
+from storage.log import Readable
+
+PAGE = 50
+"""Sessions in one answer. The turns of each are read."""
+RESUME_S = 30
+"""When a harness of an interrupted run should come again."""
+
+
+class OpenSessions:
+    """log: of the run, on or off. keys: of its sessions."""
+
+    def __init__(self, log: Callable[[], AbstractAsyncContextManager[Readable]], keys: SessionKeys) -> None:
+        self._log, self._keys = log, keys
+        self._board, self._lock = SessionBoard(), asyncio.Lock()
+
+    async def of(self, sender: str, after: str) -> SessionList:
+        """One page of a source's. after: a session's name. Raises StorageError."""
+        async with self._lock, self._log() as log:
+            await read_board(log, self._board)
+            board = self._board
+            names = {
+                session_name(one.sample, one.attempt): one for one in board.open.values() if one.sender == sender
+            }
+            wanted = sorted(name for name in names if name > after)
+            page = [await self._listed(log, name, names[name]) for name in wanted[:PAGE]]
+        return SessionList(
+            page, next=wanted[PAGE - 1] if len(wanted) > PAGE else "", over=board.over, interrupted=board.interrupted
+        )
+
+    async def _listed(self, log: Readable, name: str, opened: SessionOpened) -> ListedSession:
+        session, now = await read_session(log, opened.sample), time.time_ns()
+        return ListedSession(
+            session=name,
+            sample=opened.sample,
+            group=opened.group,
+            attempt=opened.attempt,
+            key=opened.key,
+            control_key=self._keys.of(name, Capability.CONTROL),
+            opened_at=self._board.opened_at[opened.sample] / 1e9,
+            idle_s=(now - session.moved_at) / 1e9,
+            turns=len(session.turns),
+            under_way=len(session.open),
+        )
+
+    async def check_over(self) -> None:
+        """Of a run that is off. Raises Refused where it has ended, StorageError."""
+        async with self._lock, self._log() as log:
+            await read_board(log, self._board)
+            if self._board.interrupted:
+                message = "the run was interrupted, and goes on with `slime-events resume`"
+                raise Refused(503, message, {"Retry-After": str(RESUME_S)})
+            if self._board.over:
+                raise Refused(409, "the run is over: nothing is added to its sessions")
