@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         stop_run,
     )
     from slime_events.app.gateway_client import AsyncGatewayClient, GatewayClient
+    from slime_events.app.harness import Harness
+    from slime_events.app.harness_session import HarnessSession
     from slime_events.app.launch.run_status import RunStatus
     from slime_events.app.signatures import (
         BufferFilter,
@@ -51,6 +53,8 @@ __all__ = [
     "GatewayClient",
     "GenerateFunction",
     "GroupRewardFunction",
+    "Harness",
+    "HarnessSession",
     "OpenRun",
     "PromptSource",
     "Recorded",
@@ -77,6 +81,8 @@ _PLACES = {
     "serve_apps.generate.session": ("Session", "Turn"),
     "slime_events.analysis.query.answer": ("Answer",),
     "slime_events.app.gateway_client": ("AsyncGatewayClient", "GatewayClient"),
+    "slime_events.app.harness": ("Harness",),
+    "slime_events.app.harness_session": ("HarnessSession",),
     "slime_events.app.launch.run_status": ("RunStatus",),
     "slime_events.app.signatures": (
         *("BufferFilter", "DynamicFilter", "GenerateFunction"),

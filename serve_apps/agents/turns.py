@@ -292,7 +292,7 @@ class Turns:
         return await self._append_recorded(live, event)
 
     async def _ended(self, call: Call) -> RolloutCompleted | None:
-        """What the engine made of it. A turn's time begins when an engine is ready. Raises TimeoutError, EngineError."""
+        """What an engine made of it. Its time begins when an engine is ready. Raises TimeoutError, EngineError."""
         began, left_s = time.time_ns(), self._rules.limits.turn_s
         while True:
             try:

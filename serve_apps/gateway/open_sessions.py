@@ -1,4 +1,4 @@
-"""`OpenSessions`: the open sessions of a source, and whether the run has ended, by its log: also of a run that is off."""
+"""`OpenSessions`: the open sessions of a source, and whether the run has ended, by its log. The run may be off."""
 
 import asyncio
 import time
@@ -32,9 +32,7 @@ class OpenSessions:
         async with self._lock, self._log() as log:
             await read_board(log, self._board)
             board = self._board
-            names = {
-                session_name(one.sample, one.attempt): one for one in board.open.values() if one.sender == sender
-            }
+            names = {session_name(one.sample, one.attempt): one for one in board.open.values() if one.sender == sender}
             wanted = sorted(name for name in names if name > after)
             page = [await self._listed(log, name, names[name]) for name in wanted[:PAGE]]
         return SessionList(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
 from openai import AsyncOpenAI
 
 from schemas.arrays import unpack
@@ -22,11 +25,13 @@ from serve_apps.agents.parsing import ParserNames, Parsers
 from serve_apps.agents.setup import AgentRules, AgentSetup
 from serve_apps.gateway.agents import AgentAccess, AgentDesk
 from serve_apps.gateway.app import gateway_app
+from serve_apps.gateway.serving import HttpConfig, QuietServer, serve
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Sources
 from slime_events.core.credit import CreditRule
 from slime_events.core.state.sessions import Limits
 from slime_events.core.trajectory import content_digest
+from storage.cancellation import end_all
 from storage.log import EventLog, Readable
 from tests.agents.models import MODELS, tokenizer
 from tests.simulation.simulation import Simulation, make_plan
@@ -75,17 +80,34 @@ class Stage:
         self.token = self.sources.issue("team")
 
     @contextlib.asynccontextmanager
-    async def gateway(self, **rules: Any) -> AsyncIterator[httpx.AsyncClient]:
-        """A client of a gateway of its own."""
+    async def app(self, **rules: Any) -> AsyncIterator[FastAPI]:
+        """A gateway of its own."""
 
         async def make(_: EventLog) -> AgentSetup:
             return setup(replace(RULES, **rules))
 
         async with AgentDesk(self.events, make) as desk:
-            app = gateway_app(self, self.sources, GatewaySettings(), AgentAccess(desk, self.keys))
+            yield gateway_app(self, self.sources, GatewaySettings(), AgentAccess(desk, self.keys))
+
+    @contextlib.asynccontextmanager
+    async def gateway(self, **rules: Any) -> AsyncIterator[httpx.AsyncClient]:
+        """A client of a gateway of its own."""
+        async with self.app(**rules) as app:
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url=URL, timeout=30.0) as client:
                 yield client
+
+    @contextlib.asynccontextmanager
+    async def served(self, port: int, **rules: Any) -> AsyncIterator[None]:
+        """A gateway behind a socket, for clients in threads."""
+        async with self.app(**rules) as app:
+            with socket.create_server(("127.0.0.1", port)) as listening:
+                server = QuietServer(HttpConfig(app, GatewaySettings()))
+                serving = asyncio.create_task(serve(server, listening))
+                try:
+                    yield
+                finally:
+                    await end_all(serving)
 
     async def events(self) -> EventLog:
         if not self.is_on:

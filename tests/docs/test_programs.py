@@ -24,7 +24,8 @@ def _file_of(module: str) -> Path:
 def _names_in(file: Path) -> set[str]:
     """What a module defines or imports at its top level. It is not imported: some take seconds."""
     names: set[str] = set()
-    for node in parsed(file).body:
+    body = parsed(file).body
+    for node in [*body, *(inner for one in body if isinstance(one, ast.If) for inner in one.body)]:
         if isinstance(node, ast.ImportFrom):
             names |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -80,9 +80,7 @@ async def test_a_run_that_is_off_says_whether_it_has_ended(tmp_path: Path, reaso
         stage.is_on = False
         found = await listed(stage, client, stage.token)
         refused = [await seal(client, opened, reward=1.0)]
-        refused.append(
-            await client.post("/v1/runs/sim/sessions", headers={"authorization": f"Bearer {stage.token}"})
-        )
+        refused.append(await client.post("/v1/runs/sim/sessions", headers={"authorization": f"Bearer {stage.token}"}))
     assert [one["session"] for one in found["sessions"]] == [opened["session"]]
     assert (found["over"], found["interrupted"]) == (True, reason is FinishReason.INTERRUPTED)
     assert [one.status_code for one in refused] == [status] * 2

@@ -28,8 +28,8 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
     agent_idle: Annotated[
         Literal["grade", "fail"],
         doc(
-            "what an idle session comes to: grade it with the turns that it has, or fail its rollout, which is asked for "
-            "again up to max-attempts"
+            "what comes of an idle session: grade it with the turns that it has, or fail its rollout, which is asked "
+            "for again up to max-attempts"
         ),
     ] = "grade"
     agent_command: Annotated[
