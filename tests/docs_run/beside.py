@@ -24,18 +24,6 @@ from tests.docs_run.blocks import EXAMPLES, starts_of
 from tests.docs_run.stage import Stage
 
 START_S, LOOK_S = 240.0, 0.1
-HARNESS = """
-import os
-source = open("agent_page.py").read()
-while True:
-    try:
-        exec(source, {"TOKEN": os.environ["TOKEN"]})
-    except (KeyError, ValueError, OSError, IOError) as error:
-        print(type(error).__name__, error, flush=True)
-    except Exception as error:  # the gateway ends with the run
-        print(type(error).__name__, error, flush=True)
-        break
-"""
 
 
 def agent_program(stage: Stage) -> None:
@@ -56,13 +44,10 @@ def base_for(folder: str) -> Callable[[Stage], None]:
 
 
 def harness(stage: Stage) -> None:
-    """The page's own harness, in a loop, with a token from the command that the page names."""
+    """The example that the page names, with a token from the command that it names. It ends with the run."""
     _until(stage, r"the gateway is at")
-    token = _issued(stage, "agents")
-    page = next(one for one in starts_of(DOCS / "agents.md") if one.text == "import httpx")
-    port = str(stage.port("agents"))
-    (stage.home / "agent_page.py").write_text(page.body.replace("8500", port).replace('"wait_s": 30', '"wait_s": 2'))
-    with _program([sys.executable, "-c", HARNESS], stage, TOKEN=token):
+    token, url = _issued(stage, "agents"), f"http://127.0.0.1:{stage.port('agents')}"
+    with _program([sys.executable, str(EXAMPLES / "harness.py"), token, "agents", url], stage):
         stage.ended.wait()
 
 

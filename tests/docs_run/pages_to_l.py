@@ -88,7 +88,7 @@ FIRST_CASES = [
         beside=beside.harness,
         says=(r"the gateway is at http://127\.0\.0\.1:\d+; `slime-events gateway agents --issue NAME`",),
         steps=1,
-        covers=(("docs/agents.md", "import httpx"),),
+        covers=(("examples/harness.py", THE_FILE),),
     ),
     Case(
         page="docs/algorithms.md",

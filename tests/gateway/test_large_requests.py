@@ -76,6 +76,7 @@ def body_of(dialect: str, text: str) -> dict[str, Any]:
 async def test_what_the_context_has_no_room_for_is_not_read(tmp_path: Path, path: str) -> None:
     stage = Stage(tmp_path)
     async with stage.simulation, stage.gateway() as client:
+        stage.simulation.start_engine()
         session = await stage.open(client)
         large = json.dumps(body_of(path, "x" * (30 * MB))).encode()
 
@@ -101,6 +102,7 @@ async def test_a_large_request_holds_nobody_up(tmp_path: Path, path: str) -> Non
     """It is within the bytes, and too long in tokens."""
     stage = Stage(tmp_path)
     async with stage.simulation, stage.gateway() as client:
+        stage.simulation.start_engine()
         session = await stage.open(client)
         headers = {"authorization": f"Bearer {session['agent_key']}"}
         body = body_of(path, TEXT * (MB // len(TEXT)))
@@ -115,6 +117,7 @@ async def test_a_text_that_is_far_too_long_is_not_tokenised_whole(tmp_path: Path
     """One word of a megabyte: to tokenise it whole takes 150 times as much memory."""
     stage = Stage(tmp_path)
     async with stage.simulation, stage.gateway() as client:
+        stage.simulation.start_engine()
         session = await stage.open(client)
         headers = {"authorization": f"Bearer {session['agent_key']}"}
         before = psutil.Process().memory_info().rss
@@ -127,6 +130,7 @@ async def test_a_text_that_is_far_too_long_is_not_tokenised_whole(tmp_path: Path
 async def test_many_messages_are_refused_before_they_are_rendered(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     async with stage.simulation, stage.gateway() as client:
+        stage.simulation.start_engine()
         session = await stage.open(client)
         body = {"model": "m", "messages": [{"role": "user", "content": ""}] * 20_000}
         async with no_standstill():
@@ -166,6 +170,7 @@ def test_bytes_are_bounded_by_the_context() -> None:
 async def test_a_seal_with_much_metadata_is_refused(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     async with stage.simulation, stage.gateway() as client:
+        stage.simulation.start_engine()
         session = await stage.open(client)
         headers = {"authorization": f"Bearer {session['control_key']}"}
         body = {"reward": 1.0, "metadata": {"log": "x" * (4 * MB)}}
