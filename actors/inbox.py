@@ -2,9 +2,9 @@
 
 JSON on `slime.<run>.inbox.prompts`, one prompt or a list; the reply names the groups, or every invalid field. A
 message is accepted whole or not at all. So are finished groups on `.trajectories` and rewards on `.rewards`. The
-sender's key makes it idempotent: a repeated key is the same group. Keys on `slime.<run>.inbox.groups` are answered with
-the fate of their groups. On `slime.<run>.inbox.gateway` only a gateway may send: headers say in whose name, and what
-(storage/nats/accounts.py).
+sender's key makes it idempotent: a repeated key is the same group, and is refused with another content. Keys on
+`slime.<run>.inbox.groups` are answered with the fate of their groups. On `slime.<run>.inbox.gateway` only a gateway may
+send: headers say in whose name, and what (storage/nats/accounts.py).
 """
 
 import asyncio
@@ -21,12 +21,14 @@ from schemas.errors import EventTooLarge, LogUnavailable, SlimeEventsError, Unwr
 from schemas.event import Event
 from schemas.inbox import KIND, KINDS, PROMPTS, SENDER, FieldError, InboxFates, InboxQuestion, InboxReply
 from schemas.outside_json import read_json
+from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.subjects import about, inbox
 from slime_events.analysis.model.fates import fates_of
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase, RunState
 from slime_events.loop.prompts.inbox_message import WHOLE, WrongField, field_error, read_message
+from slime_events.loop.prompts.known_keys import KnownKeys
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.closing import Closing
 from storage.log import MAX_BATCH, Append, Fence, check_size, once
@@ -74,6 +76,7 @@ class Inbox:
         self._room = room
         self._opens, self._opening = opens, asyncio.Lock()
         self._doors: Doors | None = None
+        self._taking = asyncio.Lock()
         self._client: Any = None
         self._closing = Closing()
 
@@ -138,15 +141,25 @@ class Inbox:
             full = FieldError(0, "", why)
             return InboxReply(accepted=False, errors=(full,), full=True)
         items, errors = read_message(data, door.item)
-        names: list[str] = []
-        appends: dict[str, list[Append]] = {}  # by name: a key twice in one message is one prompt
         made = await door.events([item for _, item in items], sender, state)
+        given: list[tuple[int, Taken]] = []
         for (index, _), one in zip(items, made, strict=True):
             if isinstance(one, WrongField):
                 errors.append(FieldError(index, one.field, one.message))
-                continue
-            name, events = one
-            names.append(name)
+            else:
+                given.append((index, one))
+        async with self._taking:  # of two messages with the same key the second finds the first
+            return await self._take(given, errors, traceparent)
+
+    async def _take(
+        self, given: Sequence[tuple[int, Taken]], errors: list[FieldError], traceparent: str | None
+    ) -> InboxReply:
+        """Append what is given, by index, unless something is wrong. Raises LogUnavailable."""
+        keys = await KnownKeys.of(self._worker.log, [name for _, (name, events) in given if _content(events)])
+        appends: dict[str, list[Append]] = {}  # by name: a key twice in one message is one prompt
+        for index, (name, events) in given:
+            if (conflict := keys.conflict(index, name, _content(events))) is not None:
+                errors.append(conflict)
             try:
                 if name not in appends:
                     appends[name] = [await self._checked(event, traceparent) for event in events]
@@ -159,7 +172,7 @@ class Inbox:
                 await self._worker.log.append(part)
         except EventTooLarge as error:  # all together
             return InboxReply(accepted=False, errors=(FieldError(0, WHOLE, str(error)),))
-        return InboxReply(accepted=True, groups=tuple(names))
+        return InboxReply(accepted=True, groups=tuple(name for _, (name, _) in given))
 
     async def _opened(self) -> Doors:
         async with self._opening:
@@ -175,6 +188,11 @@ class Inbox:
             append = Append(envelope, Fence(about(envelope.run, "reward", event.sample), 0))
         check_size(append, len(append.encoded()))
         return append
+
+
+def _content(events: Iterable[Event]) -> str:
+    """What a key stands for; empty for what has none, such as a reward."""
+    return next((one.source.content for one in events if isinstance(one, PromptSubmitted)), "")
 
 
 def _whole(items: Iterable[list[Append]]) -> Iterator[list[Append]]:

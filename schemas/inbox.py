@@ -1,6 +1,7 @@
 """Messages between outside producers and a run: JSON."""
 
 import enum
+import hashlib
 from typing import Annotated, Any
 
 import msgspec
@@ -13,6 +14,8 @@ KIND = "Slime-Kind"
 """Header of a gateway's message: what it holds, by the last word of the subject on which producers send it."""
 KINDS = PROMPTS, TRAJECTORIES, REWARDS = "prompts", "trajectories", "rewards"
 """What producers send, each on a subject of its own."""
+OTHER_CONTENT = "other_content"
+"""First word of a refusal, of the field `key`: the run has something else under this key."""
 
 
 class InboxPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -32,11 +35,20 @@ class InboxPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     rendered: bool = False
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
 
+    def content(self) -> str:
+        """sha256 (hex) of everything but the key, equal however its JSON was written; empty for what no log holds."""
+        try:
+            data = msgspec.json.encode(msgspec.structs.replace(self, key=""), order="sorted")
+        except (OverflowError, RecursionError, ValueError):
+            return ""
+        return hashlib.sha256(data).hexdigest()
+
 
 class FieldError(msgspec.Struct, frozen=True):
     """What is wrong, where: index of the prompt in the message, field (`message`: all of it), one sentence.
 
-    No field: nothing is wrong, and the run cannot take it just now.
+    No field: nothing is wrong, and the run cannot take it just now. Where a key stands for something else, the
+    sentence begins with OTHER_CONTENT.
     """
 
     index: int

@@ -26,7 +26,7 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     offset: prompts drawn from this source before this one, over all epochs; the source's cursor is the fold of these.
     key: the sender's idempotency key, for the inbox; of a prompt that is drawn again from an archive, its group there.
-    sender: in whose name a gateway brought it.
+    sender: in whose name a gateway brought it. content: sha256 (hex) of what a producer sent under the key.
     seen: of a prompt that a sampler drew by the log's statistics, the position up to which the log was read.
     """
 
@@ -38,6 +38,7 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     line: int = 0
     seen: int = 0
     sender: str = ""
+    content: str = ""
 
     @property
     def draw(self) -> str:

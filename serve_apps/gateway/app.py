@@ -22,7 +22,8 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from schemas.errors import SlimeEventsError
-from schemas.inbox import InboxFate, InboxReply
+from schemas.inbox import OTHER_CONTENT, InboxFate, InboxReply
+from schemas.submission import Submission
 from serve_apps.gateway.admission import Admission
 from serve_apps.gateway.agent_routes import add_agent_routes
 from serve_apps.gateway.agents import AgentAccess
@@ -133,7 +134,15 @@ async def _take_in(request: Request, run: GatewayRun, settings: GatewaySettings,
         request.state.why = f"{taken.refused} of {taken.refused + taken.accepted}, line {first.line}: " + ": ".join(
             filter(None, (first.field, first.message))
         )
-    return _json(taken, 422 if taken.errors else 202)
+    return _json(taken, _status(taken))
+
+
+def _status(taken: Submission) -> int:
+    """409 where nothing is wrong but keys that stand for something else, and nothing else was sent."""
+    if not taken.errors:
+        return 202
+    conflicts = all(one.message.startswith(OTHER_CONTENT) for one in taken.errors)
+    return 409 if conflicts and not taken.accepted else 422
 
 
 async def _looked(run: GatewayRun, group: str, sender: str) -> InboxFate | None:

@@ -47,6 +47,7 @@ def _taking(summary: str, item: dict[str, Any]) -> dict[str, Any]:
         "requestBody": {"required": True, "content": content},
         "answers": {
             202: ("all were taken", _SUBMISSION),
+            409: ("every key stands for something else; or, with `error` alone, the run is over", _SUBMISSION),
             422: ("some were not: each is named with its field and the reason", _SUBMISSION),
         },
         "errors": {400: "not JSON", 413: "too large", 415: "another content type", **_BUSY},

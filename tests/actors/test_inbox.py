@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,13 +16,14 @@ from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.envelope import enclose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
-from schemas.inbox import MAX_KEYS, Fate, InboxFate, InboxFates, InboxPrompt, InboxReply
+from schemas.inbox import MAX_KEYS, OTHER_CONTENT, Fate, InboxFate, InboxFates, InboxPrompt, InboxReply
 from schemas.prompts import PromptSubmitted
 from schemas.steps import StepCommitted
 from slime_events.core.config.data import DataSettings
 from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.prompts.inbox_message import WrongField
+from slime_events.loop.prompts.offered import offer
 from slime_events.loop.prompts.prompt import BadReason
 from storage.log import MAX_BATCH, MAX_EVENT_BYTES, Append
 from tests.scripted_engine import Script
@@ -79,6 +81,34 @@ async def test_a_key_twice_in_one_message_is_one_prompt(tmp_path: Path) -> None:
         assert len(set(reply.groups)) == 1
         assert len(reply.groups) == 2
         assert len(await sim.until(PromptSubmitted, dataset="inbox")) == 1
+
+
+async def test_a_key_with_another_text_is_refused_and_the_rest_of_the_message_not_taken(tmp_path: Path) -> None:
+    async with Simulation(tmp_path) as sim:
+        first = await send(sim, {"key": "k", "prompt": "p", "metadata": {"a": 1, "b": 2}})
+        known = await send(sim, {"metadata": {"b": 2, "a": 1}, "prompt": "p", "key": "k", "priority": 0})
+        other = await send(sim, [{"key": "new", "prompt": "n"}, {"key": "k", "prompt": "q"}])
+        twice = await send(sim, [{"key": "m", "prompt": "1"}, {"key": "m", "prompt": "2"}])
+        assert known == first
+        for refused in (other, twice):
+            (error,) = refused.errors
+            assert (refused.accepted, error.index, error.field) == (False, 1, "key")
+            assert error.message.startswith(OTHER_CONTENT)
+        assert len(sim.events(PromptSubmitted, dataset="inbox")) == 1
+
+
+async def test_of_two_messages_at_once_with_one_key_one_is_taken(tmp_path: Path) -> None:
+    async with Simulation(tmp_path) as sim:
+        both = await asyncio.gather(*(send(sim, {"key": "k", "prompt": prompt}) for prompt in "pq"))
+        assert [reply.accepted for reply in both] == [True, False]
+
+
+async def test_what_was_offered_before_the_run_was_on_has_its_key(tmp_path: Path) -> None:
+    async with Simulation(tmp_path, make_plan(steps=2), prompts=[]) as sim:
+        await offer(sim.log, b'{"key": "k", "prompt": "p"}', "", "produce")
+        assert not (await send(sim, {"key": "k", "prompt": "q"})).accepted
+        assert (await send(sim, {"key": "k", "prompt": "p"})).accepted
+        assert not (await offer(sim.log, b'{"key": "k", "prompt": "q"}', "", "produce")).accepted
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import LogUnavailable
-from schemas.inbox import InboxReply
+from schemas.inbox import OTHER_CONTENT, InboxReply
 from schemas.prompts import PromptSubmitted
 from schemas.steps import StepCommitted
 from serve_apps.gateway.app import gateway_app
@@ -111,6 +111,18 @@ async def test_a_key_is_one_prompt_of_its_source(simulation: Simulation, gateway
     other = (await gateway.other.post(PROMPTS, json={"key": "k", "prompt": "a"})).json()
     assert first["groups"] == again["groups"] != other["groups"]
     assert len(simulation.events(PromptSubmitted, dataset="inbox")) == 2
+
+
+async def test_a_key_with_another_text_is_409_and_a_refused_line(simulation: Simulation, gateway: Gateway) -> None:
+    await gateway.quiz.post(PROMPTS, json={"key": "k", "prompt": "a"})
+    other = await gateway.quiz.post(PROMPTS, json={"prompt": "b"}, headers={"idempotency-key": "k"})
+    assert (other.status_code, other.json()["refused"]) == (409, 1)
+    assert other.json()["errors"][0]["message"].startswith(OTHER_CONTENT)
+    lines = "\n".join(json.dumps({"key": key, "prompt": "b"}) for key in "jk")
+    some = await gateway.quiz.post(PROMPTS, content=lines, headers=NDJSON)
+    assert (some.status_code, some.json()["accepted"]) == (422, 1)
+    assert [(error["line"], error["field"]) for error in some.json()["errors"]] == [(2, "key")]
+    assert {one.text for one in simulation.events(PromptSubmitted, dataset="inbox")} == {"a", "b"}
 
 
 async def test_each_line_stands_alone(simulation: Simulation, gateway: Gateway) -> None:

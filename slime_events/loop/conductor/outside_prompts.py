@@ -111,7 +111,7 @@ def _event(prompt: InboxPrompt, made: Prompt | Problem, sender: str) -> PromptSu
     return submitted(
         made,
         group=inbox_group_id(prompt.key, sender),
-        source=Source(path=INBOX, key=prompt.key, sender=sender),
+        source=Source(path=INBOX, key=prompt.key, sender=sender, content=prompt.content()),
         dataset=INBOX,
         label=prompt.label,
         metadata=prompt.metadata,

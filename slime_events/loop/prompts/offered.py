@@ -5,14 +5,15 @@ import time
 import msgspec
 
 from schemas.envelope import enclose
-from schemas.errors import InboxFull, LogUnavailable
+from schemas.errors import InboxFull, LogUnavailable, RunIsOver
 from schemas.ids import inbox_group_id
 from schemas.inbox import FieldError, InboxPrompt, InboxReply
 from schemas.prompts import PromptOffered
 from schemas.runs import FinishReason, RunFinished
 from schemas.subjects import about, of_type
 from slime_events.loop.prompts.inbox_message import WrongField, as_carried, read_message
-from storage.log import EventLog, once
+from slime_events.loop.prompts.known_keys import KnownKeys
+from storage.log import EventLog, Readable, once
 
 MOST = 100_000
 """Offers that may wait for a run that is not on: as many as it takes while it is on, by default."""
@@ -24,7 +25,7 @@ async def offer(log: EventLog, data: bytes, sender: str, worker: str, *, most: i
     """Append the prompts of a message as offers, or reply with its errors. worker: who appends them.
 
     What takes the model's tokenizer to find out is found once the run is on: such a prompt is rejected then. Raises
-    InboxFull, LogUnavailable.
+    InboxFull, LogUnavailable, RunIsOver.
     """
     prompts, errors = read_message(data, InboxPrompt)
     for index, prompt in prompts:
@@ -32,40 +33,35 @@ async def offer(log: EventLog, data: bytes, sender: str, worker: str, *, most: i
             as_carried(msgspec.structs.asdict(prompt))
         except WrongField as error:
             errors.append(FieldError(index, error.field, error.message))
+    groups = [inbox_group_id(prompt.key, sender) for _, prompt in prompts]
+    keys = await KnownKeys.of(log, groups)
+    conflicts = (keys.conflict(n, group, one.content()) for (n, one), group in zip(prompts, groups, strict=True))
+    errors += filter(None, conflicts)
     if errors:
         return InboxReply(accepted=False, errors=tuple(errors))
-    groups = [inbox_group_id(prompt.key, sender) for _, prompt in prompts]
-    there = await log.last_of_each([f"slime.{log.run}.prompt.submitted.{group}" for group in groups])
-    known = {subject.rpartition(".")[2] for subject in there}
     events = {
         group: _offered(group, prompt, sender)
         for group, (_, prompt) in zip(groups, prompts, strict=True)
-        if group not in known
+        if group not in keys.submitted
     }
-    waiting = len(await log.subjects(of_type(log.run, "prompt.offered"), await _conducted_until(log)))
+    waiting = len(await log.subjects(of_type(log.run, "prompt.offered"), await conducted_until(log)))
     if events and waiting >= most:
         raise InboxFull(f"run {log.run} is not on, and {waiting:,} prompts wait for it: come again when it is")
     await log.append([once(enclose(log.run, event, at=time.time_ns(), producer=worker)) for event in events.values()])
     return InboxReply(accepted=True, groups=tuple(groups))
 
 
-async def _conducted_until(log: EventLog) -> int:
+async def conducted_until(log: Readable) -> int:
     """The run's newest start or end: what was offered before was taken in. Raises LogUnavailable for a run that has not
-    begun, since a log begins with run.started, or is over for good.
+    begun, since a log begins with run.started, and RunIsOver.
     """
     newest = await log.last(about(log.run, "run", "run"))
     if newest is None:
         raise LogUnavailable(f"run {log.run} was not started yet: come again when it is")
     if isinstance(end := newest.envelope.event, RunFinished) and end.reason is FinishReason.ALL_STEPS:
-        raise LogUnavailable(f"run {log.run} has finished all its steps: `resume --num-rollout N` takes prompts again")
+        raise RunIsOver(f"run {log.run} has finished all its steps: `resume --num-rollout N` takes prompts again")
     return newest.position
 
 
 def _offered(group: str, prompt: InboxPrompt, sender: str) -> PromptOffered:
     return PromptOffered(group=group, sender=sender, **msgspec.structs.asdict(prompt))
-
-
-def as_given(offered: PromptOffered) -> InboxPrompt:
-    """What the producer sent."""
-    fields = InboxPrompt.__struct_fields__
-    return InboxPrompt(**{name: getattr(offered, name) for name in fields})

@@ -134,10 +134,13 @@ async def ask_inbox(
 
 
 def patient(
-    ask: Callable[[bytes], Awaitable[InboxReply]], wait_s: float, is_over: Callable[[], bool], told: Callable[[], None]
+    ask: Callable[[bytes], Awaitable[InboxReply]],
+    wait_s: float,
+    is_over: Callable[[], bool],
+    told: Callable[[], Awaitable[None]],
 ) -> Callable[[bytes], Awaitable[InboxReply]]:
     """`ask`, which waits `wait_s` for a run that takes no prompts yet, or whose conductor is replaced just now. told:
-    is called once before it waits. is_over: nothing is to be waited for any more.
+    is awaited once before it waits, and raises where it is in vain. is_over: nothing is to be waited for any more.
     """
 
     async def send(data: bytes) -> InboxReply:
@@ -149,7 +152,7 @@ def patient(
                 if is_over() or time.monotonic() > end:
                     raise
             if not waits:
-                told()
+                await told()
                 waits = True
             await asyncio.sleep(LOOK_S)
 
