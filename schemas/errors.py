@@ -10,7 +10,7 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
     │   ├── Conflict / AccessDenied / FolderInUse / EventTooLarge / BlobMissing / BlobDamaged
     │   ├── LogDamaged / ArchiveDamaged / WeightsDamaged / StoreUnavailable / NoSpace
     │   └── LogUnavailable
-    │       └── InboxFull
+    │       └── InboxFull / RunIsOver
     ├── ConfigError
     │   ├── UnknownFlag / ImpossibleCombination / RunIsOn / RunHasEnded
     │   └── InvalidValue
@@ -106,6 +106,10 @@ class LogUnavailable(StorageError):
 
 class InboxFull(LogUnavailable):
     """As many prompts from outside wait as a run takes: it will take more later."""
+
+
+class RunIsOver(LogUnavailable):
+    """The run has made all its steps, and takes nothing more. The message says what to do instead of asking again."""
 
 
 class AccessDenied(StorageError):

@@ -12,7 +12,7 @@ from schemas.errors import LogUnavailable
 from schemas.inbox import KIND, PROMPTS, SENDER, InboxReply
 from schemas.subjects import inbox
 from slime_events.core.run.run_folder import RunFolder
-from slime_events.loop.prompts.offered import OFF_BYTES, offer
+from slime_events.loop.prompts.offered import OFF_BYTES, conducted_until, offer
 from slime_events.loop.prompts.outside import ROOM, NobodyListens, ask_inbox
 from storage.jetstream.address import NatsAddress, refusal_of
 from storage.jetstream.log import JetStreamLog
@@ -49,19 +49,24 @@ class LiveRun:
 
     async def send(self, data: bytes, sender: str, kind: str = PROMPTS) -> InboxReply:
         """A message of a sender's to the run's inbox; where nobody conducts the run, to its log. Raises LogUnavailable,
-        InboxFull, DeadlineExceeded.
+        InboxFull, RunIsOver, DeadlineExceeded.
         """
         try:
             client, subject = await self._connected(), inbox(self.name, "gateway")
             return await ask_inbox(client, self.name, subject, data, self._reply_s, {SENDER: sender, KIND: kind})
         except (NobodyListens, NotOn) as error:
-            if kind != PROMPTS:
-                raise LogUnavailable(f"{error}: it takes {kind} while it is on") from error
             if isinstance(error, NotOn):
                 async with open_run_log(self._folder.path, self.name) as log:
-                    return await offer(log, data, sender, GATEWAY)
+                    return await self._left_with(log, data, sender, kind)
             assert self._log is not None
-            return await offer(self._log, data, sender, GATEWAY)
+            return await self._left_with(self._log, data, sender, kind)
+
+    async def _left_with(self, log: EventLog, data: bytes, sender: str, kind: str) -> InboxReply:
+        """A message for whoever conducts the run next. Raises LogUnavailable, InboxFull, RunIsOver."""
+        if kind == PROMPTS:
+            return await offer(log, data, sender, GATEWAY)
+        await conducted_until(log)
+        raise LogUnavailable(f"nobody conducts run {self.name} now: it takes {kind} while it is on")
 
     async def max_bytes(self) -> int:
         """Of a message. Raises LogUnavailable."""

@@ -15,6 +15,7 @@ from schemas.errors import (
     EventTooLarge,
     InboxFull,
     LogUnavailable,
+    RunIsOver,
     RunNotFound,
     SlimeEventsError,
     UnwritableEvent,
@@ -165,6 +166,8 @@ def _answers(app: FastAPI) -> None:
             return answer(404, str(error))
         if isinstance(error, UnwritableEvent | EventTooLarge):  # what the client sent cannot be kept
             return answer(413 if isinstance(error, EventTooLarge) else 400, str(error))
+        if isinstance(error, RunIsOver):  # it is in vain to come again
+            return answer(409, str(error))
         if isinstance(error, LogUnavailable | DeadlineExceeded):
             status = 429 if isinstance(error, InboxFull) else 503
             return answer(status, str(error), {"Retry-After": str(AGAIN_S)})

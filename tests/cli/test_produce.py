@@ -10,7 +10,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.errors import AccessDenied, LogUnavailable
+from schemas.errors import AccessDenied, LogUnavailable, RunIsOver
 from schemas.inbox import FieldError, InboxPrompt, InboxReply
+from schemas.runs import FinishReason, RunFinished, RunStarted
 from slime_events.app.cli.commands.produce import read_lines, send_file
+from slime_events.core.run.participant import Participant
+from slime_events.core.run.run_folder import RunFolder
 from slime_events.loop.prompts.inbox_message import read_message
 from slime_events.loop.prompts.outside import BadLine, InboxClient, Line, produce
 from storage.jetstream.address import NatsAddress
+from storage.jetstream.log import JetStreamLog
 from storage.log import MAX_BATCH
 from storage.nats.accounts import Access, file_of
 from storage.nats.server import NatsServer
@@ -156,6 +160,48 @@ async def test_over_nats_with_the_command(
     nobody = arguments("produce", "r", str(file), "--nats-url", server.url)
     with pytest.raises(AccessDenied, match="--nats-creds"):
         await _run(nobody, file)
+
+
+@contextlib.asynccontextmanager
+async def _nobody_conducts(runs: Path) -> AsyncIterator[tuple[asyncio.Task[int], Callable[[FinishReason], Any]]]:
+    """`produce` to a run that takes no prompts now, and what ends the run. Its server goes away at the end."""
+    folder = RunFolder.create(runs, "r")
+    folder.settings.write_text('[run]\nrun = "r"\n')
+    file = runs / "p.jsonl"
+    file.write_text('{"key": "1", "prompt": "a"}\n')
+    async with await own_server(folder.path, "r") as server:
+        log = await JetStreamLog.open(server.address(Access.ROLES), "r")
+        worker = Participant(log, "launcher")
+        await worker.append([RunStarted(settings={}, code_version="")])
+
+        async def end(reason: FinishReason) -> None:
+            await worker.append_fenced(RunFinished(reason=reason, steps=1, events=2, state_digest=""))
+
+        yield asyncio.create_task(_run(arguments("produce", "r", str(file), "--runs-dir", str(runs)), file)), end
+        await log.close()
+
+
+async def test_a_run_that_is_over_is_not_waited_for_while_its_server_stays(tmp_path: Path) -> None:
+    async with _nobody_conducts(tmp_path) as (sending, end):
+        await end(FinishReason.ALL_STEPS)
+        with pytest.raises(RunIsOver):
+            await sending
+
+
+@pytest.mark.parametrize("reason", [FinishReason.ALL_STEPS, FinishReason.INTERRUPTED])
+async def test_a_run_that_ends_meanwhile_is_not_waited_for(
+    reason: FinishReason, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with _nobody_conducts(tmp_path) as (sending, end):
+        while "takes no prompts yet" not in capsys.readouterr().err:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await end(reason)
+    if reason is FinishReason.ALL_STEPS:
+        with pytest.raises(RunIsOver):
+            await sending
+    else:
+        assert await sending == 0
+        assert "waits in its log" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("snippet", ["produce.py", "produce.js"])

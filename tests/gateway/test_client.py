@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
-from schemas.errors import AccessDenied, InboxFull, LogUnavailable, RunNotFound
+from schemas.errors import AccessDenied, InboxFull, LogUnavailable, RunIsOver, RunNotFound
 from schemas.inbox import Fate, InboxPrompt
 from schemas.outside import OutsideGroup, OutsideReward, OutsideSample
 from schemas.submission import LineProblem
 from serve_apps.gateway.app import gateway_app
 from slime_events import AsyncGatewayClient, GatewayClient
+from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 from slime_events.core.state.run import RunPhase
 from tests.gateway.test_gateway import Gateway
 from tests.scripted_engine import Script
@@ -102,6 +104,37 @@ def test_the_same_is_sent_until_there_is_an_answer(codes: tuple[int, ...]) -> No
 def test_it_does_not_wait_for_ever(code: int, error: type[Exception]) -> None:
     with scripted(code) as (transport, _), pytest.raises(error):
         GatewayClient(URL, "sim", "t", transport=transport, wait_s=-1.0).submit([{"prompt": "a"}])
+
+
+def test_a_run_that_is_over_is_not_asked_again() -> None:
+    with scripted(0, 409) as (transport, _), pytest.raises(RunIsOver, match="later"):
+        GatewayClient(URL, "sim", "t", transport=transport).submit([{"prompt": "a"}])
+
+
+def test_a_key_that_stands_for_something_else_is_in_the_result() -> None:
+    error = {"line": 1, "field": "key", "message": "other_content: ..."}
+    body = {"accepted": 0, "refused": 1, "groups": [], "errors": [error]}
+    transport = httpx.MockTransport(lambda _: httpx.Response(409, json=body))
+    with GatewayClient(URL, "sim", "t", transport=transport) as python:
+        assert python.submit([{"key": "k", "prompt": "a"}]).errors == [LineProblem(**error)]
+
+
+@pytest.mark.parametrize(("phase", "error"), [("finished", RunIsOver), ("failed", LogUnavailable)])
+def test_nobody_is_waited_for_where_the_folder_says_that_the_run_is_over(
+    phase: str,
+    error: type[Exception],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder.create(RUNS_DIR, "over")
+    folder.settings.write_text('[run]\nrun = "over"\n[rollout]\nnum_rollout = 2\n')
+    folder.summary.write_text(json.dumps({"phase": phase, "steps": 2}))
+    with scripted(*[0] * (1 if error is RunIsOver else 2)) as (transport, _), pytest.raises(LogUnavailable) as raised:
+        GatewayClient(URL, "over", "t", transport=transport, wait_s=0.1).submit([{"prompt": "a"}])
+    assert type(raised.value) is error
+    assert ("it is asked again" in caplog.text) == (error is LogUnavailable)
 
 
 def test_both_clients_have_the_same_methods() -> None:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from schemas.errors import EventTooLarge, LogUnavailable, UnwritableEvent
+from schemas.errors import EventTooLarge, LogUnavailable, RunIsOver, UnwritableEvent
 from serve_apps.gateway.refusals import refusals
 from serve_apps.gateway.serving import HttpConfig, QuietServer, serve
 from serve_apps.gateway.settings import GatewaySettings
@@ -34,7 +34,13 @@ async def test_a_cancelled_server_leaves_no_connection_open() -> None:
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(UnwritableEvent("no"), 400), (EventTooLarge("no"), 413), (LogUnavailable("no"), 503), (KeyError("no"), 500)],
+    [
+        (UnwritableEvent("no"), 400),
+        (EventTooLarge("no"), 413),
+        (LogUnavailable("no"), 503),
+        (RunIsOver("no"), 409),
+        (KeyError("no"), 500),
+    ],
 )
 async def test_an_error_that_a_route_raises_is_answered_in_json(error: Exception, status: int) -> None:
     app = FastAPI()

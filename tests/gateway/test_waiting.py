@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.errors import InboxFull, LogUnavailable, StorageError
+from schemas.errors import InboxFull, LogUnavailable, RunIsOver, StorageError
 from schemas.ids import inbox_group_id
 from schemas.inbox import Fate
 from schemas.prompts import PromptOffered, PromptRejected, PromptSubmitted, PromptWanted
@@ -71,7 +71,7 @@ async def test_a_prompt_is_offered_once_and_not_after_it_was_taken_in() -> None:
         await offer(log, b'{"key": "b", "prompt": "1"}', "quiz", "gateway", most=1)
     over = RunFinished(reason=FinishReason.ALL_STEPS, steps=1, events=2, state_digest="")
     await worker.append_fenced(over)
-    with pytest.raises(LogUnavailable):
+    with pytest.raises(RunIsOver):
         await offer(log, b'{"key": "c", "prompt": "1"}', "quiz", "gateway")
 
 

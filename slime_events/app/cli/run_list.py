@@ -49,14 +49,14 @@ async def _rows(runs_dir: Path) -> list[RunRow]:
         except SlimeEventsError:
             continue  # a name that no run can have
         try:
-            rows.append(_summarised(folder) or await _read(folder))
+            rows.append(summarised(folder) or await _read(folder))
         except SlimeEventsError as error:
             rows.append(RunRow(folder.run, None, reason=str(error)))
     return rows
 
 
-def _summarised(folder: RunFolder) -> RunRow | None:
-    """None where the newest incarnation has no summary; a summary older than the settings is of an earlier one."""
+def summarised(folder: RunFolder) -> RunRow | None:
+    """By its summary; None without one. A summary older than the settings is of an earlier incarnation."""
     try:
         if is_held(folder) or folder.settings.stat().st_mtime > folder.summary.stat().st_mtime:
             return None

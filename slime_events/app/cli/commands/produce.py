@@ -18,13 +18,13 @@ import nats.errors
 from schemas.errors import LogUnavailable, RunNotFound
 from schemas.inbox import InboxReply
 from schemas.outside_json import read_json
-from schemas.subjects import inbox
+from schemas.subjects import about, inbox
 from schemas.text import message_text, terminal_text
 from slime_events.app.cli.files import nats_place
 from slime_events.app.cli.render.text import one_line
-from slime_events.core.run.run_folder import find_run
+from slime_events.core.run.run_folder import RunFolder, find_run
 from slime_events.loop.prompts.json_line import kind_of, without_mark
-from slime_events.loop.prompts.offered import OFF_BYTES, offer
+from slime_events.loop.prompts.offered import OFF_BYTES, conducted_until, offer
 from slime_events.loop.prompts.outside import ROOM, BadLine, InboxClient, Line, ask_inbox, patient, produce, read_line
 from slime_events.loop.prompts.refusals import ReasonCounts
 from storage.jetstream.address import NatsAddress, read_credentials, refusal_of
@@ -113,14 +113,15 @@ async def _inbox(arguments: argparse.Namespace) -> AsyncIterator[InboxClient]:
     """
     named = read_credentials(arguments.nats_creds).url if arguments.nats_creds else None
     server: NatsAddress | None
+    folder: RunFolder | None = None
     if (place := nats_place(arguments, named)) is not None:
         server, run = place.address(), arguments.run
     else:
         folder = find_run(arguments.run, arguments.runs_dir)
         server, run = live_address(folder.path, Access.PRODUCER), folder.log_name()
         if server is None:
+            _say_off(folder)
             async with open_run_log(folder.path, run) as log:
-                sys.stderr.write(f"run {folder.run} is not on: what is accepted waits in its log\n")
                 yield InboxClient(lambda data: offer(log, data, "", "produce"), OFF_BYTES)
             return
     try:
@@ -131,21 +132,47 @@ async def _inbox(arguments: argparse.Namespace) -> AsyncIterator[InboxClient]:
         refusal = refusal_of(error, server.url)
         raise refusal or LogUnavailable(f"no NATS server answers at {server.url}: is the run on?") from error
     try:
-        yield _door(client, run, arguments.timeout, arguments.wait)
+        yield _door(client, run, folder, arguments.timeout, arguments.wait)
     finally:
         await client.close()
 
 
-def _door(client: Any, run: str, reply_s: float, wait_s: float) -> InboxClient:
-    """The run's inbox, which is waited for."""
+def _say_off(folder: RunFolder) -> None:
+    sys.stderr.write(f"run {folder.run} is not on: what is accepted waits in its log\n")
+
+
+def _door(client: Any, run: str, folder: RunFolder | None, reply_s: float, wait_s: float) -> InboxClient:
+    """The run's inbox, which is waited for. folder: of the run, if it is here: when the run ends meanwhile, what is
+    sent waits in its log, unless it has made all its steps.
+    """
 
     async def ask(data: bytes) -> InboxReply:
         return await ask_inbox(client, run, inbox(run), data, reply_s)
 
-    def told() -> None:
+    async def told() -> None:
+        if folder is not None:
+            async with open_run_log(folder.path, run) as log:
+                if await log.last(about(run, "run", "run")) is not None:
+                    await conducted_until(log)
         sys.stderr.write(f"run {run} takes no prompts yet: waiting, {wait_s:.0f} s at most\n")
 
-    return InboxClient(patient(ask, wait_s, lambda: client.is_closed, told), int(client.max_payload) - ROOM)
+    waiting, is_off = patient(ask, wait_s, lambda: client.is_closed, told), False
+
+    async def send(data: bytes) -> InboxReply:
+        nonlocal is_off
+        try:
+            return await waiting(data)
+        except LogUnavailable:
+            if folder is None or live_address(folder.path, Access.PRODUCER) is not None:
+                raise
+        async with open_run_log(folder.path, run) as log:
+            reply = await offer(log, data, "", "produce")
+        if not is_off:
+            _say_off(folder)
+        is_off = True
+        return reply
+
+    return InboxClient(send, int(client.max_payload) - ROOM)
 
 
 class _Progress:
