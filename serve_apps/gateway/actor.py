@@ -29,7 +29,7 @@ class GatewayActor:
         async with join_run(address, "gateway") as worker:
             with await bound_again(own) as listening:
                 path = Path(address.folder)
-                server = GatewayServer(RunFolder(path.parent, path.name), own, handles_signals=False)
+                server = GatewayServer(RunFolder(path.parent, path.name), own)
                 await worker.join({"ready": time.perf_counter() - begun}, {"url": url_of(listening, own)})
                 serving = asyncio.create_task(server.serve(listening))
                 ending = asyncio.create_task(_end(worker))

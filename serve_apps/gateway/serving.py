@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import socket
 from collections.abc import Iterator
 from functools import partial
@@ -33,6 +34,9 @@ STOP_S = 3
 """Seconds for requests under way when it ends; who follows a group is cut off then."""
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
 def url_of(listening: socket.socket, settings: GatewaySettings) -> str:
     """Of the gateway behind the socket."""
     host, port = listening.getsockname()[:2]
@@ -60,7 +64,9 @@ class HttpConfig(uvicorn.Config):
 
 
 class HttpServer(uvicorn.Server):
-    """Uvicorn's, which itself leaves a connection without limits until its TLS handshake is over."""
+    """Uvicorn's, which itself leaves a connection without limits until its TLS handshake is over. It leaves the
+    process's signals alone: uvicorn raises one again when it has ended, as the cancellation of whoever cleans up then.
+    """
 
     def __init__(self, config: HttpConfig) -> None:
         super().__init__(config)
@@ -84,6 +90,10 @@ class HttpServer(uvicorn.Server):
         self.servers = listening
         self.started = True
 
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
 
 async def serve(server: uvicorn.Server, listening: socket.socket) -> None:
     """Answer until the server is told to exit. Where this is cancelled, no connection stays: uvicorn leaves them open,
@@ -98,24 +108,23 @@ async def serve(server: uvicorn.Server, listening: socket.socket) -> None:
 
 
 class GatewayServer:
-    """A run's gateway. Use it once. handles_signals: SIGINT and SIGTERM end it."""
+    """A run's gateway. Use it once."""
 
-    def __init__(self, folder: RunFolder, settings: GatewaySettings, *, handles_signals: bool = True) -> None:
+    def __init__(self, folder: RunFolder, settings: GatewaySettings) -> None:
         self._folder, self._settings = folder, settings
-        self._handles_signals, self._stop_asked = handles_signals, False
+        self._stop_asked = 0
         self._server: uvicorn.Server | None = None
 
     async def serve(self, listening: socket.socket) -> None:
-        """Answer until `stop`, or a signal."""
+        """Answer until `stop`."""
         async with (
             LiveRun(self._folder, creds=self._settings.nats_creds or None) as live,
             AgentDesk(live.events, self._agent_setup) as desk,
         ):
             agents = AgentAccess(desk, session_keys(self._folder.path / FOLDER))
             app = gateway_app(live, Sources(self._folder.path), self._settings, agents)
-            config = HttpConfig(app, self._settings)
-            self._server = (HttpServer if self._handles_signals else QuietServer)(config)
-            self._server.should_exit = self._stop_asked
+            self._server = HttpServer(HttpConfig(app, self._settings))
+            self._heed()
             await serve(self._server, listening)
 
     async def _agent_setup(self, log: Readable) -> AgentSetup:
@@ -127,15 +136,29 @@ class GatewayServer:
         return await agent_setup(settings, settings.run.blob_url or str(self._folder.blobs))
 
     def stop(self) -> None:
-        """Requests under way are answered, `STOP_S` at most."""
-        self._stop_asked = True
+        """Requests under way are answered, `STOP_S` at most; none of them where it is asked again."""
+        self._stop_asked += 1
+        self._heed()
+
+    def _heed(self) -> None:
         if self._server is not None:
-            self._server.should_exit = True
+            self._server.should_exit, self._server.force_exit = self._stop_asked > 0, self._stop_asked > 1
 
 
-class QuietServer(HttpServer):
-    """Leaves the process's signals alone."""
+async def serve_until_signal(server: GatewayServer, listening: socket.socket) -> int:
+    """Answer until SIGINT or SIGTERM; the first that came, for the caller to raise once all is closed. 0: none did."""
+    came: list[int] = []
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    def heed(number: int) -> None:
+        came.append(number)
+        server.stop()
+
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, heed, number)
+    try:
+        await server.serve(listening)
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+    return came[0] if came else 0

@@ -11,14 +11,14 @@ from fastapi import FastAPI
 
 from schemas.errors import EventTooLarge, LogUnavailable, RunIsOver, UnwritableEvent
 from serve_apps.gateway.refusals import refusals
-from serve_apps.gateway.serving import HttpConfig, QuietServer, serve
+from serve_apps.gateway.serving import HttpConfig, HttpServer, serve
 from serve_apps.gateway.settings import GatewaySettings
 
 
 async def test_a_cancelled_server_leaves_no_connection_open() -> None:
     app = FastAPI()
     app.get("/")(lambda: "there")
-    server = QuietServer(HttpConfig(app, GatewaySettings()))
+    server = HttpServer(HttpConfig(app, GatewaySettings()))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
         serving = asyncio.create_task(serve(server, listening))

@@ -15,7 +15,7 @@ from serve_apps.agents.keys import SessionKeys
 from serve_apps.gateway.agents import AgentAccess, AgentDesk
 from serve_apps.gateway.app import gateway_app
 from serve_apps.gateway.listening import bound
-from serve_apps.gateway.serving import HttpConfig, QuietServer
+from serve_apps.gateway.serving import HttpConfig, HttpServer
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Sources
 from storage.log import EventLog
@@ -103,7 +103,7 @@ class Wire:
 async def served(app: FastAPI, settings: GatewaySettings, trust: ssl.SSLContext | None = None) -> AsyncIterator[Wire]:
     """While inside, the app answers. settings: with port 0 for any."""
     with bound(settings) as listening:
-        server = QuietServer(HttpConfig(app, settings))
+        server = HttpServer(HttpConfig(app, settings))
         serving = asyncio.create_task(server.serve([listening]))
         try:
             while not server.started:  # noqa: ASYNC110  uvicorn says it no other way

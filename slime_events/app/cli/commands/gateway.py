@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import signal
 
 from schemas.errors import InvalidValue
 from serve_apps.gateway.listening import bound
@@ -40,11 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
         )
     import uvloop  # as Ray has it, where the gateway is a role
 
-    from serve_apps.gateway.serving import GatewayServer, url_of
+    from serve_apps.gateway.serving import GatewayServer, serve_until_signal, url_of
 
     logging.basicConfig(level=logging.WARNING)
     with bound(settings) as listening, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         where = url_of(listening, settings)
         print(f"the gateway of run {folder.log_name()} is at {where}, its routes in {where}/openapi.json", flush=True)
-        runner.run(GatewayServer(folder, settings).serve(listening))
+        number = runner.run(serve_until_signal(GatewayServer(folder, settings), listening))
+    if number:
+        signal.raise_signal(number)
     return 0
