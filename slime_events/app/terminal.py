@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from schemas.text import terminal_text
+from slime_events.core.telemetry.front_stream import FrontStream
 
 _STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 _OWN_STYLES = frozenset(("\x1b[0m", "\x1b[1m"))
@@ -22,14 +23,14 @@ print on a terminal, are left out: they could hide a text.
 """
 
 
-class SafeStream(io.TextIOBase):
+class SafeStream(FrontStream):
     """A text stream whose control characters become escapes; tabs and line ends stay. raw: where it goes to.
 
     The program's own way to move the cursor is `raw` (see `raw_stream`): it says nothing that comes from outside.
     """
 
     def __init__(self, raw: TextIO) -> None:
-        self.raw = raw
+        super().__init__(raw)
         self._sink = _TerminalSink(self) if raw.isatty() else None
 
     def write(self, text: str) -> int:
@@ -43,29 +44,7 @@ class SafeStream(io.TextIOBase):
     @property
     def buffer(self) -> Any:
         """Bytes as they are; those for a terminal are escaped as text."""
-        return self.raw.buffer if self._sink is None else self._sink
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        """As that of `raw`."""
-        return self.raw.encoding
-
-    @property
-    def errors(self) -> str | None:  # type: ignore[override]
-        """As that of `raw`."""
-        return self.raw.errors
-
-    def flush(self) -> None:
-        self.raw.flush()
-
-    def fileno(self) -> int:
-        return self.raw.fileno()
-
-    def isatty(self) -> bool:
-        return self.raw.isatty()
-
-    def writable(self) -> bool:
-        return True
+        return super().buffer if self._sink is None else self._sink
 
     def close(self) -> None:
         """Nothing: the stream is the process's."""

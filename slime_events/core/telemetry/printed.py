@@ -5,28 +5,30 @@ print in files of its own, which are gone with it.
 """
 
 import contextlib
-import io
 import logging
 import sys
 import threading
 from collections.abc import Iterator
 from typing import TextIO
 
+from slime_events.core.telemetry.front_stream import FrontStream
+
 MOST = 4096
 """Characters of a line that are kept together."""
 
 
-class Printed(io.TextIOBase):
+class Printed(FrontStream):
     """A stream that writes to another one, and each line to the log named `name`. Any thread may write."""
 
-    def __init__(self, stream: TextIO, name: str) -> None:
-        self._stream, self._log = stream, logging.getLogger(name)
+    def __init__(self, raw: TextIO, name: str) -> None:
+        super().__init__(raw)
+        self._log = logging.getLogger(name)
         self._thread = threading.local()
 
     def write(self, text: str) -> int:
         """As a stream does. Where the other stream is closed, the log has it alone."""
         with contextlib.suppress(OSError, ValueError):
-            self._stream.write(text)
+            self.raw.write(text)
         if not getattr(self._thread, "is_logging", False):  # a handler that fails says so on stderr
             self._keep(text)
         return len(text)
@@ -44,33 +46,7 @@ class Printed(io.TextIOBase):
 
     def flush(self) -> None:
         with contextlib.suppress(OSError, ValueError):
-            self._stream.flush()
-
-    def fileno(self) -> int:
-        """The other stream's."""
-        return self._stream.fileno()
-
-    def isatty(self) -> bool:
-        """Whether the other stream is a terminal."""
-        return self._stream.isatty()
-
-    def writable(self) -> bool:
-        return True
-
-    @property
-    def buffer(self) -> io.BufferedIOBase | None:
-        """The other stream's bytes, of which the log has none."""
-        return getattr(self._stream, "buffer", None)
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        """The other stream's."""
-        return self._stream.encoding
-
-    @property
-    def errors(self) -> str | None:  # type: ignore[override]
-        """The other stream's."""
-        return self._stream.errors
+            super().flush()
 
 
 @contextlib.contextmanager
