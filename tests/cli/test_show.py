@@ -9,18 +9,26 @@ import pytest
 
 from schemas.arrays import unpack
 from schemas.errors import RunNotFound
-from schemas.runs import RunResumed
+from schemas.ids import INBOX, inbox_group_id
+from schemas.inbox import InboxPrompt
+from schemas.prompts import PromptOffered, PromptRejected, Source
+from schemas.runs import RunResumed, RunStarted
 from slime_events.analysis.model import Run
 from slime_events.analysis.model.progress import Progress, ProgressSnapshot
 from slime_events.app.cli.commands.show import Question, View, trace_text, view_of
 from slime_events.app.cli.commands.show_run import look_run_up, read_whole_run, run_facts
+from slime_events.core.config.data import DataSettings
+from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.snapshot import Snapshots
 from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.span import to_otlp_json
+from slime_events.loop.conductor.outside_prompts import OutsidePrompts
+from storage.memory_log import MemoryLog
 from tests.cli import small_run as run
 from tests.cli.small_run import REJECTED, small_run
+from tests.simulation.parts import Letters
 
 
 async def _answer(**asked: object) -> View:
@@ -95,6 +103,32 @@ async def test_a_beginning_that_only_one_id_has_is_enough() -> None:
     assert (await _answer(group="inbox")).facts["group"] == "inbox-aa"
     with pytest.raises(RunNotFound, match="4 ids begin with 'train'"):
         await _answer(group="train")
+
+
+async def test_a_group_is_found_by_its_producer_s_key() -> None:
+    assert (await _answer(group="k1")).facts["group"] == "inbox-aa"
+
+
+async def test_a_key_of_two_sources_names_both_and_one_that_is_no_group_yet_its_fate() -> None:
+    log = MemoryLog("keys")
+    worker = Participant(log, "launcher")
+    await worker.append([RunStarted(settings={}, code_version="")])
+    outside = OutsidePrompts(DataSettings(), Letters(), 200)
+    for sender in ("", "quiz"):
+        await worker.append([outside.submitted(InboxPrompt(key="a key", prompt="1"), sender)])
+    groups = [inbox_group_id("a key", sender) for sender in ("", "quiz")]
+    with pytest.raises(RunNotFound, match=f"{groups[0]} of nats, {groups[1]} of quiz"):
+        await view_of(log, Question(group="a key"), unpack)
+    waits = [inbox_group_id(key, "quiz") for key in ("w", "r")]
+    await worker.append(
+        [PromptOffered(group=waits[0], key="w", prompt="1"), PromptOffered(group=waits[1], key="r", prompt="1")]
+    )
+    await worker.append(
+        [PromptRejected(source=Source(path=INBOX, key="r"), reason="too_long", dataset=INBOX, group=waits[1])]
+    )
+    for name, fate in (("w", "waits"), (waits[0], "waits"), ("r", "was refused: too_long")):
+        with pytest.raises(RunNotFound, match=fate):
+            await view_of(log, Question(group=name), unpack)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 Subjects are `slime.<run>.<type>.<entity>` (schemas/subjects.py), so the events about one entity are a question that a
 live JetStream log, a memory log and an archive answer from their indexes. Only an id that is cut short, or misspelt,
-has to be found among the ids of a run, which reads all events of one type.
+and a producer's key have to be found among the ids of a run, which reads all events of one type.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ from schemas.errors import InvalidSubject, RunNotFound
 from schemas.evals import EvalCompleted
 from schemas.event import Event, type_of
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.ids import evaluation_id, group_of, requested_sample, sample_id, sibling_id
-from schemas.prompts import PromptSubmitted
+from schemas.ids import INBOX, evaluation_id, group_of, requested_sample, sample_id, sibling_id
+from schemas.prompts import PromptOffered, PromptRejected, PromptSubmitted
 from schemas.registry import BY_TYPE
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, RolloutSuspended
@@ -31,6 +31,7 @@ from schemas.trainers import TrainerRestored
 from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
 from slime_events.analysis.model.records import Group, Run, Sample, Step, Version, folded
+from slime_events.core.config.per_source import NATS
 from storage.log import Readable, Recorded
 
 SAMPLE_EVENTS = (RolloutRequested, RolloutCompleted, RewardAssigned, RewardFailed)
@@ -241,9 +242,35 @@ class Lookup:
             self._fold(await self._part.about(RUN_EVENTS, ["run"]))
 
     async def group_id(self, name: str) -> str:
-        """The id of a group, of which `name` may be a beginning."""
-        is_id = await self._has(PromptSubmitted, name)
-        return name if is_id else await self._find(name, (PromptSubmitted, BatchSealed), "group")
+        """The id of a group. name: the id, the key that a producer gave to its prompt, or a beginning of the id."""
+        if await self._has(PromptSubmitted, name):
+            return name
+        return await self._of_key(name) or await self._find(name, (PromptSubmitted, BatchSealed), "group")
+
+    async def _of_key(self, key: str) -> str | None:
+        """The group of a prompt from outside. Two sources may have used the same key."""
+        outside = [name for name in await self._entities(PromptSubmitted) if name.startswith(f"{INBOX}-")]
+        last = await self._part.last_of_each(wanted((PromptSubmitted,), outside))
+        prompts = (cast(PromptSubmitted, recorded.envelope.event) for recorded in last.values())
+        senders = {one.group: one.source.sender or NATS for one in prompts if one.source.key == key}
+        if len(senders) > 1:
+            which = ", ".join(f"{group} of {sender}" for group, sender in senders.items())
+            raise RunNotFound(f"{len(senders)} sources of run {self.run.run} have used the key {key!r}; which: {which}")
+        if not senders:
+            await self._check_taken_in(key)
+        return next(iter(senders), None)
+
+    async def _check_taken_in(self, name: str) -> None:
+        """Raises RunNotFound with the fate of an offered prompt that is no group. name: its group's id, or its key."""
+        last = await self._part.last_of_each(wanted((PromptOffered,), await self._entities(PromptOffered)))
+        offers = (cast(PromptOffered, recorded.envelope.event) for recorded in last.values())
+        offer = next((one for one in offers if name in (one.group, one.key)), None)
+        if offer is None:
+            return
+        refused = await self._part.last_of_each(wanted((PromptRejected,), [offer.group]))
+        reasons = [f"was refused: {cast(PromptRejected, one.envelope.event).reason}" for one in refused.values()]
+        waits = "waits in the log until the run is on"
+        raise RunNotFound(f"prompt {offer.group} of run {self.run.run}, key {offer.key!r}, {(*reasons, waits)[0]}")
 
     def _fold(self, events: Iterable[Recorded]) -> None:
         for recorded in events:

@@ -156,7 +156,7 @@ def _show(parser: CommandParser) -> None:
     what = parser.add_mutually_exclusive_group()
     step = "one step, from 0: batch, samples, metrics, digests; with --at: so many events on (-1: back)"
     option(what, "--step N", step, int)
-    option(what, "--group G", "one group: prompt, samples, filter decision, fate")
+    option(what, "--group G", "one group, by its id or by a producer's key: prompt, samples, filter decision, fate")
     option(what, "--sample S", "one rollout: tokens, log-probs, versions, reward, fate")
     option(what, "--version V", "one set of weights: origin, folder, engines, evals", int)
     option(what, "--trace G", "the spans of one group, from submit to activate")
