@@ -18,7 +18,7 @@ from schemas.errors import InvalidSubject, RunNotFound
 from schemas.evals import EvalCompleted
 from schemas.event import Event, type_of
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.ids import INBOX, evaluation_id, group_of, requested_sample, sample_id, sibling_id
+from schemas.ids import INBOX, evaluation_id, group_of, requested_sample, sample_id, session_of, sibling_id
 from schemas.prompts import PromptOffered, PromptRejected, PromptSubmitted
 from schemas.registry import BY_TYPE
 from schemas.rewards import RewardAssigned, RewardFailed
@@ -181,8 +181,10 @@ class Lookup:
 
     async def sample(self, name: str) -> Sample:
         """A sample with all its events, its group, and the step that trained it. name: an id, or a beginning of one
-        that no other has.
+        that no other has, or the name of a session that was opened to make it.
         """
+        if (session := session_of(name)) is not None and await self._has(SessionOpened, session[0]):
+            name = session[0]
         is_id = await self._has(RolloutRequested, name) or await self._has(RolloutCompleted, name)
         sample = name if is_id else await self._find(name, (RolloutRequested, RolloutCompleted), "sample")
         await self.verdict(group_of(sample))

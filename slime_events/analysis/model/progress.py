@@ -11,7 +11,7 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.evals import EvalCompleted
 from schemas.event import Event
 from schemas.ids import session_name
-from schemas.rollouts import RolloutCompleted, RolloutProgressed
+from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed
 from schemas.runs import RunFailed, RunResumed, RunStarted
 from schemas.sessions import SessionOpened, SessionSealed
 from schemas.steps import StepClaimed, StepCommitted
@@ -71,10 +71,12 @@ GENERATES = {
 """Events, whole and partial, that show that an engine is there."""
 TRAINS = {WeightsPublished, StepClaimed, StepCommitted}
 """And a trainer; so does the trainer's `WorkerJoined`."""
+FAILURES = 3
+"""Sessions that came to nothing and are named."""
 TURN_ENDED = {TurnRecorded, PARTIAL_EVENTS[TurnRecorded]}
 TAKEN = {
     *(BatchSealed, StepCommitted, CheckpointSaved, EvalCompleted, WeightsActivated, WorkerJoined),
-    *(SessionOpened, SessionSealed, TurnBegun, *TURN_ENDED),
+    *(SessionOpened, SessionSealed, RolloutFailed, TurnBegun, *TURN_ENDED),
 }
 """What a run's figures are made of; few a step, but for the turns of agents."""
 
@@ -153,6 +155,29 @@ class OpenSession(msgspec.Struct):
     turns: dict[int, int] = {}
 
 
+class FailedSession(msgspec.Struct, frozen=True):
+    """A session of an agent that came to nothing."""
+
+    session: str
+    reason: str
+
+
+class EndedSessions(msgspec.Struct):
+    """Sessions of agents that have ended. sealed: how many, by reason. last: the one that was sealed last. failed: how
+    many came to nothing; failures: the newest of them.
+    """
+
+    sealed: dict[str, int] = {}
+    last: str = ""
+    failed: int = 0
+    failures: list[FailedSession] = []
+
+    def fail(self, session: str, reason: str) -> None:
+        """One more came to nothing."""
+        self.failed += 1
+        self.failures = [*self.failures[1 - FAILURES :], FailedSession(session, reason)]
+
+
 class Figures(msgspec.Struct):
     """What a run's progress adds to its state. All but a few numbers for each step is of bounded size.
 
@@ -160,7 +185,7 @@ class Figures(msgspec.Struct):
     rest_s: without work, and in all, from the second step on. tokens_per_s: sum over the steps. staleness,
     disagreement: the most so far; None without any. sealed: of the batches that are not trained yet. saving_s: since
     the last commit, at which there were `tokens_at_commit` and `worked_at_commit`. warmed_up: see `Progress._expect`.
-    sessions: those that are open, by sample.
+    sessions: those that are open, by sample. ended: the others.
     """
 
     steps: list[StepLine] = []
@@ -183,6 +208,7 @@ class Figures(msgspec.Struct):
     warmed_up: int = 0
     recent: list[float] = []
     sessions: dict[str, OpenSession] = {}
+    ended: EndedSessions = msgspec.field(default_factory=EndedSessions)
 
     def add(self, line: StepLine) -> None:
         """The next step."""
@@ -261,6 +287,10 @@ class Progress(StateFold):
                 figures.sessions[event.sample] = OpenSession(name, figures.time.last)
             case SessionSealed():
                 figures.sessions.pop(event.sample, None)
+                figures.ended.last = session_name(event.sample, event.attempt)
+                figures.ended.sealed[event.reason] = figures.ended.sealed.get(event.reason, 0) + 1
+            case RolloutFailed():
+                self._fail(event)
             case TurnBegun() if event.sample in figures.sessions:
                 figures.sessions[event.sample].turns[event.index] = figures.time.last
             case BatchSealed():
@@ -277,6 +307,16 @@ class Progress(StateFold):
             case WorkerJoined():
                 figures.workers.append(event)
         return None
+
+    def _fail(self, event: RolloutFailed) -> None:
+        """Of a session it stands behind its seal, in the same append, or there is no seal."""
+        figures, name = self.figures, session_name(event.sample, event.attempt)
+        opened = figures.sessions.get(event.sample)
+        if opened is not None and opened.session == name:
+            del figures.sessions[event.sample]
+        elif figures.ended.last != name:
+            return
+        figures.ended.fail(name, event.message)
 
     def _commit(self, event: StepCommitted) -> StepLine:
         figures, counts = self.figures, self.state.counts

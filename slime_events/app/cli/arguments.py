@@ -157,7 +157,7 @@ def _show(parser: CommandParser) -> None:
     step = "one step, from 0: batch, samples, metrics, digests; with --at: so many events on (-1: back)"
     option(what, "--step N", step, int)
     option(what, "--group G", "one group, by its id or by a producer's key: prompt, samples, filter decision, fate")
-    option(what, "--sample S", "one rollout: tokens, log-probs, versions, reward, fate")
+    option(what, "--sample S", "one rollout, or an agent's session: turns, tokens, versions, reward, fate")
     option(what, "--version V", "one set of weights: origin, folder, engines, evals", int)
     option(what, "--trace G", "the spans of one group, from submit to activate")
     switch(what, "--verify", "fold the log from position 0 and compare with how the live run ended")

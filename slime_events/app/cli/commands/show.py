@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from schemas.errors import InvalidValue
-from slime_events.analysis.model.agent_session import sessions_of
-from slime_events.analysis.model.lookup import Lookup
+from schemas.ids import requested_sample
+from slime_events.analysis.model.agent_session import read_sessions, sessions_of
+from slime_events.analysis.model.lookup import LogPart, Lookup
 from slime_events.app.cli.commands.show_sample import TOKENS, group_facts, group_text, sample_facts, sample_text
 from slime_events.app.cli.commands.show_step import step_facts, step_text, version_facts, version_text
 from slime_events.app.cli.render.text import json_text
@@ -58,7 +59,9 @@ async def view_of(
         facts = await _sample(lookup, question.sample, fetch)
         return View(facts, sample_text(facts, question.tokens))
     if question.group is not None:
-        facts = group_facts(lookup.run, await lookup.group(question.group))
+        group = await lookup.group(question.group)
+        made_by = await read_sessions(LogPart(log), [requested_sample(one.sample) for one in group.members])
+        facts = group_facts(lookup.run, group, made_by)
         return View(facts, group_text(facts))
     if question.step is not None:
         facts = step_facts(lookup.run, await lookup.step(question.step))

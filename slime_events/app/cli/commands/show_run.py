@@ -23,6 +23,7 @@ from slime_events.app.cli.render.text import (
     moment,
     paragraphs,
     restored_text,
+    shorten,
     table,
 )
 from slime_events.app.launch.run_status import MEANINGS, RunStatus, status_of
@@ -36,6 +37,7 @@ from storage.log import Readable, Recorded
 LAST_STEPS = 10
 LAST_RESTORED = 3
 EXAMPLES = 3
+REASON = 160
 
 
 LOOKED_UP = ("run.*", "eval.completed", "worker.*", "prompt.rejected", "group.rejected")
@@ -129,8 +131,11 @@ def run_facts(
 
 
 def _agents(progress: Progress, now: int) -> dict[str, Any]:
-    """The sessions that are open, with the age of each and of its turns that are under way, the oldest first."""
+    """The sessions that are open, with the age of each and of its turns that are under way, the oldest first; and how
+    the others ended.
+    """
     return {
+        "ended": plain(progress.figures.ended),
         "sessions": [
             {
                 "session": one.session,
@@ -138,7 +143,7 @@ def _agents(progress: Progress, now: int) -> dict[str, Any]:
                 "turns": [{"turn": turn, "age_s": max(0, now - at) * NANO} for turn, at in one.turns.items()],
             }
             for one in sorted(progress.figures.sessions.values(), key=lambda one: one.opened_at)
-        ]
+        ],
     }
 
 
@@ -198,7 +203,7 @@ def _head(facts: dict[str, Any]) -> str:
                         f"{facts['in_flight']} in flight" + suspended),
         ]),
         ("tokens", f"{counts['response_tokens']:,} generated"),
-        ("agents", _agents_text(facts["agents"]["sessions"])),
+        ("agents", "\n".join(_agents_text(facts["agents"])) or None),
     ])  # fmt: skip
 
 
@@ -213,7 +218,26 @@ def _of_client(facts: dict[str, Any]) -> list[tuple[str, str | None]]:
     ]
 
 
-def _agents_text(sessions: Sequence[dict[str, Any]]) -> str | None:
+def _agents_text(agents: dict[str, Any]) -> list[str]:
+    """Of the open sessions, then of the others."""
+    opened = _open_text(agents["sessions"])
+    return [*([opened] if opened else []), *_ended_text(agents["ended"])]
+
+
+def _ended_text(ended: dict[str, Any]) -> list[str]:
+    """`412 sessions sealed: reward 400, exit 12`, `12 came to nothing`, and the newest of these with their reasons."""
+    sealed = sorted(ended["sealed"].items(), key=lambda item: -item[1])
+    count, lines = sum(ended["sealed"].values()), list[str]()
+    if count:
+        how = ", ".join(f"{reason} {number:,}" for reason, number in sealed)
+        lines.append(f"{count:,} session{'' if count == 1 else 's'} sealed by {how}")
+    if ended["failed"]:
+        lines.append(f"{ended['failed']:,} of them came to nothing, the last")
+        lines += [f"  {one['session']}: {shorten(one['reason'], REASON)}" for one in ended["failures"]]
+    return lines
+
+
+def _open_text(sessions: Sequence[dict[str, Any]]) -> str | None:
     """`3 sessions open, the oldest for 12.1 s; under way: turn 2 of train-0-000007-s3.0 for 4.0 s`."""
     if not sessions:
         return None

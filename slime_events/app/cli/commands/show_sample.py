@@ -13,7 +13,7 @@ from schemas.turns import TurnRecorded
 from slime_events.analysis.model import Group, Run, Sample
 from slime_events.analysis.model.agent_session import AgentSession
 from slime_events.app.cli.render.json_values import picked, plain
-from slime_events.app.cli.render.session_text import session_line
+from slime_events.app.cli.render.session_text import session_line, sessions_table
 from slime_events.app.cli.render.text import (
     block,
     clock,
@@ -36,8 +36,10 @@ Decode = Callable[[int], str]
 """The text of one token."""
 
 
-def group_facts(run: Run, group: Group) -> dict[str, Any]:
-    """Prompt, samples, decision, step and weight version; null for what has not happened."""
+def group_facts(run: Run, group: Group, sessions: Sequence[AgentSession] = ()) -> dict[str, Any]:
+    """Prompt, samples, decision, step and weight version; null for what has not happened. sessions: of agents, that
+    were opened to make its samples.
+    """
     prompt = group.prompt
     return {
         "group": group.group,
@@ -45,6 +47,7 @@ def group_facts(run: Run, group: Group) -> dict[str, Any]:
         "submitted_by": prompt.producer if prompt else None,
         "prompt": plain(prompt.event) if prompt else None,
         "samples": [_sample_line(sample) for sample in group.members],
+        "sessions": [plain(session) for session in sessions],
         "decision": _decision(group),
         "step": group.step,
         "version": run.version_of_step(group.step),
@@ -178,6 +181,7 @@ def group_text(facts: dict[str, Any]) -> str:
         "messages\n" + block("\n".join(lines)) if lines else "",
         f"prompt\n{block(prompt.get('text', ''))}",
         table(("sample", "reward", "length", "stop", "versions", "text"), rows),
+        sessions_table(_sessions(facts)),
     )
 
 
@@ -188,7 +192,7 @@ def sample_text(facts: dict[str, Any], tokens: int = TOKENS) -> str:
         title += " of its own" + ("" if facts["prompt"] else ", whose text is not in this log")
     return paragraphs(
         _head(facts),
-        _turns(facts["turns"]),
+        _turns(facts["turns"], _sessions(facts)),
         f"{title}\n{block(facts['prompt'])}",
         f"response\n{block(facts['text'])}",
         _token_table(facts["tokens"], tokens),
@@ -269,8 +273,8 @@ def _reward(reward: dict[str, Any]) -> str:
     return f"{reward['value']:g} {by}" + (f"\n{reward['detail']}" if reward["detail"] else "")
 
 
-def _turns(turns: list[dict[str, Any]]) -> str:
-    rows = []
+def _turns(turns: list[dict[str, Any]], sessions: Sequence[AgentSession]) -> str:
+    rows, session_of = [], {turn.turn: one.session for one in sessions for turn in one.turns}
     for turn in turns:
         call = turn["call"]
         what = f"{call['name']} {call['arguments']}" if call else turn["text"]
@@ -286,10 +290,11 @@ def _turns(turns: list[dict[str, Any]]) -> str:
                 turn["tokens"] or "-",
                 shorten(what, TEXT_WIDTH),
                 result,
+                *([session_of.get(turn["turn"])] if len(sessions) > 1 else []),
             )
         )
     head = ("turn", "role", "place", "took", "tokens", "text or call", "result")
-    return table(head, rows) if rows else ""
+    return table((*head, *(["session"] if len(sessions) > 1 else [])), rows) if rows else ""
 
 
 def _token_table(tokens: list[dict[str, Any]], limit: int) -> str:

@@ -8,8 +8,8 @@ from slime_events.analysis.model.agent_session import AgentSession, AgentTurn
 from slime_events.app.cli.render.text import clock, duration, fields, paragraphs, shorten, table
 from slime_events.core.credit import CreditRule
 
-CLIENT = 32
-"""Characters of a client's name in a table."""
+CLIENT, SEALED = 32, 160
+"""Characters of a client's name, and of why a session ended, in a table."""
 
 
 def sessions_summary(sessions: Sequence[AgentSession]) -> str | None:
@@ -33,7 +33,7 @@ def sessions_table(sessions: Iterable[AgentSession]) -> str:
         (one.session, one.source, ", ".join(one.dialects) or None,
          shorten(", ".join(one.clients), CLIENT) or None, len(one.turns),
          " ".join(map(str, one.leaves)) or None, len(one.samples),
-         _roots(one) or None, " ".join(map(str, one.orphans)) or None, sealed_text(one))
+         _roots(one) or None, " ".join(map(str, one.orphans)) or None, shorten(sealed_text(one), SEALED))
         for one in sessions
     ]  # fmt: skip
     head = ("session", "opened by", "api", "client", "turns", "ended by", "samples", "roots", "orphans", "sealed")
@@ -82,7 +82,7 @@ def sealed_text(session: AgentSession) -> str:
     parts += [f"turn {turn}: {reward:g}" for turn, reward in session.rewards.items()]
     parts = [f"by {', '.join(parts)}"] if rewarded else [f"by {session.sealed}", *parts]
     parts += [f"exit code {session.exit_code}"] if session.exit_code is not None else []
-    parts += ["failed"] if session.failure is not None else []
+    parts += [f"failed: {session.failure}"] if session.failure is not None else []
     return ", ".join(parts)
 
 
