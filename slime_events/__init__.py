@@ -5,6 +5,12 @@ Each name is imported when it is first used, so `import slime_events` itself loa
 
 from __future__ import annotations
 
+import sys
+
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
+    # `python -m slime_events...` is being looked for: what is installed goes before the working directory from here on.
+    sys.path.append(sys.path.pop(0))
+
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -17,6 +17,7 @@ from actors.trainer.ranks import Ranks, collective, rendezvous_address
 from schemas.errors import RankLost, TrainerError
 from schemas.text import raised_text
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.own_python import own_command, own_path
 from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, rank_secrets, rank_variables
 from slime_events.plugins.trainer_points import rank_args
 
@@ -39,9 +40,9 @@ class RankProcess:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"rank{rank}")
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "actors.trainer.local_ranks", str(theirs.fileno())],
+                own_command("actors.trainer.local_ranks", str(theirs.fileno())),
                 pass_fds=(theirs.fileno(),),
-                env={**os.environ, **KEEP_MEMORY, **ONE_THREAD, **environment},
+                env={**os.environ, **own_path(), **KEEP_MEMORY, **ONE_THREAD, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=subprocess.STDOUT,

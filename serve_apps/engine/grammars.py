@@ -14,7 +14,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 
 import msgspec
@@ -22,6 +21,7 @@ import msgspec
 from schemas.errors import EngineError, InvalidValue
 from schemas.text import valid_text
 from serve_apps.engine.messages import HEADER, read_frame
+from slime_events.core.run.own_python import own_command, own_path
 from slime_events.plugins.rewards.limits import environment
 
 GRAMMAR_BYTES = 512 * 1024
@@ -181,8 +181,8 @@ class _Process:
 def _spawn(descriptor: int, checkpoint: str, vocabulary: int | None) -> subprocess.Popen[bytes]:
     """Executed anew: a copy of this process would have its threads' locks. It sees no secret."""
     return subprocess.Popen(
-        [sys.executable, "-m", "serve_apps.engine.grammar_process", str(descriptor), checkpoint, str(vocabulary or 0)],
-        env=environment(os.environ, ()) | {"TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""},
+        own_command("serve_apps.engine.grammar_process", str(descriptor), checkpoint, str(vocabulary or 0)),
+        env=environment(os.environ, ()) | own_path() | {"TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""},
         pass_fds=(descriptor,),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

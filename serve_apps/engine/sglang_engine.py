@@ -10,7 +10,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 from serve_apps.engine.engine_folder import ARGUMENTS, EngineFolder, clear_abandoned
 from serve_apps.engine.template import ask_template, runs
 from slime_events.core.config.engine import EngineSettings
+from slime_events.core.run.own_python import own_command, own_path
 from storage.cancellation import fail
 from storage.weights.files import open_shard
 
@@ -272,8 +272,8 @@ def _start_host(
     if template and (pid := ask_template(template, folder, socket_fd, log.fileno())) is not None:
         return HostProcess(pid)
     child = subprocess.Popen(
-        [sys.executable, "-m", "serve_apps.engine.host", str(socket_fd), str(folder), *filter(None, [template])],
-        env=os.environ | launch.environment | {"TMPDIR": str(folder)},
+        own_command("serve_apps.engine.host", str(socket_fd), str(folder), *filter(None, [template])),
+        env=os.environ | own_path() | launch.environment | {"TMPDIR": str(folder)},
         pass_fds=(socket_fd,),
         stdin=subprocess.DEVNULL,
         stdout=log,

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import weakref
@@ -33,6 +32,7 @@ from slime_events.core.config.paths import require_paths
 from slime_events.core.config.secrets import kept, kept_words
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import settings_from, to_toml
+from slime_events.core.run.own_python import own_command, own_path
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder, find_run
 from slime_events.core.run.run_reader import is_archive
 from storage.log import Recorded
@@ -175,12 +175,12 @@ class RunProcess:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 as long as the handle
         words, secrets = kept_words(words)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "slime_events.app.cli.main", *words],
+            own_command("slime_events.app.cli.main", *words),
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=os.environ | secrets,
+            env=os.environ | own_path() | secrets,
         )
         if config is not None:  # nobody has to `wait`
             weakref.finalize(self, _remove_read, config, folder, self._process)

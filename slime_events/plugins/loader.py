@@ -35,6 +35,8 @@ from slime_events.plugins.slime_compat import install_slime_aliases
 from slime_events.plugins.slime_modules import NOT_HERE, SLIME_MODULES, SLIME_PATHS
 
 OUR_PACKAGES = ("schemas", "storage", "slime_events", "actors", "serve_apps")
+USER_FOLDER = "SLIME_EVENTS_USER_FOLDER"
+"""Variable of processes on other machines: the launcher's working directory."""
 _OUR_ROOT = Path(__file__).resolve().parents[2]
 _NOT_THEIRS = tuple(
     f"{folder}{os.sep}"
@@ -49,7 +51,7 @@ def load_function(
     """The callable that `path` names (see the module's docstring for the spellings).
 
     default_names: looked up in a file that is named without a function. user_dir: the folder of relative paths and
-    modules, default the working directory.
+    modules, default the working directory: of the launcher, where it has said so (`USER_FOLDER`).
 
     Raises NameTaken, PlugPointMissing (no such file, module or name), PlugPointError where importing it raised, or
     UntrustedText where an archive alone names it.
@@ -57,7 +59,7 @@ def load_function(
     check_trusted(path)
     install_slime_aliases()
     path = SLIME_PATHS.get(path.strip(), path.strip())
-    folder = Path(user_dir or Path.cwd()).resolve()
+    folder = Path(user_dir or os.environ.get(USER_FOLDER) or Path.cwd()).resolve()
     source, _, name = path.partition(":")
     if source.endswith(".py"):
         return _from_file(source, name, default_names, folder)

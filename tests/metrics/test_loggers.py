@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -235,9 +236,13 @@ async def test_a_logger_that_is_killed_is_started_again(folder: RunFolder, monke
     monkeypatch.setattr(metrics_process, "FIRST_PAUSE_S", 0.01)
     killed = folder.path / "killed"
     script = folder.path / "python"
-    script.write_text(f'#!/bin/sh\n[ -e {killed} ] && exec {sys.executable} "$@"\ntouch {killed}\nkill -9 $$\n')
+    left = "mkdir $TMPDIR/tmpwandb-media"
+    script.write_text(f'#!/bin/sh\n[ -e {killed} ] && exec {sys.executable} "$@"\n{left}\ntouch {killed}\nkill -9 $$\n')
+    monkeypatch.setenv("TMPDIR", str(folder.path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (folder.path / "tmp").mkdir()
     script.chmod(0o755)
-    monkeypatch.setattr(metrics_process.sys, "executable", str(script))
+    monkeypatch.setattr(sys, "executable", str(script))
     notes, ended = list[str](), asyncio.Event()
 
     def note(text: str) -> None:
@@ -248,6 +253,7 @@ async def test_a_logger_that_is_killed_is_started_again(folder: RunFolder, monke
         await ended.wait()
     assert len(notes) == 1
     assert "SIGKILL" in notes[0]
+    assert list((folder.path / "tmp").iterdir()) == []
     assert tensorboard_points(folder.path / "tensorboard")
 
 
@@ -255,7 +261,7 @@ async def test_a_logger_that_hangs_is_left_behind(folder: RunFolder, monkeypatch
     pytest.importorskip("tensorboard")
     monkeypatch.setattr(metrics_process, "END_S", 0.5)
     os.mkfifo(fifo := folder.path / "fifo")
-    monkeypatch.setattr(metrics_process.sys, "executable", str(fifo.with_name("hangs")))
+    monkeypatch.setattr(sys, "executable", str(fifo.with_name("hangs")))
     fifo.with_name("hangs").write_text(f"#!/bin/sh\ncat {fifo}\n")
     fifo.with_name("hangs").chmod(0o755)
     notes: list[str] = []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +21,9 @@ from ray.exceptions import RaySystemError
 
 from slime_events.app.launch.cluster import QUIET, Cluster
 from slime_events.app.launch.own_ray import ONLOOKERS, PORTS, STAND_IN
+from slime_events.core.run.own_python import ROOT
+from slime_events.plugins.loader import load_function
+from tests.plug_points.test_shadows import NAMES, shadows
 
 THREADS = "OMP_NUM_THREADS"
 
@@ -52,6 +57,44 @@ def test_a_call_that_comes_after_ray_has_ended_starts_no_other(tmp_path: Path, b
     with pytest.raises(RaySystemError, match="has not been started"):
         cluster.actor(Late, "late")
     assert [named["address"] for named in begun] == ["127.0.0.1:1"]
+
+
+@pytest.mark.real
+def test_files_of_the_working_directory_replace_no_package_in_a_worker(tmp_path: Path) -> None:
+    """Nor anything else; and a user's module is found all the same."""
+    own = shadows(tmp_path / "own")
+    (own / "mine.py").write_text("def reward_func(args, sample):\n    return 1.0\n")
+    program = (
+        "from pathlib import Path\n"
+        "from slime_events.app.launch.cluster import Cluster\n"
+        "from tests.run.test_cluster import Imports\n"
+        "import ray\n"
+        "cluster = Cluster(None, Path('token'))\n"
+        "cluster.start()\n"
+        "try:\n"
+        "    actor = cluster.actor(Imports, 'imports')\n"
+        "    print(ray.get(actor.shadowed.remote()), ray.get(actor.loads.remote('mine.reward_func')))\n"
+        "finally:\n"
+        "    cluster.stop()\n"
+    )
+    words = [sys.executable, "-P", "-c", program]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=own, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.stdout.split("\n")[-2] == "[] mine", done.stderr
+
+
+class Imports:
+    """In a worker."""
+
+    def shadowed(self) -> list[str]:
+        """Names that lead to a file of the working directory."""
+        here = str(Path.cwd())
+        specs = {name: importlib.util.find_spec(name) for name in NAMES if name not in sys.modules}
+        return [name for name, spec in specs.items() if spec and (spec.origin or "").startswith(here)]
+
+    def loads(self, name: str) -> str:
+        """The module of a user's function."""
+        return load_function(name).__module__
 
 
 def test_workers_of_our_own_ray_inherit_their_variables(begun: list[dict[str, Any]]) -> None:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from slime_events.app.launch.gpu_facts import machines
 from slime_events.core.cuda_toolkit import find_toolkit
 from slime_events.core.gpus import INSTALL, Machine
+from slime_events.core.run.own_python import own_path
 from storage.reaches import missing, reaches
 
 GIB = 2**30
@@ -65,10 +66,15 @@ def check_package(name: str, mend: str) -> Check:
 
 def check_import(name: str, program: str, mend: str, *, limit: float, extra: Mapping[str, str] | None = None) -> Check:
     """Run a program of a few lines that imports something and prints what it found, as one line of text."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **(extra or {})}
+    environment = {**os.environ, **own_path(), "OMP_NUM_THREADS": "1", **(extra or {})}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=limit, env=environment, check=False
+            [sys.executable, "-P", "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            env=environment,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return Check(name, Outcome.FAIL, f"no answer within {limit:.0f} s", mend)

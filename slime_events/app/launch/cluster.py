@@ -13,7 +13,9 @@ from typing import Any
 
 from schemas.errors import DeadlineExceeded, MissingPart
 from slime_events.app.launch.own_ray import make_small
+from slime_events.core.run.own_python import own_path
 from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, inherited, yield_to_others
+from slime_events.plugins.loader import USER_FOLDER
 
 QUIET = {
     "RAY_DEDUP_LOGS": "0",
@@ -78,8 +80,9 @@ class Cluster:
             raise MissingPart("Ray is not installed: run `make install`, then `slime-events doctor`") from error
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
-        variables, given = {**ONE_THREAD, **QUIET, **KEEP_MEMORY}, {}
-        own: dict[str, Any] = {"runtime_env": {"env_vars": variables}}
+        variables, given = {**ONE_THREAD, **QUIET, **KEEP_MEMORY, **own_path()}, {}
+        # Its workers may be anywhere: relative names of a user's functions are of this folder.
+        own: dict[str, Any] = {"runtime_env": {"env_vars": variables | {USER_FOLDER: str(Path.cwd())}}}
         if not self._address:
             own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES, "_node_ip_address": LOOPBACK}
             # Inherited: with a runtime_env each worker imports Ray twice, once to set it.
@@ -87,7 +90,13 @@ class Cluster:
             make_small()
         try:
             with inherited(given):
-                ray.init(address=self._address or "local", log_to_driver=False, logging_level="ERROR", **own)
+                ray.init(
+                    address=self._address or "local",
+                    job_config=_job(),
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                    **own,
+                )
         except (Exception, SystemExit) as error:  # Ray has many, and all of them mean this
             where = f"at {self._address}" if self._address else "here"
             raise DeadlineExceeded(f"Ray {where} did not start or answer: {type(error).__name__}: {error}") from error
@@ -168,6 +177,19 @@ class Cluster:
             with contextlib.suppress(Exception):  # it may not be there yet
                 ray.kill(ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE))
             time.sleep(LEAVE_LOOK_S)
+
+
+def _job() -> Any:
+    """A job whose workers do not look for modules in this process's working directory, or beside its script: Ray would
+    put these before what is installed.
+    """
+    from ray.job_config import JobConfig
+
+    class Job(JobConfig):
+        def _runtime_env_has_working_dir(self) -> bool:
+            return True
+
+    return Job()
 
 
 def _settle(_: Any, nice: int, hides_gpus: bool) -> None:

@@ -1,5 +1,6 @@
 """`machines`: those that a run would use, and what torch sees on each. Heavy packages are imported in a subprocess."""
 
+import os
 import subprocess
 import sys
 from functools import lru_cache
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 
 from schemas.errors import InvalidValue
 from slime_events.core.gpus import Machine, look, this_machine
+from slime_events.core.run.own_python import own_path
 
 LOOK_S = 120.0
 """Seconds to import torch and the kernels, from a cold disk too, and for a Ray cluster's answers."""
@@ -37,8 +39,8 @@ def machines(ray_address: str | None) -> tuple[Machine, ...]:
 @lru_cache
 def _ask(*words: str) -> tuple[Machine, ...]:
     """What `tell` prints in a process of its own."""
-    command = [sys.executable, "-c", _PROGRAM, *words]
-    done = subprocess.run(command, capture_output=True, timeout=LOOK_S, check=True)
+    command = [sys.executable, "-P", "-c", _PROGRAM, *words]
+    done = subprocess.run(command, capture_output=True, timeout=LOOK_S, check=True, env=os.environ | own_path())
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=tuple[Machine, ...])
 
 

@@ -8,19 +8,21 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Callable
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from schemas.errors import SlimeEventsError
 from slime_events.app.loggers.open_loggers import logger_flags, missing
 from slime_events.core.config.metrics import MetricsSettings
+from slime_events.core.run.own_python import own_command, own_path
 from slime_events.core.run.process_environment import IN_NO_HURRY
 from slime_events.core.run.run_folder import RunFolder
 from storage.cancellation import end_all
 
 END_S, FAILED_END_S = 20.0, 5.0
 """Seconds that the loggers have after the run's end, and where it failed."""
+SCRATCH = "slime-events-metrics-"
 FIRST_PAUSE_S, MOST_PAUSE_S = 5.0, 600.0
 """Before a process that failed is started again; the pause doubles."""
 
@@ -52,7 +54,7 @@ async def metrics_written(
 
 async def _keep_writing(folder: RunFolder, flag: str, note: Callable[[str], None], over: asyncio.Event) -> None:
     pause, log = FIRST_PAUSE_S, folder.logs / f"metrics-{flag.removeprefix('--use-')}.log"
-    command = (sys.executable, "-m", "slime_events.app.cli.main", "metrics", str(folder.path), "--follow", flag)
+    command = own_command("slime_events.app.cli.main", "metrics", str(folder.path), "--follow", flag)
     while (code := await _run(command, log)) != 0:
         lines = log.read_text(errors="replace").splitlines() if code > 0 else []
         ended = f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
@@ -67,11 +69,23 @@ async def _keep_writing(folder: RunFolder, flag: str, note: Callable[[str], None
         pause = min(2 * pause, MOST_PAUSE_S)
 
 
-async def _run(command: tuple[str, ...], log: Path) -> int:
-    """Its exit code. It has a session of its own: neither a terminal's Ctrl-C nor the run's end by a signal is its."""
+async def _run(command: Sequence[str], log: Path) -> int:
+    """Its exit code. It has a session of its own: neither a terminal's Ctrl-C nor the run's end by a signal is its. It
+    has a temporary folder of its own too, which is removed however it ends: W&B leaves folders where it is killed.
+    """
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, ignore_cleanup_errors=True) as scratch:
+        return await _run_in(command, log, scratch)
+
+
+async def _run_in(command: Sequence[str], log: Path, scratch: str) -> int:
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=os.environ | own_path() | {"TMPDIR": scratch},
         )
     try:
         with contextlib.suppress(OSError):
