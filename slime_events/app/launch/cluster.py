@@ -185,7 +185,7 @@ def _job() -> Any:
     """
     from ray.job_config import JobConfig
 
-    class Job(JobConfig):
+    class Job(JobConfig):  # type: ignore[misc]  # untyped
         def _runtime_env_has_working_dir(self) -> bool:
             return True
 
