@@ -18,6 +18,7 @@ from schemas.steps import StepClaimed, StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined
+from slime_events.analysis.model.session_figures import EndedSessions, OpenSession
 from slime_events.core.run.run_settings import settings_in_force
 from slime_events.core.state.apply import apply_all
 from slime_events.core.state.partial_events import PARTIAL_EVENTS, FoldedEvent, read_partial_events
@@ -71,8 +72,6 @@ GENERATES = {
 """Events, whole and partial, that show that an engine is there."""
 TRAINS = {WeightsPublished, StepClaimed, StepCommitted}
 """And a trainer; so does the trainer's `WorkerJoined`."""
-FAILURES = 3
-"""Sessions that came to nothing and are named."""
 TURN_ENDED = {TurnRecorded, PARTIAL_EVENTS[TurnRecorded]}
 TAKEN = {
     *(BatchSealed, StepCommitted, CheckpointSaved, EvalCompleted, WeightsActivated, WorkerJoined),
@@ -145,37 +144,6 @@ class WorkingTime(msgspec.Struct):
         self.trains |= kind in TRAINS or (kind is WorkerJoined and event.role == "trainer")
         if self.generates and self.trains:
             self.startup = self.last - self.since
-
-
-class OpenSession(msgspec.Struct):
-    """A session of an agent that is not sealed. turns: under way, by number, since when. Times: UTC nanoseconds."""
-
-    session: str
-    opened_at: int
-    turns: dict[int, int] = {}
-
-
-class FailedSession(msgspec.Struct, frozen=True):
-    """A session of an agent that came to nothing."""
-
-    session: str
-    reason: str
-
-
-class EndedSessions(msgspec.Struct):
-    """Sessions of agents that have ended. sealed: how many, by reason. last: the one that was sealed last. failed: how
-    many came to nothing; failures: the newest of them.
-    """
-
-    sealed: dict[str, int] = {}
-    last: str = ""
-    failed: int = 0
-    failures: list[FailedSession] = []
-
-    def fail(self, session: str, reason: str) -> None:
-        """One more came to nothing."""
-        self.failed += 1
-        self.failures = [*self.failures[1 - FAILURES :], FailedSession(session, reason)]
 
 
 class Figures(msgspec.Struct):
