@@ -17,7 +17,7 @@ from slime_events.plugins.rewards.boxed import last_boxed
 from slime_events.plugins.rewards.dapo import compute_score
 from slime_events.plugins.rewards.math import grade_answer
 from tests.conformance.case import Case, same
-from tests.conformance.continued import read
+from tests.conformance.continued import Continued, read
 from tests.conformance.data import calls_of
 from tests.conformance.registry import RUNNERS
 
@@ -108,8 +108,21 @@ def _in_prompt_order(case: Case, got: Any) -> bool:
     return _nothing_is_lost(case, got) and got["kept_group_indices"] == good[: case.input["rollout_batch_size"]]
 
 
-def _complete(case: Case) -> bool:
-    return read(case.input).is_complete and 0 in case.expected["loss_mask"]
+def _masks_newest(case: Case) -> bool:
+    """slime masks a token that the weights made which the sample ends on, or one of a sample that is complete."""
+    sample, expected = read(case.input), case.expected["loss_mask"]
+    return 0 in expected and (sample.is_complete or expected != _mask_of(sample))
+
+
+def _mask_of(sample: Continued) -> list[int]:
+    """1 for each token of the weights that it ends on; for all of a complete one."""
+    last = sample.parts[-1].version if sample.parts else 0
+    return [int(sample.is_complete or part.version == last) for part in sample.parts for _ in part.tokens]
+
+
+def _trains_newest(case: Case, got: Any) -> bool:
+    made = _mask_of(read(case.input))[: len(got["loss_mask"])]
+    return got["loss_mask"] == made and _rest_is_same(case, got, "loss_mask")
 
 
 # The trainer.
@@ -261,10 +274,10 @@ RULES: tuple[Rule, ...] = (
         lambda case, got: got["recycled"] is True and got["samples_of_each"] == [2],
     ),
     _rule(
-        "a sample that is complete is trained on, whatever its group waits for; slime masks it when its group goes on",
+        "what a sample has of its newest weights is trained on; slime masks all that was there before",
         "partial_rollout",
-        _complete,
-        lambda case, got: set(got["loss_mask"]) == {1} and _rest_is_same(case, got, "loss_mask"),
+        _masks_newest,
+        _trains_newest,
     ),
     _rule(
         "where no token, or only one, is trained on there is nothing to learn; slime ends the run, or scales by 10,000",
