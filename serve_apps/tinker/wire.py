@@ -49,8 +49,8 @@ class AskedPass:
                 raise InvalidValue(f"loss_fn_config {key!r} is a text: {name} takes numbers")
             config[key] = value.number
         if unknown := sorted(config.keys() - LOSSES[name].config.keys()):
-            known = ", ".join(LOSSES[name].config) or "nothing"
-            raise InvalidValue(f"loss_fn_config {', '.join(unknown)}: {name} takes {known}")
+            known = LOSSES[name].config
+            raise InvalidValue(f"loss_fn_config {', '.join(unknown)}: {name} takes {', '.join(known) or 'nothing'}")
         return {"loss_fn": name, "config": config}
 
     def datums(self, *, vocabulary: int, longest: int) -> list[Datum]:
@@ -76,9 +76,9 @@ class AskedPass:
 
 def call_at(begin: bytes) -> tuple[str, int] | None:
     """(model_id, seq_id) of a pass whose first bytes these are: None where they are others."""
-    length = begin[1] if begin[:1] == _MODEL_ID and len(begin) > 1 else 128
+    length = int.from_bytes(begin[1:2])
     at = 2 + length
-    if length >= 128 or begin[at : at + 1] != _SEQ_ID:
+    if begin[:1] != _MODEL_ID or length >= 128 or begin[at : at + 1] != _SEQ_ID:
         return None
     number = 0
     for place, byte in enumerate(begin[at + 1 : at + 11]):

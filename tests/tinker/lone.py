@@ -1,0 +1,98 @@
+"""The gateway's routes over a log in memory, and nobody else of a run: what others would append, a test appends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from schemas.arrays import pack_log_probs, pack_tokens
+from schemas.commands import CommandDone, CommandGiven
+from schemas.event import Event
+from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested, Sampling, StopReason
+from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.gateway.sources import Sources
+from serve_apps.tinker.answers import Answers
+from serve_apps.tinker.app import tinker_app
+from serve_apps.tinker.calls import Calls, Served
+from slime_events.core.run.participant import Participant
+from storage.blobs import BlobStore
+from storage.log import Append
+from storage.memory_log import MemoryLog
+from storage.payloads import fetch
+
+SESSION = "tinker-0123456789abcdef"
+MODEL, MODEL_ID = f"{SESSION}-m0", f"{SESSION}:train:0"
+SERVED = Served("/models/tiny", "tiny", "Tiny", vocabulary=300, longest=64, first=2, seed=7)
+URL = "http://127.0.0.1:8500"
+
+
+class Lone:
+    """attempts: of a generation. settings: of the gateway."""
+
+    def __init__(self, folder: Path, *, attempts: int = 2, **settings: Any) -> None:
+        self.log, self.blobs = MemoryLog("sim"), BlobStore(str(folder / "blobs"))
+        self.worker, self.other = Participant(self.log, "tinker"), Participant(self.log, "other")
+        self.sources = Sources(folder)
+        self.answers = Answers(self.worker, lambda array: fetch(array, blobs=self.blobs), attempts=attempts)
+        self.calls = Calls(self.worker, SERVED, self.answers, self.blobs)
+        self.app = tinker_app(self.calls, self.sources, GatewaySettings(**settings))
+        self.key = f"tml-{self.sources.issue('test')}"
+
+    def client(self, **headers: str) -> httpx.AsyncClient:
+        given = {"x-api-key": self.key} | headers
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url=f"{URL}/api/v1", headers=given)
+
+    async def post(self, route: str, body: Any) -> httpx.Response:
+        async with self.client() as client:
+            return await client.post(f"/{route}", json=body)
+
+    async def say(self, *events: Event) -> None:
+        """As another process of the run, whatever there is already."""
+        for event in events:
+            await self.log.append([Append(self.other.enclose(event))])
+
+    async def events(self, kind: type[Event]) -> list[Any]:
+        found = [one.envelope.event async for one in self.log.read(1)]
+        return [event for event in found if isinstance(event, kind)]
+
+    async def begin(self, **done: Any) -> None:
+        """The model is there."""
+        await self.post("create_model", {"session_id": SESSION, "model_seq_id": 0, "base_model": "tiny"})
+        await self.say(CommandDone(command=f"{MODEL}-000000", version=2, **done))
+
+    async def last(self) -> CommandGiven:
+        return (await self.events(CommandGiven))[-1]  # type: ignore[no-any-return]
+
+
+def requested(sample: str, **more: Any) -> RolloutRequested:
+    prompt = pack_tokens([65, 66, 67])
+    sampling = Sampling(max_new_tokens=4)
+    group = sample.rpartition("-s")[0]
+    return RolloutRequested(sample=sample, group=group, index=0, prompt=prompt, sampling=sampling, seed=1, **more)
+
+
+def completed(sample: str, tokens: Sequence[int] = (5, 6), **more: Any) -> RolloutCompleted:
+    return RolloutCompleted(
+        sample=sample,
+        group=sample.rpartition("-s")[0],
+        attempt=0,
+        start=0,
+        length=len(tokens),
+        prompt_length=3,
+        stop=StopReason.STOP,
+        text="",
+        spans=(),
+        digest="",
+        engine="e",
+        tokens=pack_tokens(list(tokens)),
+        log_probs=pack_log_probs([-0.5] * len(tokens)),
+        **more,
+    )
+
+
+def failed(sample: str, kind: FailureKind, attempt: int = 0) -> RolloutFailed:
+    group = sample.rpartition("-s")[0]
+    return RolloutFailed(sample=sample, group=group, attempt=attempt, kind=kind, message="no", engine="e")
