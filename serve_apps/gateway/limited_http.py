@@ -29,11 +29,10 @@ class LimitedHttp(HttpToolsProtocol):
     def __init__(self, shared: Connections, deadlines: Deadlines, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._shared, self._deadlines = shared, deadlines
-        self.limit_concurrency = None
-        self.address = ""
-        self._head, self._in_head, self._in_body = 0, False, False
+        self._head: int  # bytes of it that have come
+        self._in_head, self._in_body = False, False
         self._late_at: float | None = None  # when its client is late
-        self._window: tuple[float, int] = 0.0, 0  # begin, bytes of the body since
+        self._window: tuple[float, int]  # begin, bytes of the body since
         self._unread: tuple[float, int] | None = None  # since when, and bytes that the client has to read
 
     def connection_made(self, transport: Any) -> None:
@@ -59,7 +58,7 @@ class LimitedHttp(HttpToolsProtocol):
                 self.drop()
             self._begin_unread(now)
         elif self._late_at is not None and now > self._late_at:
-            self._late("the head of a request has to come" if self._in_head else "a request has to come")
+            self._late(f"{'the head of a request' if self._in_head else 'a request'} has to come")
         elif self._in_body and self._late_at is None:
             self._look_at_body(now)
 
@@ -142,9 +141,10 @@ class LimitedHttp(HttpToolsProtocol):
         if idle:
             self._expect_soon()
         super().data_received(data)
-        self._head += len(data) if self._in_head else 0
-        if self._in_head and self._head > MOST_HEAD and not self.transport.is_closing():
-            self.send_400_response("Invalid HTTP request received.")
+        if self._in_head:
+            self._head += len(data)
+            if self._head > MOST_HEAD and not self.transport.is_closing():
+                self.send_400_response("Invalid HTTP request received.")
 
     def pause_writing(self) -> None:
         self._begin_unread(time.monotonic())

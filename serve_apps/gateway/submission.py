@@ -132,7 +132,10 @@ async def _lines(body: AsyncIterator[bytes], most: int) -> AsyncIterator[Numbere
 
 
 async def _ended(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """With an end for the last line."""
+    """With an end for the last line, where it has none."""
+    end = b"\n"
     async for chunk in body:
+        end = chunk[-1:] or end
         yield chunk
-    yield b"\n"
+    if end != b"\n":
+        yield b"\n"

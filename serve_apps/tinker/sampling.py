@@ -74,11 +74,9 @@ def check(asked: SampleRequest, *, vocabulary: int, longest: int) -> list[int]:
     if not 1 <= asked.num_samples <= MOST_SAMPLES:
         raise InvalidValue(f"num_samples {asked.num_samples}: 1 to {MOST_SAMPLES} are made")
     params = asked.sampling_params
-    if params.temperature < 0 or not 0 < params.top_p <= 1 or (params.top_k != -1 and params.top_k < 1):
-        raise InvalidValue("sampling_params: temperature from 0, top_p above 0 to 1, top_k from 1 or -1")
     if params.max_tokens is not None and params.max_tokens < 1:
         raise InvalidValue(f"max_tokens {params.max_tokens}: 1 at least")
-    check_sampling(_sampling(params, longest - len(prompt)), vocabulary)
+    check_sampling(_sampling(params, longest), vocabulary)
     return prompt
 
 

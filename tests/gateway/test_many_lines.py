@@ -10,13 +10,15 @@ import pytest
 
 from schemas.inbox import InboxReply
 from serve_apps.gateway.refusals import Refused
-from serve_apps.gateway.submission import JSON_BYTES, MOST_LINES, MOST_REFUSED, submit
+from serve_apps.gateway.submission import JSON_BYTES, submit
 from slime_events.loop.prompts.outside import InboxClient
 from storage.log import MAX_BATCH
 from tests.gateway.test_large_requests import no_standstill
 
 MB = 1024 * 1024
 NDJSON, JSON = "application/x-ndjson", "application/json"
+MOST_REFUSED = 20_000
+"""Lines of a request, after which no more are looked at."""
 GENEROUS_S = 30.0
 """For what took minutes."""
 
@@ -59,7 +61,7 @@ async def test_a_list_of_items_that_are_no_prompts_is_refused_early() -> None:
     assert (taken.accepted, taken.refused, taken.unread) == (0, MOST_REFUSED, MOST_REFUSED + 1)
 
 
-@pytest.mark.parametrize("data", [b"\n" * (MOST_LINES + 1), b" \n" * (MOST_LINES + 1)], ids=["empty", "blank"])
+@pytest.mark.parametrize("data", [b"\n" * (1_000_001), b" \n" * (1_000_001)], ids=["empty", "blank"])
 async def test_lines_are_counted(data: bytes) -> None:
     with pytest.raises(Refused, match="lines at most") as refused:
         await sent_in(data, NDJSON)
@@ -68,7 +70,7 @@ async def test_lines_are_counted(data: bytes) -> None:
 
 async def test_a_list_has_so_many_items() -> None:
     with pytest.raises(Refused, match="items at most"):
-        await sent_in(b"[" + b"1," * MOST_LINES + b"1]", JSON)
+        await sent_in(b"[" + b"1," * 1_000_000 + b"1]", JSON)
 
 
 async def test_a_long_line_is_read_in_proportion_to_its_length() -> None:
