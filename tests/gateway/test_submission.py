@@ -74,14 +74,11 @@ async def test_a_key_is_of_a_single_item_of_json() -> None:
     assert (await refused(b"[" + GOOD + b"]", media=JSON, key="mine")).status == 400
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[1", b"\xff"])
-async def test_what_is_no_json_is_refused_whole(data: bytes) -> None:
+async def test_what_is_no_json_is_refused() -> None:
     inbox = Inbox()
-    try:
+    assert (await refused(b"[1", media=JSON)).status == 400
+    for data in (b"", b"{", b"\xff"):
         taken = await sent(inbox, data, media=JSON)
-    except Refused as error:
-        assert error.status == 400
-    else:
         assert (taken.accepted, taken.refused) == (0, 1)
     assert inbox.items == []
 

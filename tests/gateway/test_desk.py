@@ -1,0 +1,96 @@
+"""The sessions of a run's agents over its log as it is now: opened once, and anew with another log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from schemas.errors import ConfigError, LogUnavailable
+from serve_apps.agents import run_log, sessions
+from serve_apps.gateway.agents import AgentDesk
+from serve_apps.gateway.refusals import Refused
+from storage.memory_log import MemoryLog
+from tests.agents.stage import RULES, setup
+
+
+class Kept:
+    """A context manager that knows where it is. of: what it was made with."""
+
+    made: list[Kept]
+
+    def __init__(self, *of: Any, **more: Any) -> None:
+        self.of, self.more, self.state = of, more, "new"
+        self.made.append(self)
+
+    async def __aenter__(self) -> Kept:
+        self.state = "open"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.state = "closed"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Kept]]:
+    kinds = {name: type(name, (Kept,), {"made": []}) for name in ("RunLog", "Sessions")}
+    monkeypatch.setattr(run_log, "RunLog", kinds["RunLog"])
+    monkeypatch.setattr(sessions, "Sessions", kinds["Sessions"])
+    return {name: kind.made for name, kind in kinds.items()}  # type: ignore[attr-defined]
+
+
+class Run:
+    def __init__(self, engines: int = 1) -> None:
+        self.log: MemoryLog | None = MemoryLog("sim")
+        self.refuses, self.engines = False, engines
+
+    async def events(self) -> MemoryLog:
+        if self.log is None:
+            raise LogUnavailable("off")
+        return self.log
+
+    async def setup(self, _: Any) -> Any:
+        if self.refuses:
+            raise ConfigError("its engines make them")
+        return setup(replace(RULES, engines=self.engines))
+
+
+async def test_sessions_are_opened_once_a_log(made: dict[str, list[Kept]]) -> None:
+    run = Run()
+    async with AgentDesk(run.events, run.setup) as desk:
+        first: Any = await desk.sessions()
+        assert await desk.sessions() is first
+        assert len(made["RunLog"]) == 1
+        run.log = MemoryLog("sim")
+        second: Any = await desk.sessions()
+        assert second is not first
+        assert [one.state for one in made["Sessions"]] == ["closed", "open"]
+        assert [one.state for one in made["RunLog"]] == ["closed", "open"]
+        assert second.of[0] is made["RunLog"][1]
+        assert made["RunLog"][1].of[0] is run.log
+    assert [one.state for kept in made.values() for one in kept] == ["closed"] * 4
+
+
+@pytest.mark.parametrize(("engines", "early"), [(1, True), (2, False)])
+async def test_one_engine_is_told_early(made: dict[str, list[Kept]], engines: int, early: bool) -> None:
+    run = Run(engines)
+    async with AgentDesk(run.events, run.setup) as desk:
+        await desk.sessions()
+    assert made["RunLog"][0].more == {"attempts": RULES.attempts, "tells_early": early}
+
+
+async def test_a_run_without_agents_or_off_has_none(made: dict[str, list[Kept]]) -> None:
+    run = Run()
+    run.refuses = True
+    async with AgentDesk(run.events, run.setup) as desk:
+        for _ in range(2):
+            with pytest.raises(Refused) as error:
+                await desk.sessions()
+            assert error.value.status == 404
+        run.refuses, log, run.log = False, run.log, None
+        with pytest.raises(LogUnavailable):
+            await desk.sessions()
+        run.log = log
+        await desk.sessions()
+    assert len(made["Sessions"]) == 1
