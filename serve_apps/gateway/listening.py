@@ -7,8 +7,9 @@ import time
 from schemas.errors import InvalidValue
 from serve_apps.gateway.settings import GatewaySettings
 
-FREE_S, LOOK_S = 10.0, 0.1
-"""How long a port may still be held by the process that was lost, and between two looks."""
+FREE_S = 10.0
+"""How long a port may still be held by the process that was lost."""
+LOOK_S = 0.1
 
 
 def bound(settings: GatewaySettings) -> socket.socket:

@@ -20,7 +20,8 @@ from storage.log import EventLog, Readable
 from storage.nats.accounts import Access
 from storage.open_log import live_address, open_run_log
 
-CONNECT_S, LOG_S = 2.0, 5.0
+CONNECT_S = 2.0
+LOG_S = 5.0
 GATEWAY = "gateway"
 
 

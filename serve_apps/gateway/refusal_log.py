@@ -9,7 +9,8 @@ from fastapi import Request
 
 from schemas.redaction import cut, shown
 
-MOST, WINDOW_S = 100, 60.0
+WINDOW_S = 60.0
+MOST = 100
 """Lines in so many seconds: whoever is refused all the time does not fill a disk. The others are counted."""
 LONGEST = 300
 """Characters of a reason, which may have words of the client's."""

@@ -180,4 +180,4 @@ async def test_a_port_that_is_never_free_is_told(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(listening, "asyncio", SimpleNamespace(sleep=sleep))
         with pytest.raises(InvalidValue):
             await bound_again(own)
-    assert 90 < slept < 110
+    assert slept * listening.LOOK_S == pytest.approx(listening.FREE_S, rel=0.1)

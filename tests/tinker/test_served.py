@@ -65,6 +65,11 @@ async def test_what_it_does_not_say_is_taken_for_the_widest(tmp_path: Path) -> N
         assert (served.vocabulary, served.longest) == (HIGHEST + 1, LONGEST)
 
 
+async def test_a_run_of_its_own_begins_with_version_0(tmp_path: Path) -> None:
+    for log in (MemoryLog("sim"), await log_of()):
+        assert (await served_model(log, settings_of(tmp_path, CONFIG))).first == 0
+
+
 async def test_a_branch_begins_with_its_version(tmp_path: Path) -> None:
     branched = Branched(run="parent", where="w", position=9, version=3, weights_digest="d", optimizer_digest="o")
     log = await log_of(branched)
