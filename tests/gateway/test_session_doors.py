@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +19,10 @@ from schemas.prompts import PromptSubmitted, Source
 from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested, Sampling, StopReason
 from schemas.sessions import SealReason, SessionSealed
 from schemas.turns import AgentTurn, RootReason, TurnRecorded, TurnRole
+from serve_apps.agents.dialects import PATHS
 from serve_apps.agents.keys import Capability, SessionKeys
 from serve_apps.agents.live_session import TurnRefused
+from serve_apps.agents.reading import Requests
 from serve_apps.agents.sealing import Verdict
 from serve_apps.gateway.agents import AgentAccess
 from serve_apps.gateway.app import gateway_app
@@ -70,6 +73,14 @@ class Sessions:
 
     async def seal(self, name: str, verdict: Verdict) -> None:
         self._said("seal", name, verdict)
+
+    @property
+    def turns(self) -> Any:
+        return SimpleNamespace(requests=SimpleNamespace(of=lambda _: Requests()))
+
+    async def count(self, name: str, asked: Any, size: int) -> int:
+        self._said("count", name, size)
+        return 7
 
 
 class Scene:
@@ -238,6 +249,23 @@ async def test_models_are_listed_to_who_has_a_key(scene: Scene) -> None:
             assert (await client.get(path)).status_code == 401
         for path in ("/v1/messages/count_tokens", "/v1/sessions/other/v1/messages/count_tokens"):
             assert (await client.post(path, json={})).status_code == 401
+
+
+async def test_every_api_of_agents_is_there_by_key_and_by_path(scene: Scene) -> None:
+    async with scene.client("other") as client:
+        for path in PATHS:
+            for where in (path, f"/v1/sessions/other{path}"):
+                assert (await client.post(where, json={})).status_code == 401, where
+        assert (await client.get("/openapi.json")).status_code == 200
+
+
+async def test_tokens_of_a_prompt_are_counted(scene: Scene) -> None:
+    agent = f"{NAME}.{KEYS.of(NAME, Capability.AGENT)}"
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}]}).encode()
+    async with scene.client(agent) as client:
+        answer = await client.post("/v1/messages/count_tokens", content=body)
+    assert answer.json() == {"input_tokens": 7}
+    assert scene.sessions.asked == [("count", NAME, len(body))]
 
 
 @pytest.mark.parametrize(
