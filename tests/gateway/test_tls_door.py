@@ -11,7 +11,7 @@ import pytest
 from serve_apps.gateway import tls_door
 from serve_apps.gateway.connections import Connections
 from serve_apps.gateway.tls_door import TlsDoor
-from tests.gateway.test_limited_http import Transport
+from tests.gateway.door import Transport
 
 
 class Secured(Transport):
