@@ -130,7 +130,6 @@ class Sources:
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         plain = {name: one.sha256 if one == Source(one.sha256) else one for name, one in known.items()}
         write_private(self._file, json.dumps(msgspec.to_builtins(plain), indent=1) + "\n")
-        self._read = _NOT_READ, {}
 
 
 def _digest(token: str) -> str:

@@ -16,7 +16,8 @@ class TlsDoor(asyncio.Protocol):
         self, shared: Connections, seconds: float, context: ssl.SSLContext, http: Callable[[], asyncio.Protocol]
     ) -> None:
         self._shared, self._seconds, self._context, self._http = shared, seconds, context, http
-        self.address, self._late_at, self._early = "", 0.0, bytearray()
+        self.address, self._early = "", bytearray()
+        self._late_at: float
         self._plain: Any = None
         self._handshake: asyncio.Task[None] | None = None
 

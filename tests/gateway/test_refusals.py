@@ -96,7 +96,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("error", "lines"), [(None, 0), (InboxFull("no"), 0), (LogUnavailable("no"), 0), (Refused(400, "no"), 1)]
+    ("error", "lines"), [(None, 0), (InboxFull("no"), 0), (ConfigError("no"), 0), (Refused(400, "no"), 1)]
 )
 async def test_only_what_the_client_did_wrong_is_logged(
     caplog: pytest.LogCaptureFixture, error: Exception | None, lines: int
