@@ -125,6 +125,8 @@ def test_so_many_are_answered_at_once() -> None:
     assert not shared.is_full(One("c"))
     shared.end(ones[0])
     assert not shared.is_full(ones[2])
+    shared.begin(ones[2])
+    assert shared.is_full(ones[3]), "one that has ended makes room for one"
 
 
 def test_what_is_gone_leaves_its_place() -> None:
