@@ -154,7 +154,7 @@ def test_it_waits_as_long_as_it_was_told_to(
 
 
 @pytest.mark.parametrize(
-    ("body", "reason"), [(b"<html>", "<html>"), (b"[]", r"\[\]"), (b'{"a": 1}', '"a"'), (b"x" * 300, "x{200}$")]
+    ("body", "reason"), [(b"<html>", "<html>"), (b"[]", r"\[\]"), (b'{"a": 1}', '"a"'), (b"x" * 300, "(?<!x)x{200}$")]
 )
 def test_what_is_no_reason_is_shown_as_it_came(monkeypatch: pytest.MonkeyPatch, body: bytes, reason: str) -> None:
     with pytest.raises(InvalidValue, match=reason):

@@ -77,6 +77,8 @@ async def test_a_key_is_of_a_single_item_of_json() -> None:
 async def test_what_is_no_json_is_refused() -> None:
     inbox = Inbox()
     assert (await refused(b"[1", media=JSON)).status == 400
+    named = await sent(Inbox(), b"[%s, %s, %s]" % (BAD, GOOD, BAD), media=JSON)
+    assert [one.line for one in named.errors] == [1, 3]
     for data in (b"", b"{", b"\xff"):
         taken = await sent(inbox, data, media=JSON)
         assert (taken.accepted, taken.refused) == (0, 1)
