@@ -77,7 +77,12 @@ def test_chat() -> None:
 
 @pytest.mark.parametrize(
     ("message", "content"),
-    [(assistant(), ""), (assistant("Hi."), "Hi."), (assistant(calls=[CALL]), None), (assistant("Hi.", "", [CALL]), "Hi.")],
+    [
+        (assistant(), ""),
+        (assistant("Hi."), "Hi."),
+        (assistant(calls=[CALL]), None),
+        (assistant("Hi.", "", [CALL]), "Hi."),
+    ],
 )
 def test_chat_has_null_for_calls_alone(message: Json, content: str | None) -> None:
     assert whole(DialectName.CHAT, replace(SAID, message=message))["choices"][0]["message"]["content"] == content
@@ -308,4 +313,3 @@ def test_refusals_of_anthropic_and_sglang() -> None:
         assert DIALECTS[DialectName.GENERATE].refusal(status, "no", "n")["error"]["code"] == status
     for name in (DialectName.MESSAGES, DialectName.GENERATE):
         assert DIALECTS[name].refusal(400, "no")["error"]["message"] == "no"
-

@@ -263,4 +263,3 @@ def test_an_empty_piece_is_no_event(name: DialectName) -> None:
     shown = made.part(Content("", (1,), (-1.0,), (b"",)))
     assert bool(shown) == (name is GENERATE)
     assert made.part(Reasoning("hm")) or name is GENERATE
-
