@@ -74,6 +74,10 @@ def link_of(message: Message) -> str:
     return Chains().of([ASKED, message]).links[1]
 
 
+def called(**function: Any) -> Message:
+    return ANSWER | {"tool_calls": [{"function": function}]}
+
+
 PICTURE = {"type": "image_url", "image_url": {"url": "http://a"}}
 SAME: list[tuple[Message, Message]] = [
     ({"role": "developer", "content": "a"}, {"role": "system", "content": "a"}),
@@ -81,9 +85,9 @@ SAME: list[tuple[Message, Message]] = [
     ({"role": "user", "content": None}, {"role": "user", "content": ""}),
     ({"role": "user", "content": "a", "name": None}, {"role": "user", "content": "a", "name": ""}),
     ({"role": "user", "content": [{"text": "a"}, {"text": "b"}]}, {"role": "user", "content": "ab"}),
-    ({"role": "assistant", "content": "a", "tool_calls": None}, {"role": "assistant", "content": "a", "tool_calls": []}),
-    ({"role": "assistant", "tool_calls": [CALL]}, {"role": "assistant", "content": "", "tool_calls": [CALL["function"]]}),
-]  # fmt: skip
+    (said("a") | {"tool_calls": None}, said("a") | {"tool_calls": []}),
+    ({"role": "assistant", "tool_calls": [CALL]}, said("") | {"tool_calls": [CALL["function"]]}),
+]
 OTHER: list[tuple[Message, Message]] = [
     ({"role": "user", "content": "a"}, {"role": "system", "content": "a"}),
     ({"role": "user", "content": "a"}, {"role": "user", "content": "a", "name": "bob"}),
@@ -92,11 +96,10 @@ OTHER: list[tuple[Message, Message]] = [
     ({"role": "tool", "content": "a"}, {"role": "user", "content": "a"}),
     ({"role": "user", "content": [{"text": "a"}, PICTURE]}, {"role": "user", "content": [{"text": "a"}]}),
     ({"role": "user", "content": ["text"]}, {"role": "user", "content": "text"}),
-    (ANSWER | {"tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
-     ANSWER | {"tool_calls": [{"function": {"name": "f", "arguments": "["}}]}),
-    (ANSWER | {"tool_calls": [{"function": {"name": "f"}}]}, ANSWER | {"tool_calls": [{"function": {"name": "g"}}]}),
-    (ANSWER | {"tool_calls": [{"function": {"arguments": {}}}]}, ANSWER | {"tool_calls": [{"function": {"arguments": 1}}]}),
-]  # fmt: skip
+    (called(name="f", arguments="{"), called(name="f", arguments="[")),
+    (called(name="f"), called(name="g")),
+    (called(arguments={}), called(arguments=1)),
+]
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)

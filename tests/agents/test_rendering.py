@@ -1,4 +1,4 @@
-"""Which messages of a long chat are rendered, how each is shown to the template, and where the new ids of a turn begin."""
+"""Which messages of a long chat are rendered, how the template is shown each, and where the new ids of a turn begin."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def test_whether_the_end_was_generated(generated: list[int], new: list[int], clo
         ({"role": "user", "content": "a", "name": None}, {"role": "user", "content": "a"}),
         ({"role": "user", "content": None}, {"role": "user", "content": ""}),
         ({"role": "developer", "content": "a"}, {"role": "system", "content": "a"}),
-        ({"role": "assistant", "content": "a", "tool_calls": []}, {"role": "assistant", "content": "a", "tool_calls": []}),
-        ({"role": "assistant", "content": "a", "tool_calls": None}, {"role": "assistant", "content": "a"}),
+        (KINDS["a"] | {"tool_calls": []}, KINDS["a"] | {"tool_calls": []}),
+        (KINDS["a"] | {"tool_calls": None}, KINDS["a"]),
     ],
-)  # fmt: skip
+)
 def test_a_message_as_templates_take_it(given_message: Message, plain: Message) -> None:
     assert for_template(given_message) == plain
 
