@@ -160,7 +160,7 @@ def test_the_tokens_of_reasoning_are_counted() -> None:
     for text, count in (
         (f"{thought}yes{END}", len(ids(thought))),
         (f"yes{END}", 0),
-        (f"{thought}<tool_call>\n{{\"name\": \"look\", \"arguments\": {{}}}}\n</tool_call>{END}", None),
+        (f'{thought}<tool_call>\n{{"name": "look", "arguments": {{}}}}\n</tool_call>{END}', None),
     ):
         reader = told(QWEN.reader(WITH_TOOLS, "t", []), ids(text), [5, 9])[1]
         if count is None:

@@ -1,0 +1,252 @@
+"""A session as a gateway knows it: its keys, its turns, whether it takes more of them, and what is kept of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import stat
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from schemas.arrays import pack_log_probs, pack_tokens, unpack
+from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested, Sampling, StopReason
+from schemas.sessions import SealReason, SessionOpened, SessionSealed
+from schemas.turns import AgentTurn, TurnRecorded, TurnRole
+from serve_apps.agents import keys as keys_module
+from serve_apps.agents.asked import Asked, DialectName
+from serve_apps.agents.keys import Capability, SessionKeys, session_keys
+from serve_apps.agents.live_session import KnownTurn, LiveSession, Turn, TurnRefused, check_open
+from serve_apps.agents.off_loop import SMALL, off_loop
+from serve_apps.agents.reading import AllRequests, Requests
+from serve_apps.calls import Call
+from slime_events.core.state.sessions import Session
+from slime_events.core.trajectory import Trajectory
+
+ASKED = Asked(DialectName.CHAT, "m")
+
+
+def test_a_key_is_of_one_session_and_one_capability() -> None:
+    keys, other = SessionKeys(b"secret"), SessionKeys(b"another")
+    mine = keys.of("s.0", Capability.AGENT)
+    assert len(base64.urlsafe_b64decode(mine + "=")) == 32
+    assert "=" not in mine
+    assert keys.check("s.0", mine, Capability.AGENT)
+    assert not keys.check("s.0", mine, Capability.CONTROL)
+    assert not keys.check("s.1", mine, Capability.AGENT)
+    assert not other.check("s.0", mine, Capability.AGENT)
+    assert not keys.check("s.0", "", Capability.AGENT)
+    assert not keys.check("s.0", "\u4e16", Capability.AGENT)
+
+
+def test_a_bearer_s_session() -> None:
+    keys = SessionKeys(b"secret")
+    mine, control = keys.of("s.0", Capability.AGENT), keys.of("s.0", Capability.CONTROL)
+    assert keys.session_of(f"s.0.{mine}") == "s.0"
+    for bearer in (mine, f"s.1.{mine}", f"s.0.{control}", "s.0", "", ".", f".{mine}", f"s.0.{mine}.x"):
+        assert keys.session_of(bearer) is None
+    assert keys.session_of(keys.of("", Capability.AGENT)) is None
+
+
+def test_gateways_of_a_run_have_one_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run" / "keys"
+    mine = session_keys(folder).of("s", Capability.AGENT)
+    assert session_keys(folder).of("s", Capability.AGENT) == mine
+    assert session_keys(tmp_path / "other").of("s", Capability.AGENT) != mine
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / keys_module.FILE)] == [0o700, 0o600]
+    assert len((folder / keys_module.FILE).read_text()) == 43
+
+    def faster(path: Path, text: str, *, new: bool) -> None:
+        assert new
+        path.write_text("theirs")
+        raise FileExistsError
+
+    monkeypatch.setattr(keys_module, "write_private", faster)
+    assert session_keys(tmp_path / "third").of("s", Capability.AGENT) == SessionKeys(b"theirs").of(
+        "s", Capability.AGENT
+    )
+
+
+REQUEST = RolloutRequested(
+    sample="g-s0", group="g", index=0, prompt=pack_tokens([1]), sampling=Sampling(max_new_tokens=4), seed=1, attempt=1
+)
+OPENED = SessionOpened(sample="g-s0", attempt=1, group="g", sender="t", key="k", gateway="gw")
+SEALED = SessionSealed(
+    sample="g-s0", attempt=1, reason=SealReason.IDLE, gateway="gw", exit_code=None, reward=None, rewards={}, leaves=(),
+    orphans=(), credit="all", metadata={}, turns=0, seconds=0.0, discount=1.0,  # type: ignore[arg-type]
+)  # fmt: skip
+FAILED = RolloutFailed(sample="g-s0", group="g", attempt=1, kind=FailureKind.AGENT, message="x", engine="gw")
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "status"),
+    [
+        ("g-s0.1", {"opened": OPENED}, None),
+        ("g-s0.0", {"opened": OPENED}, 409),
+        ("g-s0.1", {}, 404),
+        ("g-s0.1", {"opened": OPENED, "sealed": SEALED}, 409),
+        ("g-s0.1", {"opened": OPENED, "ended": FAILED}, 409),
+    ],
+)
+def test_whether_a_session_takes_turns(name: str, more: dict[str, Any], status: int | None) -> None:
+    live = LiveSession(name, Session("g-s0", request=REQUEST, **more), unpack)
+    assert live.takes_turns is (status is None)
+    if status is None:
+        check_open(live)
+    else:
+        with pytest.raises(TurnRefused) as error:
+            check_open(live)
+        assert (error.value.status, error.value.again_s) == (status, None)
+
+
+def recorded(index: int, extends: int | None, observed: list[int], generated: list[int], **more: Any) -> TurnRecorded:
+    agent = AgentTurn(
+        key="", dialect="chat", call="c", messages=(f"m{index}",), answered=more.pop("answered", f"a{index}"), frame="f"
+    )
+    said = {"stop": StopReason.STOP} | more
+    return TurnRecorded(
+        sample="g-s0", index=index, role=TurnRole.ASSISTANT, asked="", engine="e", extends=extends,
+        observed=pack_tokens(observed), length=len(generated), tokens=pack_tokens(generated),
+        log_probs=pack_log_probs([-1.0] * len(generated)), spans=(), text="", agent=agent, **said,
+    )  # fmt: skip
+
+
+def live_of(*turns: TurnRecorded) -> LiveSession:
+    session = Session("g-s0", request=REQUEST, opened=OPENED)
+    for turn in turns:
+        session._record(turn)
+    return LiveSession("g-s0.1", session, unpack)
+
+
+FOREST = (recorded(0, None, [1], [2]), recorded(1, 0, [3], [4]), recorded(2, None, [5], [6]), recorded(3, 1, [], [7]))
+
+
+def test_the_turns_of_a_session() -> None:
+    live = live_of(*FOREST)
+    assert [turn.index for turn in live.turns()] == [0, 1, 2, 3]
+    assert live.turn(1) is live.turn(1)
+    assert (live.turn(1).extends, live.turn(1).frame, live.turn(1).messages) == (0, "f", ("m1",))
+    answered = live.answered("a2")
+    assert answered is not None
+    assert (answered.index, answered.stop, live.answered("none")) == (2, StopReason.STOP, None)
+    assert live.end(3).whole().tolist() == [1, 2, 3, 4, 7]
+    assert live.end(2).whole().tolist() == [5, 6]
+    assert live.end(0).whole().tolist() == [1, 2]
+    assert live.prompt(3, np.array([8], np.int32)).whole().tolist() == [1, 2, 3, 4, 7, 8]
+    assert live.prompt(None, np.array([8], np.int32)).whole().tolist() == [8]
+    again = recorded(0, None, [9], [2])
+    live.folded._record(again)
+    assert live.turn(0).observed.tolist() == [9], "of another attempt"
+    assert KnownTurn.of(recorded(0, None, [1], [2], stop=None), unpack).stop is StopReason.STOP
+
+
+def test_turns_that_are_fixed_stay_as_they_were() -> None:
+    live = live_of(*FOREST[:2], recorded(2, None, [5], [6], answered="a1"))
+    fixed = live.fixed()
+    live.folded._record(FOREST[3])
+    assert [turn.index for turn in fixed.turns()] == [0, 1, 2]
+    newest = fixed.answered("a1")
+    assert newest is not None
+    assert (newest.index, fixed.answered("a3")) == (2, None)
+
+
+class Turns:
+    """A turn of which a call tells bit by bit."""
+
+    def __init__(self) -> None:
+        self.call = Call(REQUEST, Trajectory("g-s0", REQUEST.prompt))
+        self.recording: asyncio.Future[KnownTurn] = asyncio.Future()
+        self.turn = Turn("t", 1, ASKED, np.array([1], np.int32), (), self.call)
+        self.turn.task = asyncio.ensure_future(self._record())
+        self._told = list[int]()
+        self.tell([])
+
+    async def _record(self) -> KnownTurn:
+        return await self.recording
+
+    def tell(self, tokens: Sequence[int]) -> None:
+        self._told += tokens
+        self.call.known = Known(np.array(self._told, np.int32))  # type: ignore[assignment]
+        self.call.moved.set()
+
+
+class Known:
+    """The tokens so far."""
+
+    def __init__(self, tokens: Any) -> None:
+        self.tokens, self.length = tokens, len(tokens)
+        self.log_probs = -tokens.astype(np.float32)
+
+
+async def test_tokens_come_as_they_are_known_and_the_rest_from_the_log() -> None:
+    turns = Turns()
+    tokens = turns.turn.tokens(60.0)
+    turns.tell([5, 6])
+    assert await anext(tokens) == ([5, 6], [-5.0, -6.0])
+    turns.tell([7])
+    assert await anext(tokens) == ([7], [-7.0])
+    turns.recording.set_result(KnownTurn.of(recorded(0, None, [1], [5, 6, 7, 8]), unpack))
+    assert await anext(tokens) == ([8], [-1.0])
+    assert [one async for one in tokens] == []
+    assert [one async for one in turns.turn.tokens(60.0)] == [([5, 6, 7, 8], [-1.0] * 4)]
+
+
+async def test_a_stream_that_is_quiet_says_so() -> None:
+    turns = Turns()
+    tokens = turns.turn.tokens(0.001)
+    assert [await anext(tokens) for _ in range(2)] == [([], [])] * 2
+    turns.recording.set_exception(TurnRefused(504, "no"))
+    with pytest.raises(TurnRefused):
+        _ = [one async for one in tokens]
+
+
+async def test_whoever_waits_for_a_turn_does_not_end_it() -> None:
+    turns = Turns()
+    waiting = asyncio.create_task(turns.turn.end())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    turns.recording.set_result(known := KnownTurn.of(FOREST[0], unpack))
+    assert await turns.turn.end() is known
+    assert turns.turn.recorded is known
+
+
+async def test_large_requests_are_read_beside_others() -> None:
+    assert await off_loop(SMALL, threading.get_ident) == threading.get_ident()
+    assert await off_loop(SMALL + 1, threading.get_ident) != threading.get_ident()
+
+
+def test_the_bodies_of_four_turns_are_kept() -> None:
+    requests = Requests()
+    for turn in range(6):
+        requests.keep(turn, bytes([turn]) * (turn + 1))
+    assert list(requests.bodies) == [2, 3, 4, 5]
+    assert requests.size == 3 + 4 + 5 + 6
+    requests.keep(6, requests.bodies[5])
+    assert requests.size == 4 + 5 + 6, "one body is counted once"
+
+
+def test_bytes_of_all_requests_are_bounded() -> None:
+    """The session that asked for nothing the longest is the first to go; the last is never."""
+    kept = AllRequests(most=10)
+    made = {name: kept.of(name) for name in "abc"}
+    for name in "abc":
+        kept.of(name).keep(0, b"x" * 5)
+    assert kept.of("a") is made["a"]
+    assert kept.of("b") is made["b"]
+    assert kept.of("c") is made["c"]
+    assert kept.of("b") is made["b"]
+    assert kept.of("a") is not made["a"], "three have more than ten bytes"
+    kept.forget("b")
+    kept.forget("b")
+    assert kept.of("c") is made["c"]
+    assert kept.of("b") is not made["b"]
+    lone = AllRequests(most=10)
+    (one := lone.of("a")).keep(0, b"x" * 50)
+    assert lone.of("a") is lone.of("a") is one
+    assert msgspec.json.encode(list(one.bodies)) == b"[0]"
