@@ -1,0 +1,240 @@
+"""A harness at its gateway: when it comes again, what it takes for an end, and what it tells its caller."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from schemas.errors import ConfigError
+from serve_apps.agent_command import sessions
+from serve_apps.agent_command.actor import _first, check_agent_command
+from serve_apps.agent_command.runner import AgentProgram, Runner, variables_of
+from serve_apps.agent_command.sessions import AGAIN_S, WAIT_S, SessionClient
+from slime_events.core.config.agents import AgentSettings
+
+Answer = tuple[int, Any, str]
+"""Status, body (a text is no JSON), Retry-After."""
+
+
+@dataclass
+class Scripted:
+    """Answers what it is told to, and keeps what it was asked and for how long its client waits."""
+
+    answers: list[Answer] = field(default_factory=list)
+    asked: list[tuple[str, str, Any, str, str]] = field(default_factory=list)
+    pauses: list[float] = field(default_factory=list)
+    url: str = ""
+
+    async def answer(self, request: web.Request) -> web.Response:
+        body = await request.json() if request.can_read_body else None
+        key = request.headers.get("Idempotency-Key", "")
+        self.asked.append((request.method, request.path, body, request.headers["Authorization"], key))
+        status, said, again = self.answers.pop(0)
+        headers = {"Retry-After": again} if again else {}
+        if isinstance(said, str):
+            return web.Response(status=status, text=said, headers=headers)
+        return web.json_response(said, status=status, headers=headers)
+
+
+@pytest.fixture
+async def gateway(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scripted]:
+    made = Scripted()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", made.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    async def pause(seconds: float) -> None:
+        made.pauses.append(seconds)
+
+    monkeypatch.setattr(sessions.asyncio, "sleep", pause)
+    try:
+        yield made
+    finally:
+        monkeypatch.undo()
+        await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def client_of(gateway: Scripted, *answers: Answer) -> AsyncIterator[SessionClient]:
+    gateway.answers += answers
+    async with SessionClient(gateway.url, "r", "token") as client:
+        yield client
+    assert gateway.answers == []
+
+
+OPEN = {"session": "s.0"}
+
+
+@pytest.mark.parametrize("status", [200, 201])
+async def test_a_session_is_opened_by_its_key(gateway: Scripted, status: int) -> None:
+    async with client_of(gateway, (status, OPEN, "")) as client:
+        assert await client.open("k") == OPEN
+    assert gateway.asked == [("POST", "/v1/runs/r/sessions", {"wait_s": WAIT_S}, "Bearer token", "k")]
+    assert gateway.pauses == []
+
+
+async def test_it_comes_again_when_it_is_told_to(gateway: Scripted) -> None:
+    busy: list[Answer] = [(429, {}, "3"), (409, {}, ""), (503, "away", "x"), (500, {}, "0"), (502, "", "7")]
+    async with client_of(gateway, *busy, (201, OPEN, "")) as client:
+        assert await client.open("k") == OPEN
+    assert gateway.pauses == [3.0, AGAIN_S, AGAIN_S, 0.0, 7.0]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422, 499, 204, 302])
+async def test_a_gateway_that_never_will_open_one(gateway: Scripted, status: int) -> None:
+    async with client_of(gateway, (status, "no" if status != 204 else {}, "")) as client:
+        with pytest.raises(ConfigError, match=str(status)):
+            await client.open("k")
+
+
+async def test_a_gateway_that_is_away_is_asked_again(gateway: Scripted) -> None:
+    async with client_of(gateway, (200, {}, "")) as client:
+        client._url, there = "http://127.0.0.1:1", client._url
+        assert not await client.takes_turns("s.0", "c")
+        client._url = there
+        assert await client.takes_turns("s.0", "c")
+
+
+@pytest.mark.parametrize(
+    ("answer", "takes"),
+    [
+        ((200, {"sealed": None, "result": None}, ""), True),
+        ((200, {"sealed": {"reason": "idle"}}, ""), False),
+        ((200, {"result": "failed"}, ""), False),
+        ((404, {}, ""), False),
+        ((503, {}, ""), False),
+    ],
+)
+async def test_whether_a_session_takes_turns(gateway: Scripted, answer: Answer, takes: bool) -> None:
+    async with client_of(gateway, answer) as client:
+        assert await client.takes_turns("s.0", "c") is takes
+    assert gateway.asked == [("GET", "/v1/sessions/s.0", None, "Bearer c", "")]
+
+
+@pytest.mark.parametrize(
+    ("answers", "why", "pauses"),
+    [
+        ([(200, {}, "")], "", []),
+        ([(204, {}, "")], "", []),
+        ([(404, {}, "")], "", []),
+        ([(409, {}, "")], "", []),
+        ([(410, {}, "")], "", []),
+        ([(422, {"error": "no"}, "")], "422", []),
+        ([(300, "no", "")], "300", []),
+        ([(403, "no", "")], "403", []),
+        ([(429, {}, "2"), (500, {}, ""), (200, {}, "")], "", [2.0, AGAIN_S]),
+    ],
+)
+async def test_a_seal_is_sent_until_it_is_taken(
+    gateway: Scripted, answers: list[Answer], why: str, pauses: list[float]
+) -> None:
+    async with client_of(gateway, *answers) as client:
+        said = await client.seal("s.0", "c", {"reward": 1})
+    assert said[:3] == why
+    assert gateway.asked == [("POST", "/v1/sessions/s.0/seal", {"reward": 1}, "Bearer c", "")] * len(answers)
+    assert gateway.pauses == pauses
+
+
+class Harness:
+    """A gateway whose sessions are open, in the place of a client. seals: what each seal is refused for."""
+
+    def __init__(self, *seals: str, takes: bool = True) -> None:
+        self.seals, self.takes, self.sealed, self.keys = list(seals), takes, list[Any](), list[str]()
+
+    async def open(self, key: str) -> dict[str, Any]:
+        self.keys.append(key)
+        return {"session": f"s{len(self.keys)}.0", "control_key": "c", "agent_key": "a", "base_url": "http://g/v1"}
+
+    async def takes_turns(self, session: str, control_key: str) -> bool:
+        return self.takes
+
+    async def seal(self, session: str, control_key: str, body: dict[str, Any]) -> str:
+        self.sealed.append(body)
+        return self.seals.pop(0) if self.seals else ""
+
+
+def program(folder: Path, *words: str) -> AgentProgram:
+    return AgentProgram(words or ("true",), 30.0, folder / "agents", folder / "logs")
+
+
+async def pauses_of(harness: Harness, made: AgentProgram, count: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long one runner waits after each of so many programs."""
+    waited, sleep = list[float](), asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        if seconds in (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0):
+            waited.append(seconds)
+            if len(waited) == count:
+                raise asyncio.CancelledError
+            return
+        await sleep(seconds)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("serve_apps.agent_command.runner.asyncio.sleep", pause)
+        task = asyncio.create_task(Runner(harness, made, 1).run())  # type: ignore[arg-type]
+        await asyncio.wait([task])
+    return waited
+
+
+async def test_the_pause_after_programs_that_fail_doubles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = program(tmp_path, "/nowhere")
+    assert await pauses_of(Harness(), failing, 7, monkeypatch) == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert await pauses_of(Harness(takes=False), failing, 3, monkeypatch) == [0.0] * 3
+
+
+async def test_a_refused_reward_seals_the_session_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness("422 no")
+    assert await pauses_of(harness, program(tmp_path, "true"), 2, monkeypatch) == [1.0, 0.0]
+    first, second, third = harness.sealed
+    assert (first["exit_code"], second["exit_code"], third["exit_code"]) == (0, 65, 0)
+    assert "422 no" in second["metadata"]["error"]
+
+
+async def test_folders_are_gone_and_old_logs_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve_apps.agent_command.runner.KEPT_LOGS", 2)
+    harness = Harness()
+    await pauses_of(harness, program(tmp_path, "true"), 3, monkeypatch)
+    assert list((tmp_path / "agents").iterdir()) == []
+    assert len(set(harness.keys)) == 3
+    assert {path.name for path in (tmp_path / "logs").iterdir()} == {"s2.0.log", "s3.0.log"}
+
+
+def test_the_variables_of_a_program() -> None:
+    session = {"base_url": "http://g/v1/sessions/k/v1", "agent_key": "k", "session": "s.0", "control_key": "c"}
+    assert variables_of(session) == {
+        "OPENAI_BASE_URL": "http://g/v1/sessions/k/v1",
+        "OPENAI_API_KEY": "k",
+        "ANTHROPIC_BASE_URL": "http://g/v1/sessions/k",
+        "ANTHROPIC_API_KEY": "k",
+        "SLIME_EVENTS_SESSION": "s.0",
+    }
+
+
+async def test_why_the_programs_ended() -> None:
+    async def fail(error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+
+    inner = ConfigError("no")
+    for error in (inner, ExceptionGroup("a", [inner]), ExceptionGroup("a", [ExceptionGroup("b", [inner])])):
+        task = asyncio.create_task(fail(error))
+        await asyncio.wait([task])
+        assert _first(task) is inner
+    task = asyncio.create_task(fail(None))
+    await task
+    assert isinstance(_first(task), RuntimeError)
+
+
+def test_a_command_that_can_start() -> None:
+    check_agent_command(AgentSettings(agent_command="python3 agent.py"))
+    check_agent_command(AgentSettings(agent_command="/bin/sh -c 'exit 0'"))
