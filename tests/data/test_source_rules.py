@@ -1,4 +1,4 @@
-"""How many rows are looked at, in which order, and what is said where none can be used; changed files; draws by stats."""
+"""How many rows are looked at, in which order, and why there are none; changed files; draws by what the log says."""
 
 from __future__ import annotations
 
