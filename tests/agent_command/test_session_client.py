@@ -15,7 +15,7 @@ from aiohttp import web
 from schemas.errors import ConfigError
 from serve_apps.agent_command import sessions
 from serve_apps.agent_command.actor import _first, check_agent_command
-from serve_apps.agent_command.runner import AgentProgram, Runner, variables_of
+from serve_apps.agent_command.runner import AgentProgram, Runner, os_variables, variables_of
 from serve_apps.agent_command.sessions import AGAIN_S, WAIT_S, SessionClient
 from slime_events.core.config.agents import AgentSettings
 
@@ -218,6 +218,13 @@ def test_the_variables_of_a_program() -> None:
         "ANTHROPIC_API_KEY": "k",
         "SLIME_EVENTS_SESSION": "s.0",
     }
+
+
+def test_what_a_program_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the run's settings refer to, however it is called, and Ray's own."""
+    monkeypatch.setattr("os.environ", {"PLAIN": "1", "OTHER": "2", "RAY_PLAIN": "3", "PATH": "/bin"})
+    assert os_variables({"PLAIN"}) == {"OTHER": "2", "PATH": "/bin"}
+    assert os_variables({"PLAIN", "OTHER"}, {"PLAIN", "RAY_PLAIN"}) == {"PLAIN": "1", "RAY_PLAIN": "3", "PATH": "/bin"}
 
 
 async def test_why_the_programs_ended() -> None:

@@ -7,6 +7,7 @@ import base64
 import stat
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,11 @@ from serve_apps.agents.keys import Capability, SessionKeys, session_keys
 from serve_apps.agents.live_session import KnownTurn, LiveSession, Turn, TurnRefused, check_open
 from serve_apps.agents.off_loop import SMALL, off_loop
 from serve_apps.agents.reading import AllRequests, Requests
+from serve_apps.agents.setup import AgentRules
 from serve_apps.calls import Call
 from slime_events.core.state.sessions import Session
 from slime_events.core.trajectory import Trajectory
+from tests.agents.stage import RULES
 
 ASKED = Asked(DialectName.CHAT, "m")
 
@@ -217,6 +220,8 @@ async def test_whoever_waits_for_a_turn_does_not_end_it() -> None:
 
 
 async def test_large_requests_are_read_beside_others() -> None:
+    assert await off_loop(1000, threading.get_ident) == threading.get_ident()
+    assert await off_loop(10**6, threading.get_ident) != threading.get_ident()
     assert await off_loop(SMALL, threading.get_ident) == threading.get_ident()
     assert await off_loop(SMALL + 1, threading.get_ident) != threading.get_ident()
 
@@ -229,6 +234,16 @@ def test_the_bodies_of_four_turns_are_kept() -> None:
     assert requests.size == 3 + 4 + 5 + 6
     requests.keep(6, requests.bodies[5])
     assert requests.size == 4 + 5 + 6, "one body is counted once"
+
+
+def test_rules_say_how_long_a_request_may_be() -> None:
+    def rules(context: int | None, room: int | None) -> AgentRules:
+        return replace(RULES, context=context, room=room)
+
+    assert [rules(*one).longest for one in ((100, 50), (100, None), (None, 50), (50, 100))] == [50, 100, 50, 100]
+    assert rules(None, None).longest > 100_000
+    assert 10**6 < rules(1, None).most_bytes < 2 * 10**6
+    assert rules(1001, None).most_bytes - rules(1, None).most_bytes == 32_000
 
 
 def test_bytes_of_all_requests_are_bounded() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.turns import RootReason
 from serve_apps.agents.asked import Asked, BadField, DialectName
 from serve_apps.agents.bridge import WINDOW, Bridge, last_of
 from serve_apps.agents.known_models import known_name
@@ -189,3 +190,4 @@ def test_ids_are_placed_as_they_are() -> None:
     assert placed.observed.tolist() == [5, 6]
     assert (placed.nearest, placed.drift, placed.messages) == (None, None, placed.chain.links)
     assert placed.chain.links != other.chain.links
+    assert (placed.root, placed.extends) == (RootReason.FIRST, None)

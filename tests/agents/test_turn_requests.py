@@ -151,9 +151,17 @@ async def test_an_answer_says_what_made_it(session: Session) -> None:
     assert answer["system_fingerprint"] == "weights-0"
     assert answer["usage"]["prompt_tokens"] == session.calls[0].prompt_length
     assert answer["usage"]["completion_tokens"] == turn.length == 4
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
     told = [one["logprob"] for one in answer["choices"][0]["logprobs"]["content"]]
     assert told == pytest.approx(unpack(turn.log_probs).tolist())
     assert abs(answer["created"] - session.lone.log.records[-1].envelope.at / 1e9) < 60  # type: ignore[attr-defined]
+
+
+async def test_large_requests_are_no_part_of_events(session: Session) -> None:
+    for text in ("hm", "x" * 1000):
+        await session.post(messages=[USER | {"content": text}])
+    await session.post(messages=[USER], metadata={"a": "".join(map(str, range(9000)))})
+    assert [one.agent.request.blob is None for one in session.events(TurnRecorded)] == [True, True, False]
 
 
 async def test_a_retry_is_answered_from_the_log(session: Session) -> None:

@@ -21,7 +21,13 @@ from slime_events.analysis.query import samples_where
 from slime_events.core.config.data import DataSettings
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunState
-from slime_events.loop.prompts.archived_prompts import archived_prompts, archived_rollouts, read_members, read_rows
+from slime_events.loop.prompts.archived_prompts import (
+    ArchivedPrompts,
+    archived_prompts,
+    archived_rollouts,
+    read_members,
+    read_rows,
+)
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import group_samples
 from slime_events.plugins.texts import Texts
@@ -40,6 +46,11 @@ async def archive(tmp_path: Path) -> str:
     return f"{tmp_path}/{RUN}"
 
 
+async def read(data: DataSettings) -> ArchivedPrompts | None:
+    """For prompts alone."""
+    return await archived_prompts(data, samples_where, samples=1, ahead=0)
+
+
 @pytest.mark.parametrize(
     ("settings", "groups"),
     [
@@ -51,7 +62,7 @@ async def archive(tmp_path: Path) -> str:
     ],
 )
 async def test_who_may_be_drawn(archive: str, settings: dict[str, Any], groups: tuple[str, ...]) -> None:
-    found = await archived_prompts(DataSettings(archive_prompts=archive, **settings), samples_where)
+    found = await read(DataSettings(archive_prompts=archive, **settings))
     assert found is not None
     assert found.path.endswith(f"/{RUN}")
     assert [found.rows[row].groups for row in found.eligible] == [[group] for group in groups]
@@ -77,7 +88,7 @@ async def test_each_group_with_its_recorded_rollouts_is_a_row(archive: str) -> N
 async def test_a_buffer_filter_is_shown_the_newest_group_as_it_was_graded(archive: str) -> None:
     """As the run's own filter was."""
     data = DataSettings(archive_prompts=archive, buffer_filter_path="mine.py:choose")
-    found = await archived_prompts(data, samples_where)
+    found = await read(data)
     assert found is not None
     state, texts, shown = RunState(run=RUN), Texts(), dict[str, list[Any]]()
     for recorded in (await small_run()).records:
@@ -115,10 +126,10 @@ async def test_samples_of_one_rollout_stay_together(names: tuple[str, ...]) -> N
 
 async def test_nobody_left_and_no_archive(archive: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"of its 5 prompts none has a pass rate from 0\.9 to 1"):
-        await archived_prompts(DataSettings(archive_prompts=archive, archive_min_pass_rate=0.9), samples_where)
+        await read(DataSettings(archive_prompts=archive, archive_min_pass_rate=0.9))
     with pytest.raises(RunNotFound):
-        await archived_prompts(DataSettings(archive_prompts=f"{tmp_path}/nowhere"), samples_where)
-    assert await archived_prompts(DataSettings(), samples_where) is None
+        await read(DataSettings(archive_prompts=f"{tmp_path}/nowhere"))
+    assert await read(DataSettings()) is None
 
 
 STARTED = RunStarted(settings={}, code_version="")

@@ -161,6 +161,12 @@ async def test_what_is_refused_is_told_and_the_others_are_sent_again() -> None:
     assert len(await sent(everything, lines("a"))) == len(everything.sent) == 1
 
 
+async def test_a_reply_that_names_fewer_groups_is_an_error() -> None:
+    """No line is taken for one that the run has."""
+    with pytest.raises(ValueError, match="zip"):
+        await sent(Run(InboxReply(accepted=True, groups=("g",))), lines(*"ab"))
+
+
 @pytest.mark.parametrize(("full", "error"), [(True, InboxFull), (False, LogUnavailable)])
 async def test_what_cannot_be_taken_now_is_sent_again_a_few_times(full: bool, error: type[Exception]) -> None:
     busy = msgspec.structs.replace(refusing((0, "")), full=full)

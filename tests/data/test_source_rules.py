@@ -21,6 +21,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.prompts import prompt_files
 from slime_events.loop.prompts.archived_prompts import ArchivedPrompt, archived_rollouts, read_archive, read_rows
 from slime_events.loop.prompts.data_file import DataFile
+from slime_events.loop.prompts.dataset import Dataset
 from slime_events.loop.prompts.draw_stats import DrawStats, Pool, PromptStats, uniform
 from slime_events.loop.prompts.prompt import BadRow, PromptRow
 from slime_events.loop.prompts.prompt_files import changed_files, check_prompt_files, digest_of, paths_of
@@ -205,6 +206,42 @@ def test_a_file_that_has_grown_is_told_from_another(tmp_path: Path) -> None:
     assert changed_files({"other": PromptFile(path="other", size=1, digest="")}, settings) == []
 
 
+class Noted:
+    """A file of nothing, that keeps what was read of it."""
+
+    def __init__(self) -> None:
+        self.read = list[list[tuple[int, int]]]()
+
+    def read_stored(self, starts: list[int], sizes: list[int]) -> list[bytes]:
+        self.read.append(list(zip(starts, sizes, strict=True)))
+        return [b""] * len(starts)
+
+
+def test_of_a_large_file_64_blocks_are_read_in_eights() -> None:
+    """What an earlier version has recorded of it stays true."""
+    block = 1 << 20
+    for size, last in ((64 * block, 63 * block), (64 * block + 1, 63 * block + 1), (10**9, 10**9 - block)):
+        noted: Any = Noted()
+        digest_of(noted, size)
+        assert [len(one) for one in noted.read] == [8] * 8
+        assert (noted.read[0][0], noted.read[-1][-1]) == ((0, block), (last, block))
+    few: Any = Noted()
+    digest_of(few, 3 * block - 1)
+    assert few.read == [[(0, block), (block, block), (2 * block, block - 1)]]
+
+
+def test_the_seed_of_an_order_that_nobody_says_is_slime_s(tmp_path: Path) -> None:
+    settings = DataSettings(prompt_data=str(rows_file(tmp_path, *some(9))), rollout_shuffle=True)
+    by_seed = [shown(PromptSource(settings, *seed).take(0, 9)) for seed in ((), (42,), (43,))]
+    assert by_seed[0] == by_seed[1] != by_seed[2]
+    assert Dataset(settings.prompt_data or "", None, prompt_key="input").seed == 42
+
+
+def test_a_line_that_is_no_row_has_no_place_in_the_stream(tmp_path: Path) -> None:
+    (bad,) = source_of(rows_file(tmp_path, "no", *some(1))).bad_lines
+    assert (bad.position, bad.epoch, bad.line) == (-1, 0, 1)
+
+
 def test_uniform_numbers_depend_on_every_argument() -> None:
     numbers = [uniform(1, "f", 1), uniform(2, "f", 1), uniform(1, "g", 1), uniform(1, "f", 2)]
     assert len(set(numbers)) == 4
@@ -299,7 +336,7 @@ async def test_archived_rows_are_chosen_by_their_rate_and_query() -> None:
 
         where = {} if wanted is None else {"archive_where": "q"}
         data = DataSettings(archive_prompts="x", **where, **more)
-        return (await read_archive(run, data, samples_where)).eligible
+        return (await read_archive(run, data, samples_where, samples=1, ahead=0)).eligible
 
     assert await chosen() == [0, 1, 2], "the fourth has no answers"
     assert await chosen(archive_min_pass_rate=0.5, archive_max_pass_rate=0.5) == [0]

@@ -143,7 +143,7 @@ class ArchivedPrompts:
 
 
 async def archived_prompts(
-    data: DataSettings, samples_where: SamplesWhere, *, samples: int = 1, ahead: int = 0
+    data: DataSettings, samples_where: SamplesWhere, *, samples: int, ahead: int
 ) -> ArchivedPrompts | None:
     """The prompts of --archive-prompts; None where it is not set. Raises RunNotFound, and as `read_archive` does."""
     if data.archive_prompts is None:
@@ -153,7 +153,7 @@ async def archived_prompts(
 
 
 async def read_archive(
-    opened: OpenedRun, data: DataSettings, samples_where: SamplesWhere, *, samples: int = 1, ahead: int = 0
+    opened: OpenedRun, data: DataSettings, samples_where: SamplesWhere, *, samples: int, ahead: int
 ) -> ArchivedPrompts:
     """The prompts of a run that --archive-min-pass-rate, --archive-max-pass-rate and --archive-where select. samples,
     ahead: as in `ArchivedRollouts`, for --archive-reuse rollouts. Raises DataError where no prompt is left.
