@@ -212,37 +212,26 @@ def check_first_rows(settings: DataSettings) -> None:
     A run on such a file would fail. Tokens and chat templates are not checked.
     """
     in_order = msgspec.structs.replace(settings, rollout_shuffle=False)
-    # The tokens of a chat to train on are those of its own template alone.
-    stand_in = None if settings.supervised else _AnyText()
-    PromptSource(in_order, tokenizer=stand_in, most=settings.max_bad_lines + 1).take(0, 1)
+    PromptSource(in_order, tokenizer=_stand_in(settings), most=settings.max_bad_lines + 1).take(0, 1)
 
 
 def first_rows(settings: DataSettings, most: int) -> list[PromptRow]:
     """The usable ones of the first `most` rows in the file's order, without tokens."""
     in_order = msgspec.structs.replace(settings, rollout_shuffle=False)
-    source = PromptSource(in_order, tokenizer=_AnyText(), most=most)
+    source = PromptSource(in_order, tokenizer=_stand_in(settings), most=most)
     return [row for row in source.read(0, range(len(source))) if isinstance(row, PromptRow)]
 
 
+def _stand_in(settings: DataSettings) -> Any:
+    """None for chats to train on: their tokens are those of their own template alone."""
+    return None if settings.supervised else _AnyText()
+
+
 class _AnyText:
-    """A tokenizer of which any text is one token, and any chat a text."""
+    """What rows need of a tokenizer: any text is one token, and any chat a text."""
 
-    def __call__(
-        self, text: str, *, add_special_tokens: bool = True, return_offsets_mapping: bool = False
-    ) -> Mapping[str, Any]:
-        return {"input_ids": [0], "offset_mapping": [(0, len(text))]}
-
-    def __len__(self) -> int:
-        return 1
-
-    def get_added_vocab(self) -> Mapping[str, int]:
-        return {}
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, **_: Any) -> list[int]:
         return [0]
 
-    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **kwargs: Any) -> Any:
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **_: Any) -> str:
         return "chat"
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return ""
