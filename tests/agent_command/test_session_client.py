@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from aiohttp import web
 
 from schemas.errors import ConfigError
 from serve_apps.agent_command import sessions
 from serve_apps.agent_command.actor import _first, check_agent_command
+from serve_apps.agent_command.program import Ended, _Output, run_program
 from serve_apps.agent_command.runner import AgentProgram, Runner, os_variables, variables_of
 from serve_apps.agent_command.sessions import AGAIN_S, WAIT_S, SessionClient
 from slime_events.core.config.agents import AgentSettings
@@ -240,6 +243,37 @@ async def test_why_the_programs_ended() -> None:
     task = asyncio.create_task(fail(None))
     await task
     assert isinstance(_first(task), RuntimeError)
+
+
+async def ran(tmp_path: Path, *words: str) -> Ended:
+    return await run_program(words, folder=tmp_path, log=tmp_path / "log", variables={}, task=b"", timeout_s=30.0)
+
+
+async def test_what_is_still_under_way_at_the_end_is_read(tmp_path: Path) -> None:
+    """Of a process that a program left, which holds its output."""
+    with (tmp_path / "log").open("wb") as file, _Output(file) as output:
+        left = os.dup(await output.pipe(is_standard=True))
+        output.close_ours()
+
+        def late() -> None:
+            os.write(left, b"first\nlate\n")
+            os.close(left)
+
+        asyncio.get_running_loop().call_later(0.05, late)
+        await output.end()
+        assert output.ended(3) == Ended(3, "late", "")
+    assert (tmp_path / "log").read_text() == "first\nlate\n"
+
+
+async def test_no_file_stays_open_behind_a_program(tmp_path: Path) -> None:
+    await ran(tmp_path, "/bin/sh", "-c", "echo warm")
+    before = psutil.Process().num_fds()
+    for _ in range(3):
+        await ran(tmp_path, "/bin/sh", "-c", "echo a")
+        with pytest.raises(OSError, match="nowhere"):
+            await ran(tmp_path, "/nowhere")
+    await asyncio.sleep(0)
+    assert psutil.Process().num_fds() == before
 
 
 def test_a_command_that_can_start() -> None:

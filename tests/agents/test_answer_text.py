@@ -228,6 +228,30 @@ def test_arguments_before_any_call_are_none() -> None:
     assert parsed(Calls(a=[item(None, "{}")])).feed("a", 1) == []
 
 
+class Holds(Calls):
+    """A parser that says `shown` for each piece, and finds a call at the end or not."""
+
+    def __init__(self, shown: str, *, has_call: bool) -> None:
+        super().__init__()
+        self._shown, self._has_call = shown, has_call
+
+    def parse_stream_chunk(self, text: str) -> tuple[str, list[ToolCallItem]]:
+        return self._shown, []
+
+    def has_tool_call(self, text: str) -> bool:
+        return self._has_call
+
+
+@pytest.mark.parametrize(
+    ("shown", "has_call", "content"), [("", False, "<too"), ("", True, ""), ("<", False, "<too"), ("x", False, "x")]
+)
+def test_what_a_parser_of_calls_holds_back_is_shown_where_it_was_none(shown: str, has_call: bool, content: str) -> None:
+    reader = parsed(Holds(shown, has_call=has_call))
+    parts = [*reader.feed("<too", 1), *reader.end()]
+    assert "".join(part.text for part in parts if isinstance(part, Content)) == content
+    assert reader.message() == {"role": "assistant", "content": content}
+
+
 class Thinks:
     """A parser of reasoning that raises, or says something at the end."""
 

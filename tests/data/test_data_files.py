@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +270,18 @@ def test_null_fields_of_structs_are_none(tmp_path: Path) -> None:
     assert fields["t"] == [{"f": {"x": 1}}]
     assert fields["z"] == tools
     assert without_nulls({"content": None, "a": None, "b": [None, 1]}) == {"b": [None, 1]}
+
+
+def test_content_is_kept_in_messages_alone() -> None:
+    value = [{"content": None, "parts": [{"content": None, "x": 1}], "f": {"content": None, "y": None}}]
+    assert without_nulls(value) == [{"content": None, "parts": [{"x": 1}], "f": {}}]
+
+
+def test_parquet_files_need_their_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = file_of(tmp_path, b"PAR1", "a.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(MissingPart):
+        ParquetReader(file)
 
 
 def test_json_and_parquet_have_the_same_rows(tmp_path: Path) -> None:

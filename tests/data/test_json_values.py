@@ -266,7 +266,8 @@ def test_labels_of_any_size() -> None:
         ((_, item),), _ = read_message(json.dumps({"key": "k", "prompt": "p", "label": value}).encode(), InboxPrompt)
         return item.label
 
-    assert [label(value) for value in (5, 2**63 - 1, 2**63)] == [5, 2**63 - 1, str(2**63)]
+    longest = int("9" * 4300)
+    assert [label(value) for value in (5, 2**63 - 1, 2**63, longest)] == [5, 2**63 - 1, str(2**63), str(longest)]
     assert read(b'{"sample": "s", "reward": 1}', OutsideReward)[1] == []
 
 

@@ -161,6 +161,12 @@ async def test_what_is_refused_is_told_and_the_others_are_sent_again() -> None:
     assert len(await sent(everything, lines("a"))) == len(everything.sent) == 1
 
 
+async def test_a_message_of_which_a_part_is_too_early_is_sent_again() -> None:
+    run = Run(refusing((0, "prompt"), (1, "")))
+    assert len(await sent(run, lines("a", "b"))) == 2
+    assert run.sent == [["a", "b"]] * 2
+
+
 async def test_a_reply_that_names_fewer_groups_is_an_error() -> None:
     """No line is taken for one that the run has."""
     with pytest.raises(ValueError, match="zip"):

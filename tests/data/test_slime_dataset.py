@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from schemas.errors import PlugPointError
 from slime_events.core.config.data import DataSettings
@@ -118,8 +120,10 @@ def test_a_dataset_of_ones_own_is_drawn_from(path: Path) -> None:
 
 
 def test_a_source_is_saved_and_loaded(path: Path, tmp_path: Path) -> None:
+    tmp_path = tmp_path / "runs" / "one"
     source = RolloutDataSource(args(path, save=str(tmp_path)))
     source.get_samples(3)
+    source.save(7)
     source.save(7)
     again = RolloutDataSource(args(path, load=str(tmp_path)))
     again.load(7)
@@ -137,6 +141,21 @@ def test_a_source_is_saved_and_loaded(path: Path, tmp_path: Path) -> None:
     assert fresh.sample_offset == 0, "it was told no folder"
     fresh.restore({})
     assert (fresh.sample_index, fresh.metadata) == (0, {})
+
+
+class Runs:
+    """What a state that somebody else wrote could do."""
+
+    def __reduce__(self) -> Any:
+        return (list, ())
+
+
+def test_no_code_of_a_saved_state_is_run(path: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "rollout" / "global_dataset_state_dict_7.pt"
+    saved.parent.mkdir()
+    torch.save({"metadata": Runs()}, saved)
+    with pytest.raises(pickle.UnpicklingError):
+        RolloutDataSource(args(path, load=str(tmp_path))).load(7)
 
 
 def test_a_dataset_that_is_held_goes_on_in_its_epoch(path: Path, tmp_path: Path) -> None:

@@ -146,12 +146,15 @@ def test_the_first_rows_are_looked_at_before_a_run(tmp_path: Path) -> None:
         check_first_rows(late)
     path = rows_file(tmp_path, {"input": "a"}, bad, {"input": "b"}, {"input": "c"})
     settings = DataSettings(prompt_data=str(path), rollout_shuffle=True, max_bad_lines=2)
-    assert [row.text for row in first_rows(settings, 3)] == ["a", "b"]
+    assert [(row.text, row.position, row.line) for row in first_rows(settings, 3)] == [("a", 0, 1), ("b", 2, 3)]
     chat = rows_file(tmp_path, {"input": [{"role": "user", "content": "a"}]}, name="chat.jsonl")
     templated = DataSettings(prompt_data=str(chat), apply_chat_template=True)
     check_first_rows(templated)
     (row,) = first_rows(templated, 1)
     assert row.messages == [{"role": "user", "content": "a"}]
+    train = rows_file(tmp_path, {"input": [*row.messages, {"role": "assistant", "content": "b"}], "metadata": {"m": 1}})
+    (example,) = first_rows(DataSettings(prompt_data=str(train), supervised=True), 1)
+    assert example.metadata == {"m": 1}
 
 
 def settings_of(path: str, **data: Any) -> TrainSettings:

@@ -44,8 +44,6 @@ def read_message(data: bytes, kind: type[ItemT]) -> tuple[list[tuple[int, ItemT]
             items.append((index, _with_label(read_json(item, kind))))
         except msgspec.DecodeError as error:
             errors.append(field_error(index, error, "prompt"))
-        except WrongField as error:
-            errors.append(FieldError(index, error.field, error.message))
     return items, errors
 
 
@@ -68,14 +66,11 @@ def _is_carried(value: Any) -> bool:
 
 
 def _with_label(item: ItemT) -> ItemT:
-    """A producer's item whose label is an integer of any size."""
+    """A producer's item whose label is an integer of any size that JSON is read with."""
     label = getattr(item, LABEL, None)
     if not isinstance(label, int) or is_stored(label):
         return item
-    try:
-        return msgspec.structs.replace(item, label=label_value(label, LABEL))  # type: ignore[type-var]
-    except BadValue as error:
-        raise WrongField(error.field, error.message) from None
+    return msgspec.structs.replace(item, label=label_value(label, LABEL))  # type: ignore[type-var]
 
 
 def field_error(index: int, error: msgspec.DecodeError, whole: str) -> FieldError:
