@@ -25,7 +25,7 @@ from serve_apps.agents.parsing import ParserNames, Parsers
 from serve_apps.agents.setup import AgentRules, AgentSetup
 from serve_apps.gateway.agents import AgentAccess, AgentDesk
 from serve_apps.gateway.app import gateway_app
-from serve_apps.gateway.serving import HttpConfig, QuietServer, serve
+from serve_apps.gateway.serving import HttpConfig, HttpServer, serve
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Sources
 from slime_events.core.credit import CreditRule
@@ -102,7 +102,7 @@ class Stage:
         """A gateway behind a socket, for clients in threads."""
         async with self.app(**rules) as app:
             with socket.create_server(("127.0.0.1", port)) as listening:
-                server = QuietServer(HttpConfig(app, GatewaySettings()))
+                server = HttpServer(HttpConfig(app, GatewaySettings()))
                 serving = asyncio.create_task(serve(server, listening))
                 try:
                     yield
