@@ -233,6 +233,15 @@ def asking(outcomes: list[Any]) -> Callable[[bytes], Awaitable[InboxReply]]:
     return ask
 
 
+def saying(told: list[str], error: Exception | None = None) -> Callable[[], Awaitable[None]]:
+    async def say() -> None:
+        told.append("waits")
+        if error is not None:
+            raise error
+
+    return say
+
+
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(outside, "LOOK_S", 0.0)
@@ -241,7 +250,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 async def test_a_run_that_is_not_on_yet_is_waited_for(told: list[str]) -> None:
     away = [LogUnavailable("no"), DeadlineExceeded("no"), NobodyListens("no"), None]
-    send = patient(asking(away), 60.0, lambda: False, lambda: told.append("waits"))
+    send = patient(asking(away), 60.0, lambda: False, saying(told))
     assert (await send(b"g")).groups == ("g",)
     assert told == ["waits"]
     assert away == []
@@ -251,14 +260,21 @@ async def test_a_run_that_is_not_on_yet_is_waited_for(told: list[str]) -> None:
 async def test_no_longer_than_it_may_and_not_for_a_run_that_is_over(
     told: list[str], wait_s: float, is_over: bool
 ) -> None:
-    send = patient(asking([LogUnavailable("no"), None]), wait_s, lambda: is_over, lambda: told.append("waits"))
+    send = patient(asking([LogUnavailable("no"), None]), wait_s, lambda: is_over, saying(told))
     with pytest.raises(LogUnavailable):
         await send(b"g")
     assert told == []
 
 
+async def test_nothing_is_waited_for_in_vain(told: list[str]) -> None:
+    send = patient(asking([LogUnavailable("no"), None]), 60.0, lambda: False, saying(told, ConfigError("in vain")))
+    with pytest.raises(ConfigError):
+        await send(b"g")
+    assert told == ["waits"]
+
+
 async def test_other_errors_are_not_waited_for(told: list[str]) -> None:
-    send = patient(asking([ConfigError("no"), None]), 60.0, lambda: False, lambda: told.append("waits"))
+    send = patient(asking([ConfigError("no"), None]), 60.0, lambda: False, saying(told))
     with pytest.raises(ConfigError):
         await send(b"g")
     assert told == []
