@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -45,8 +46,7 @@ def ended(made: LiveSession, verdict: Verdict, run: Sealing = RUN) -> list[Any]:
 
 
 def with_(**more: Any) -> Sealing:
-    names = ("asked", "prompt", "credit", "tokenizer", "gateway", "grades", "now")
-    return Sealing(**({name: getattr(RUN, name) for name in names} | more))
+    return dataclasses.replace(RUN, **more)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +170,13 @@ def test_whether_it_is_trained_on(verdict: Verdict, turns: Any, grades: bool, tr
         assert (failed.sample, failed.group, failed.attempt) == ("g-s0", "g", 1)
         assert (failed.kind, failed.engine) == (FailureKind.AGENT, "gw")
         assert "\n" not in failed.message
+
+
+@pytest.mark.parametrize("reason", [SealReason.IDLE, SealReason.TIME, SealReason.REWARD])
+def test_an_idle_session_fails_where_the_run_says_so(reason: SealReason) -> None:
+    for fails in (True, False):
+        _, *events = ended(live(*FOREST), Verdict(reason), with_(fails_idle=fails))
+        assert isinstance(events[0], RolloutFailed) is (fails and reason is SealReason.IDLE)
 
 
 @pytest.mark.parametrize(("said", "shown"), [("no disk", True), ("", False), (5, False)])
