@@ -1,0 +1,43 @@
+"""A picture of a lineage is, shape by shape and title by title, the one that somebody has looked at."""
+
+from __future__ import annotations
+
+import pytest
+
+from slime_events.analysis.lineage.picture import FEW_SAMPLES, MOST_ROWS, html, rows_of, svg
+from tests.lineage.pictures import ANSWERS, FILES, many_samples, many_steps
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_picture_is_the_one_that_was_looked_at(name: str) -> None:
+    kept = (FILES / f"{name}.svg").read_text(encoding="utf-8")
+    assert svg(ANSWERS[name]) == kept, "python -m tests.lineage.pictures renews it"
+
+
+def test_samples_have_rows_of_their_own_while_they_are_few() -> None:
+    few, more = rows_of(many_samples(FEW_SAMPLES)), rows_of(many_samples(FEW_SAMPLES + 1))
+    assert [row.label for row in few] == [f"g{number}-s0" for number in range(FEW_SAMPLES)]
+    assert [row.label for row in more] == [f"{number % 3}.jsonl:7" for number in range(FEW_SAMPLES + 1)]
+
+
+def test_steps_share_rows_where_there_are_more_than_have_room() -> None:
+    each, shared = rows_of(many_steps(MOST_ROWS)), rows_of(many_steps(MOST_ROWS + 1))
+    assert [row.label for row in each] == [f"step {number}" for number in range(MOST_ROWS)]
+    assert [row.label for row in shared[:-1]] == [f"{n} to {n + 1}" for n in range(0, MOST_ROWS, 2)]
+    assert shared[-1].label == f"{MOST_ROWS} to {MOST_ROWS}"
+    assert {len(row.cells) for row in shared[:-1]} == {2}
+    assert [row.target for row in shared[:2]] == ["step 1 → v2", "step 3 → v4"]
+    assert [cell.value for cell in shared[1].cells] == [2 / (MOST_ROWS + 1), 3 / (MOST_ROWS + 1)]
+
+
+def test_a_title_under_the_pointer_tells_the_beginning_of_a_prompt() -> None:
+    row = rows_of(ANSWERS["seventeen_rows"])[0]
+    assert row.title.endswith("\n<g0> " + "x" * 295)
+
+
+def test_a_page_holds_the_picture_and_the_text_as_text() -> None:
+    answer = ANSWERS["few_samples"]
+    page = html(answer, "a < b\n\x1b[31m")
+    assert svg(answer) in page
+    assert "<pre>a &lt; b" in page
+    assert "\x1b" not in page
