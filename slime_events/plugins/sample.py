@@ -126,7 +126,7 @@ class _Carrier:
             return self._dict(value, depth)
         if depth and isinstance(value, list | tuple):
             return self._list(value, depth)
-        if depth and callable(getattr(value, "tolist", None)):
+        if depth and callable(getattr(value, "tolist", None)) and not isinstance(value, type):
             self._take(getattr(value, "nbytes", 0) // 8)
             self._room += getattr(value, "nbytes", 0) // 8
             return self.of(value.tolist(), depth - 1)

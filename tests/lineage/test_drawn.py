@@ -1,6 +1,9 @@
-"""A picture of a lineage is, shape by shape and title by title, the one that somebody has looked at."""
+"""A picture of a lineage is, shape by shape and title by title, the kept one."""
 
 from __future__ import annotations
+
+from itertools import pairwise
+from xml.etree import ElementTree
 
 import pytest
 
@@ -9,9 +12,20 @@ from tests.lineage.pictures import ANSWERS, FILES, many_samples, many_steps
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_picture_is_the_one_that_was_looked_at(name: str) -> None:
+def test_a_picture_is_the_kept_one(name: str) -> None:
     kept = (FILES / f"{name}.svg").read_text(encoding="utf-8")
     assert svg(ANSWERS[name]) == kept, "python -m tests.lineage.pictures renews it"
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_all_of_a_picture_lies_inside_of_it_and_no_box_on_another(name: str) -> None:
+    tree = ElementTree.fromstring(svg(ANSWERS[name]))
+    width, height = float(tree.attrib["width"]), float(tree.attrib["height"])
+    rects = [one for one in tree.iter() if one.tag.endswith("rect")]
+    sides = [[float(one.attrib.get(side, 0)) for side in ("x", "y", "width", "height")] for one in rects]
+    assert all(x >= 0 and y >= 0 and x + w <= width and y + h <= height for x, y, w, h in sides)
+    boxes = sorted((x, y, h) for one, (x, y, _, h) in zip(rects, sides, strict=True) if one.get("class") == "box")
+    assert all(y + h <= below for (x, y, h), (other, below, _) in pairwise(boxes) if x == other)
 
 
 def test_samples_have_rows_of_their_own_while_they_are_few() -> None:

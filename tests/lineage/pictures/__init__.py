@@ -34,7 +34,9 @@ FILES = Path(__file__).parent
 RUN, PARENT = "own", "parent"
 
 
-def group(name: str, samples: Sequence[Sample], *, step: int | None = None, run: str = RUN, path: str = "a/one.jsonl") -> Group:
+def group(
+    name: str, samples: Sequence[Sample], *, step: int | None = None, run: str = RUN, path: str = "a/one.jsonl"
+) -> Group:
     """A group of that file."""
     return Group(
         group=name, run=run, dataset="train", purpose=Purpose.TRAIN, source=Source(path=path, line=7), label=None,
@@ -152,9 +154,9 @@ def several_groups() -> Lineage:
     return Lineage(
         run=RUN,
         asked=Asked(kind=Kind.SOURCE, value="one.jsonl"),
-        newest=250,
+        newest=241,
         runs=(JoinedRun(run=RUN, where="here"),),
-        line=(VersionRange(run=PARENT, first=0, last=100), VersionRange(run=RUN, first=101, last=250)),
+        line=(VersionRange(run=PARENT, first=0, last=100), VersionRange(run=RUN, first=101, last=241)),
         versions=(Version(version=9, run=RUN, digest="d9"), Version(version=3, run=PARENT, digest="d3")),
         steps=(step(8, groups, [1.0]),),
         groups=tuple(groups),
