@@ -118,12 +118,16 @@ def few_samples() -> Lineage:
     failed = Sample(sample="g0-s1", group="g0", run=RUN, length=0, reward=reward(None, "timeout: <slow> & late\x1b"))
     earlier = Sample(
         sample="g1-s0", group="g1", run=PARENT, length=3, spans=(WeightSpan(0, 3, 4),), made_by=(1, 4), step=7,
-        origin=Origin(run="elsewhere", sample="there-s3", position=1, spans=()), mask=Mask(tokens=3, trained=3, ranges=((0, 3),)),
+        origin=Origin(run="elsewhere", sample="there-s3", position=1, spans=()),
+        mask=Mask(tokens=3, trained=3, ranges=((0, 3),)),
     )  # fmt: skip
     session = AgentSession(
         session="g0-s0.0", sample="g0-s0", group="g0", run=RUN, attempt=0, source="team", opened_at=0,
         sealed=SealReason.REWARD, paths=(TurnPath(sample="g0-s0", turns=(0, 1)),),
-        turns=(AgentTurn(turn=0, dialect="chat", client="c/1", root=RootReason.FIRST), AgentTurn(turn=1, dialect="chat")),
+        turns=(
+            AgentTurn(turn=0, dialect="chat", client="c/1", root=RootReason.FIRST),
+            AgentTurn(turn=1, dialect="chat"),
+        ),
     )  # fmt: skip
     other = AgentSession(session="g9-s0.1", sample="g9-s0", group="g9", run=RUN, attempt=1, source="ci", opened_at=0)
     groups = (
