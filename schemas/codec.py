@@ -125,7 +125,7 @@ def decode_each(datas: Iterable[bytes]) -> Sequence[WholeEnvelope] | None:
         return None
 
 
-def enclosed(head: StoredEnvelope, event: Event) -> Envelope:
+def enclosed(head: StoredEnvelope | Envelope, event: Event) -> Envelope:
     """The stored envelope as it was written, around its event."""
     return Envelope(
         id=head.id,

@@ -121,11 +121,10 @@ def test_a_digest_is_of_the_code_and_of_the_name_in_it() -> None:
 
 
 def test_the_line_that_raised_is_told() -> None:
-    try:
+    with pytest.raises(TypeError) as caught:
         two()  # type: ignore[call-arg]
-    except TypeError as error:
-        assert place_of(error).startswith(" (test_calls.py:")
-        assert place_of(error).endswith("in test_the_line_that_raised_is_told)")
+    assert place_of(caught.value).startswith(" (test_calls.py:")
+    assert place_of(caught.value).endswith("in test_the_line_that_raised_is_told)")
     assert place_of(ValueError()) == ""
 
 

@@ -85,8 +85,8 @@ def svg(answer: Lineage) -> str:
     rows = rows_of(answer)
     pitch = 22 if len(rows) <= 16 else 14
     height = TOP + max(60, len(rows) * pitch) + 50
-    values = [cell.value for row in rows for cell in row.cells if cell.value is not None] or [0.0]
-    scale = min(0.0, *values), max(1.0, *values)
+    values = [0.0, 1.0, *(cell.value for row in rows for cell in row.cells if cell.value is not None)]
+    scale = min(values), max(values)
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">',
         f"<style>{STYLE}</style>",

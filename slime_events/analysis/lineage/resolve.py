@@ -258,12 +258,11 @@ class _Resolver:
 
     async def _collect_sessions(self, run: model.Run, samples: Iterable[str]) -> None:
         """Of the samples among these that agents were asked for."""
-        asked = dict.fromkeys(requested_sample(name) for name in samples)
-        requests = {name: run.samples[name].requests[-1:] for name in asked if name in run.samples}
         owners: dict[str, list[str]] = {}
-        for name, request in requests.items():
-            if request and request[0].event.agents:
-                owners.setdefault(request[0].run, []).append(name)
+        for name in dict.fromkeys(requested_sample(name) for name in samples):
+            requests = run.samples[name].requests if name in run.samples else ()
+            if requests and requests[-1].event.agents:
+                owners.setdefault(requests[-1].run, []).append(name)
         for owner, names in owners.items():
             found = await read_sessions(self._ancestry.of_run(owner), names)
             self._sessions |= {(owner, session.session): session for session in found}

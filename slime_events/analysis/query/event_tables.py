@@ -131,14 +131,10 @@ _SPAN = (
 )
 
 
-def _enclosed(record: Row) -> Envelope:
-    envelope = record.envelope
-    return envelope if isinstance(envelope, Envelope) else enclosed(envelope, envelope.event)
-
-
 def _span_rows(records: Sequence[Row], fetch: Fetch) -> list[pa.Array]:
     """A row for each event that ends a span, as the live processes traced it; of every group's trace."""
-    rows = [_SpanRow(one.position, span) for one in records if (span := span_of(_enclosed(one))) is not None]
+    ended = ((one.position, span_of(enclosed(one.envelope, one.envelope.event))) for one in records)
+    rows = [_SpanRow(position, span) for position, span in ended if span is not None]
     return [column.array(rows) for column in _SPAN]
 
 

@@ -151,7 +151,7 @@ def few_samples() -> Lineage:
 
 def several_groups() -> Lineage:
     """A step of groups of several samples, of three files one below the other."""
-    rewards = ([1.0, 0.0, None, 3.0, 0.25], [None] * 5, [2.0] * 4, [0.5] * 10)
+    rewards = ([1.0, 0.5, None, 3.0, 0.25], [None] * 5, [2.0] * 4, [0.5] * 10)
     members = [samples(f"g{number}", of, step=8, trained_into=9) for number, of in enumerate(rewards)]
     paths = ("one.jsonl", "two.jsonl", "three.jsonl", "one.jsonl")
     groups = [group(f"g{n}", of, step=8 if n else None, path=paths[n]) for n, of in enumerate(members)]
@@ -168,7 +168,20 @@ def several_groups() -> Lineage:
     )
 
 
+def a_beginning() -> Lineage:
+    """The version that a run begins with, which no step has made and no sample has seen."""
+    return Lineage(
+        run=RUN,
+        asked=Asked(kind=Kind.VERSION, value="0"),
+        newest=0,
+        runs=(JoinedRun(run=RUN, where="here"),),
+        line=(VersionRange(run=RUN, first=0, last=0),),
+        versions=(Version(version=0, run=RUN, digest="d0"),),
+    )
+
+
 ANSWERS = {
+    "a_beginning": a_beginning(),
     "few_samples": few_samples(),
     "several_groups": several_groups(),
     "sixteen_rows": many_samples(16),

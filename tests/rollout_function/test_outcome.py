@@ -1,0 +1,185 @@
+"""What a rollout function returned: its groups and whose prompts they answer, the generations in them, its figures."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from schemas.errors import PlugPointError
+from schemas.rollouts import WeightSpan
+from schemas.turns import TurnRecorded, TurnRole
+from serve_apps.generate.journal import Ended
+from serve_apps.rollout_function.data_source import DrawnGroups
+from serve_apps.rollout_function.evaluation import evaluated
+from serve_apps.rollout_function.function import ROLLOUT, RolloutFunction
+from serve_apps.rollout_function.made_turns import MadeTurn, MadeTurns
+from serve_apps.rollout_function.outcome import drawn_group, groups_of
+from serve_apps.rollout_function.runner import METRICS, _numbers
+from slime_events.plugins.rollout_types import RolloutFnEvalOutput, RolloutFnTrainOutput, call_rollout_fn
+from slime_events.plugins.sample import Sample
+
+ONE, TWO, THREE = (Sample(group_index=number) for number in (4, 4, 7))
+LONE, ALONE = Sample(), Sample()
+FUNCTION = RolloutFunction(ROLLOUT, "tests.rollout_function.functions:external")
+
+
+@pytest.mark.parametrize(
+    ("samples", "groups"),
+    [
+        ([[ONE], [TWO, [THREE]]], [[ONE], [TWO, [THREE]]]),
+        ([ONE, TWO, THREE, ONE], [[ONE, TWO], [THREE], [ONE]]),
+        ([LONE, ALONE, ONE], [[LONE], [ALONE], [ONE]]),
+        ([], []),
+        (None, None),
+        ((ONE,), None),
+        ([[ONE], []], None),
+        ([[ONE], TWO], None),
+        ([[ONE], ["a"]], None),
+        ([[[]]], None),
+        ([[[ONE, 3]]], None),
+    ],
+)
+def test_groups_are_lists_or_samples_of_one_number(samples: Any, groups: Any) -> None:
+    assert _ids(groups_of(samples)) == _ids(groups)
+
+
+def _ids(groups: Any) -> Any:
+    return None if groups is None else [[id(one) for one in group] for group in groups]
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        ([Sample(session_id="a-s0", group_index=2)], "a"),
+        ([Sample(session_id="x-s0", group_index=2)], "b"),
+        ([Sample(session_id=3, group_index=2)], "b"),  # type: ignore[arg-type]
+        ([Sample(), [Sample(), Sample(session_id="a-s1")]], "a"),
+        ([Sample(session_id="x-s0", group_index=9)], None),
+        ([Sample(group_index="2")], None),  # type: ignore[arg-type]
+        ([Sample()], None),
+    ],
+)
+def test_a_drawn_group_is_known_by_session_or_number(group: list[Any], name: str | None) -> None:
+    assert drawn_group(group, {"a": 1, "b": 2}, {2: "b", 9: "gone"}) == name
+
+
+def turn(prompt: list[int], tokens: list[int], call: str) -> MadeTurn:
+    event = TurnRecorded(sample="c", index=0, role=TurnRole.ASSISTANT, asked="", engine="")
+    ended = Ended(event, np.array(tokens, np.int32), np.zeros(len(tokens), np.float32))
+    return MadeTurn(np.array(prompt, np.int32), ended, call)
+
+
+def calls(made: MadeTurns, tokens: list[int]) -> list[str]:
+    return [one.call for one in made.of(np.array(tokens, np.int32))]
+
+
+def test_generations_are_found_by_their_prompts_and_the_most_of_their_tokens() -> None:
+    made = MadeTurns(1)
+    for one in (
+        turn([1, 2], [3, 4, 5], "whole"),
+        turn([1, 2], [3, 9], "part"),
+        turn([1, 2, 3, 4, 5, 6], [7], "second"),
+        turn([1], [8], "another"),
+        turn([1, 2, 3, 4, 5, 6, 7], [8], "after"),
+    ):
+        made.add(one, 0)
+    assert calls(made, [1, 2, 3, 4, 5, 6, 7]) == ["whole", "second"]
+    assert calls(made, [1, 2, 3, 9]) == ["part"]
+    assert calls(made, [1, 2, 3]) == ["whole"]
+    assert calls(made, [1, 2]) == []
+    assert calls(made, [1, 8]) == ["another"]
+
+
+def test_generations_of_older_steps_are_forgotten() -> None:
+    made = MadeTurns(1)
+    for step in range(3):
+        made.add(turn([step], [5], f"of step {step}"), step)
+    made.add(turn([0], [6], "later"), 2)
+    made.forget_before(2)
+    assert [calls(made, [step, 5]) for step in range(3)] == [[], ["of step 1"], ["of step 2"]]
+    assert calls(made, [0, 6]) == ["later"]
+    made.forget_before(9)
+    assert [calls(made, [step, 5]) for step in range(3)] == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "numbers"),
+    [
+        (None, {}),
+        ({}, {}),
+        ({"a": 1, "b": 0.5, 3: True, "c": "x", "d": None}, {"a": 1.0, "b": 0.5, "3": 1.0}),
+        ([("a", 1)], {"a": 1.0}),
+        (7, {}),
+        ({str(n): n for n in range(METRICS + 1)}, {str(n): float(n) for n in range(METRICS)}),
+    ],
+)
+def test_metrics_are_its_numbers(metrics: Any, numbers: dict[str, float]) -> None:
+    assert _numbers(metrics) == numbers
+
+
+@pytest.mark.parametrize("evaluation", [True, False])
+def test_a_bare_result_counts_as_slimes(evaluation: bool) -> None:
+    made = call_rollout_fn(
+        lambda given, *, more, evaluation: [given, more, evaluation], 1, more=2, evaluation=evaluation
+    )
+    wanted = [1, 2, evaluation]
+    assert made == (RolloutFnEvalOutput(wanted) if evaluation else RolloutFnTrainOutput(wanted))  # type: ignore[arg-type]
+
+
+def evaluation(data: Any, spans: tuple[WeightSpan, ...] = (), **args: Any) -> Any:
+    seen = {"eval_reward_key": None, "reward_key": None, "n_samples_per_eval_prompt": 1} | args
+    return list(evaluated(data, 4, FUNCTION, spans, SimpleNamespace(**seen)))  # type: ignore[arg-type]
+
+
+def test_an_evaluation_has_the_figures_of_each_of_its_sets() -> None:
+    samples = [Sample(response_length=2), Sample(response_length=5), "no sample"]
+    data = {"a": {"rewards": [1, 0.0, None, 1.0], "samples": samples, "truncated": (1, 0)}, "b": {"rewards": (2.0,)}}
+    first, second = evaluation(data, (WeightSpan(0, 1, 3), WeightSpan(0, 1, 6)), n_samples_per_eval_prompt=2)
+    assert (first.dataset, first.version, first.mean, first.samples, first.failed) == ("a", 4, 0.5, 4, 1)
+    assert (first.mean_length, first.oldest_version, first.newest_version) == (3.5, 3, 6)
+    assert (first.rewards, first.truncated) == ((1.0, 0.0, 0.0, 1.0), (True, False))
+    assert first.pass_rates == {"pass@1": 0.5, "pass@2": 1.0}
+    assert (first.function, first.functions) == (FUNCTION.name, {FUNCTION.name: FUNCTION.digest})
+    assert (second.mean, second.mean_length, second.truncated, second.pass_rates) == (2.0, 0.0, (), {})
+    (alone,) = evaluation({"b": {"rewards": [1.0, 0.0, 1.0]}}, n_samples_per_eval_prompt=2)
+    assert (alone.oldest_version, alone.newest_version, alone.pass_rates) == (4, 4, {})
+
+
+def test_rewards_that_are_dicts_have_the_key_of_evaluations_first() -> None:
+    data = {"a": {"rewards": [{"x": 1.0, "y": 2.0}]}}
+    keys = [{"eval_reward_key": "x", "reward_key": "y"}, {"reward_key": "y"}, {}]
+    assert [evaluation(data, **one)[0].mean for one in keys] == [1.0, 2.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "data", [None, {}, [1], {"a": {}}, {"a": {"rewards": []}}, {"a": [1.0]}, {"a/b c": {"rewards": [1.0]}}]
+)
+def test_what_is_no_evaluation_is_refused(data: Any) -> None:
+    with pytest.raises(PlugPointError, match=f"{FUNCTION.name} .*evaluation of v4"):
+        evaluation(data)
+
+
+async def test_groups_that_were_given_back_are_drawn_first() -> None:
+    asked: list[int] = []
+
+    async def draw(count: int) -> list[list[Sample]]:
+        asked.append(count)
+        return [[Sample(index=100 + number)] for number in range(count)]
+
+    source = DrawnGroups(draw)
+    source.add_samples([[Sample(index=1)], [Sample(index=2)]])
+    source.add_samples([[Sample(index=3)]])
+    assert source.get_buffer_length() == 3
+    drawn = [await asyncio.to_thread(source.get_samples, count) for count in (2, 2)]
+    assert [[group[0].index for group in groups] for groups in drawn] == [[1, 2], [3, 100]]
+    assert (asked, source.given_back) == ([0, 1], [])
+    for wrong in ([[]], [Sample()], [[Sample()], [3]]):
+        with pytest.raises(PlugPointError):
+            source.add_samples(wrong)  # type: ignore[arg-type]
+    assert source.given_back == []
+    with pytest.raises(PlugPointError):
+        DrawnGroups(None).get_samples(1)
