@@ -40,12 +40,11 @@ class MadeTurns:
         """The turns that these tokens are of, in order: of those with one prompt, the one that they share most with."""
         found, lengths = list[MadeTurn](), sorted({len(prompt) // tokens.itemsize for prompt in self._by_prompt})
         for length in lengths:
-            if length < len(tokens):
-                turns = self._by_prompt.get(tokens[:length].tobytes(), ())
-                shares = [(_shared(turn, tokens), turn) for _, turn in turns]
-                best, turn = max(shares, key=lambda one: one[0], default=(0, None))
-                if turn is not None and best:
-                    found.append(turn)
+            turns = self._by_prompt.get(tokens[:length].tobytes(), ())
+            shares = [(_shared(turn, tokens), turn) for _, turn in turns]
+            best, turn = max(shares, key=lambda one: one[0], default=(0, None))
+            if turn is not None and best:
+                found.append(turn)
         return found
 
 

@@ -47,8 +47,8 @@ def test_groups_are_lists_or_samples_of_one_number(samples: Any, groups: Any) ->
     assert _ids(groups_of(samples)) == _ids(groups)
 
 
-def _ids(groups: Any) -> Any:
-    return None if groups is None else [[id(one) for one in group] for group in groups]
+def _ids(value: Any) -> Any:
+    return list(map(_ids, value)) if isinstance(value, list) else value and id(value)
 
 
 @pytest.mark.parametrize(
