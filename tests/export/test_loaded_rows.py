@@ -208,6 +208,9 @@ def test_a_dump_of_another_version_is_read(tmp_path: Path) -> None:
         number, (sample,) = load_dump(f"{tmp_path}/0.pt")
         assert (number, sample.tokens, sample.loss_mask, hasattr(sample, "of_later")) == (-1, [1, 2], None, False)
         assert isinstance(sample, Sample)
+    (tmp_path / "0.pt").write_bytes((tmp_path / "0.pt").read_bytes()[:-100])
+    with pytest.raises(DataError):
+        load_dump(f"{tmp_path}/0.pt")
     for wrong in ({"rollout_id": 1}, {"samples": {}}, {"samples": [3]}):
         torch.save(wrong, tmp_path / "0.pt")
         with pytest.raises(DataError):

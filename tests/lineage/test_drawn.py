@@ -34,6 +34,11 @@ def test_samples_have_rows_of_their_own_while_they_are_few() -> None:
     assert [row.label for row in more] == [f"{number % 3}.jsonl:7" for number in range(FEW_SAMPLES + 1)]
 
 
+def test_several_steps_have_rows_of_their_own_and_what_was_never_trained_leads_nowhere() -> None:
+    assert [row.label for row in rows_of(many_steps(2, each=9))] == ["step 0", "step 1"]
+    assert [row.target for row in rows_of(ANSWERS["few_samples"])] == ["step 4 → v5", "", "step 7, not committed"]
+
+
 def test_steps_share_rows_where_there_are_more_than_have_room() -> None:
     each, shared = rows_of(many_steps(MOST_ROWS)), rows_of(many_steps(MOST_ROWS + 1))
     assert [row.label for row in each] == [f"step {number}" for number in range(MOST_ROWS)]

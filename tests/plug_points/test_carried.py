@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import enum
-import json
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from schemas.errors import PlugPointError
 from slime_events.plugins.sample import carried
-
-PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=8,
-)
 
 
 class Words(str):
@@ -31,11 +22,6 @@ class Level(enum.IntEnum):
 
 class Share(float):
     """A number of a user's own type."""
-
-
-@given(PLAIN)
-def test_what_json_can_say_is_carried_as_it_is(value: Any) -> None:
-    assert json.dumps(carried(value, "x")) == json.dumps(value)
 
 
 @pytest.mark.parametrize(

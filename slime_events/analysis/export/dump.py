@@ -19,13 +19,18 @@ from slime_events.analysis.export.sample import ExportedSample, as_slime
 from slime_events.plugins.sample import Sample
 
 
-def dump_path(template: str, rollout_id: int, *, evaluation: bool = False) -> str:
-    """The file of a rollout. Raises InvalidValue for a template that is not `...{rollout_id}...`."""
+def check_template(template: str) -> None:
+    """Raises InvalidValue for a path that is not `...{rollout_id}...`."""
     names = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     if names != {"rollout_id"}:
         raise InvalidValue(
             f"{template}: it needs {{rollout_id}}, and nothing else in braces, as in dumps/{{rollout_id}}.pt"
         )
+
+
+def dump_path(template: str, rollout_id: int, *, evaluation: bool = False) -> str:
+    """The file of a rollout. Raises as `check_template`."""
+    check_template(template)
     return template.format(rollout_id=f"{'eval_' if evaluation else ''}{rollout_id}")
 
 

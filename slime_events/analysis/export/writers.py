@@ -8,7 +8,7 @@ import msgspec
 
 from schemas.errors import DataError
 from schemas.prompts import as_text
-from slime_events.analysis.export.dump import dump_path, save_dump
+from slime_events.analysis.export.dump import check_template, dump_path, save_dump
 from slime_events.analysis.export.files import open_new, write_file
 from slime_events.analysis.export.sample import ExportedSample, Fate
 
@@ -43,7 +43,7 @@ class DumpWriter(Writer):
 
     def __init__(self, url: str, rows: Rows = list) -> None:
         super().__init__(url, rows)
-        dump_path(url, 0)
+        check_template(url)
 
     def write(self, samples: list[ExportedSample]) -> None:
         step, fate = samples[0].step, samples[0].fate

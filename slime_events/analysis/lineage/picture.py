@@ -38,11 +38,13 @@ PAGE_STYLE = "body{font:14px system-ui,sans-serif;margin:2em;color:#222}pre{font
 
 
 class Cell(NamedTuple):
-    """value: a mean reward, null where there is none. share: of the row's width. title: shown under the pointer."""
+    """value: a mean reward, null where there is none. title: shown under the pointer. tokens: that its width stands
+    for; 0 where all of a row are equally wide.
+    """
 
     value: float | None
     title: str
-    share: float = 1.0
+    tokens: int = 0
 
 
 class Row(NamedTuple):
@@ -153,11 +155,7 @@ def _sample_row(answer: Lineage, sample: Sample, step: Step | None) -> Row:
     group = min((one for one in answer.groups if one.group == sample.group), key=lambda one: one.run != sample.run)
     title, reward = sample_title(sample, answer.session_of(sample)), _mean([sample])
     cells = tuple(
-        Cell(
-            reward,
-            f"tokens {span.start} to {span.end} by v{span.version}\n{title}",
-            (span.end - span.start) / max(1, sample.length),
-        )
+        Cell(reward, f"tokens {span.start} to {span.end} by v{span.version}\n{title}", span.end - span.start)
         for span in sample.spans
     )
     return Row(sample.sample, title, cells, _files([group]), _target(step))
@@ -293,12 +291,11 @@ def _stacked(names: Iterable[Sequence[str]], middle: Sequence[float], gap: float
 
 
 def _cells(row: Row, y: float, height: float, scale: tuple[float, float]) -> list[str]:
-    by_share = any(cell.share != 1.0 for cell in row.cells) or len(row.cells) == 1
-    whole = CELLS_WIDTH if by_share else min(CELLS_WIDTH, 55.0 * len(row.cells))
-    total = sum(cell.share for cell in row.cells) or 1.0
+    count, tokens = len(row.cells), sum(cell.tokens for cell in row.cells)
+    whole = CELLS_WIDTH if tokens or count == 1 else min(CELLS_WIDTH, 55.0 * count)
     drawn, x = [], float(CELLS_X)
     for cell in row.cells:
-        width = whole * cell.share / total
+        width = whole * (cell.tokens / tokens if tokens else 1 / count)
         drawn.append(_rect(x, y, max(width - 1.5, 0.5), height, colour(cell.value, scale), cell.title))
         x += width
     return drawn

@@ -180,7 +180,21 @@ def a_beginning() -> Lineage:
     )
 
 
+def before_any_version() -> Lineage:
+    """A sample of a run that has no weights yet."""
+    (sample,) = samples("g0", [None])
+    return Lineage(
+        run=RUN,
+        asked=Asked(kind=Kind.SAMPLE, value=sample.sample),
+        newest=-1,
+        runs=(JoinedRun(run=RUN, where="here"),),
+        groups=(group("g0", [sample]),),
+        samples=(sample,),
+    )
+
+
 ANSWERS = {
+    "before_any_version": before_any_version(),
     "a_beginning": a_beginning(),
     "few_samples": few_samples(),
     "several_groups": several_groups(),
