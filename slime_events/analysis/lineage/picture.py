@@ -233,7 +233,7 @@ def _strip(answer: Lineage) -> list[str]:
         run = next((part.run for part in answer.line if part.first <= last <= part.last), answer.run)
         title = (f"v{first}" if first == last else f"v{first} to v{last}") + f" of {run}: {mark.value[0]}"
         title += f"\ndigest {digests[first]}" if digests.get(first) else ""
-        drawn.append(_rect(20 + cell * width, STRIP_Y, max(width - 1, 0.5), STRIP_HEIGHT, mark.value[1], title))
+        drawn.append(_rect(20 + cell * width, STRIP_Y, width - 1, STRIP_HEIGHT, mark.value[1], title))
     for part in answer.line:
         x = 20 + part.first // size * width
         drawn.append(_text(x, STRIP_Y - 6, f"{part.run} v{part.first} to v{part.last}", "small"))

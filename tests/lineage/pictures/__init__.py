@@ -110,9 +110,9 @@ def few_samples() -> Lineage:
     kept = JoinedRun(run=RUN, where="here", parent=PARENT, version=2)
     mask, advantage = Mask(tokens=10, trained=7, ranges=((0, 7),)), Advantage(estimator="grpo", first=0.12345, last=0.1)
     later = (VersionRange(run=RUN, first=6, last=8),)
-    spans = (WeightSpan(0, 4, 2), WeightSpan(6, 10, 3))
+    spans = (WeightSpan(0, 1, 2), WeightSpan(6, 1000, 3))
     whole = Sample(
-        sample="g0-s0", group="g0", run=RUN, length=10, spans=spans, made_by=(2, 3), mask=mask, reward=reward(-0.5),
+        sample="g0-s0", group="g0", run=RUN, length=1000, spans=spans, made_by=(2, 3), mask=mask, reward=reward(-0.5),
         advantage=advantage, step=4, trained_into=5, descendants=later,
     )  # fmt: skip
     failed = Sample(sample="g0-s1", group="g0", run=RUN, length=0, reward=reward(None, "timeout: <slow> & late\x1b"))
