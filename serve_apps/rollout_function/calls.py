@@ -83,13 +83,14 @@ class Calls:
             return self._ended(None, Trajectory("", EMPTY_TOKENS))
         question = (prompt.tobytes(), msgspec.to_builtins(sampling), seed, payload)
         group = self._group(hashlib.sha256(_canonical.encode(question)).hexdigest())
-        sample = sample_id(group, self._asked[group])
+        index = self._asked[group]
+        sample = sample_id(group, index)
         self._asked[group] += 1
         oldest, newest = self._versions()
         request = RolloutRequested(
             sample=sample,
             group=group,
-            index=self._asked[group] - 1,
+            index=index,
             prompt=pack_tokens(prompt),
             sampling=sampling,
             seed=sample_seed(self._context.seed, sample) if seed is None else seed,

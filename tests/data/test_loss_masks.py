@@ -99,6 +99,47 @@ def test_tools_stand_in_front_of_the_first_message_alone() -> None:
         assert masked(kind, WITH_TOOLS, tools=tools) == (rendered(WITH_TOOLS, tools=tools), ENDED)
 
 
+ONE_TURN_OF_TOOLS = (
+    "{% for m in messages %}{% if m['role'] == 'tool' %}"
+    "{% if loop.first or messages[loop.index0 - 1]['role'] != 'tool' %}{{ '<|im_start|>user' }}{% endif %}"
+    "{{ '\n<r>' + m['content'] + '</r>' }}"
+    "{% if loop.last or messages[loop.index0 + 1]['role'] != 'tool' %}{{ '<|im_end|>\n' }}{% endif %}"
+    "{% else %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("kind", ["qwen", "qwen3", "qwen3_5"])
+def test_results_of_tools_that_follow_each_other_are_one_turn(kind: str) -> None:
+    tools = [{"role": "tool", "content": str(number)} for number in range(3)]
+    chat = [*CHAT[:2], *tools[:2], CHAT[3], CHAT[2], tools[2], CHAT[3], CHAT[3]]
+    text, trained = masked(kind, ONE_TURN_OF_TOOLS, chat)
+    assert text == rendered(ONE_TURN_OF_TOOLS, chat)
+    assert trained == [ENDED[0], ENDED[1], ENDED[1], ENDED[1]]
+
+
+@pytest.mark.parametrize(("given", "trained"), [(1, True), (0, False), (2, False)])
+def test_a_step_is_trained_where_its_mask_is_one(given: int, trained: bool) -> None:
+    for kind in ("qwen", "qwen3_5"):
+        _, runs = masked(kind, CHATML, [CHAT[0], CHAT[1] | {"step_loss_mask": given}])
+        assert runs == (ENDED[:1] if trained else [])
+
+
+def test_texts_of_trained_runs_are_apart() -> None:
+    masks = MultiTurnLossMaskGenerator(tokenizer(CHATML), "qwen")
+    ids = masks.tokenizer.encode("a b c d", add_special_tokens=False)
+    for mask, runs in (([1, 0] * len(ids), (len(ids) + 1) // 2), ([1] * len(ids), 1), ([0] * len(ids), 0)):
+        assert len(masks.get_text_from_loss_mask(ids, mask[: len(ids)])) == runs
+
+
+@pytest.mark.parametrize("template", ["{{ messages[0]['content'] }}", "{{ '<|im_start|>assistant\n' }}"])
+def test_a_template_that_hides_an_answer_is_an_error(template: str) -> None:
+    masks = MultiTurnLossMaskGenerator.__new__(MultiTurnLossMaskGenerator)
+    masks.tokenizer = tokenizer(template)
+    with pytest.raises(DataError):
+        masks.gen_multi_turn_loss_mask_qwen3_5(CHAT)
+
+
 def test_a_distilled_model_is_trained_on_the_last_text_as_it_is() -> None:
     text, trained = masked("distill_qwen", DISTILLS, CHAT[:2])
     assert (text, trained) == ("<|User|>1+1<|Assistant|>2", ["2"])

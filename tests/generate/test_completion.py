@@ -203,6 +203,24 @@ def test_further_samples_go_before_the_one_that_was_asked_for() -> None:
     assert unpack(further.prompt).tolist() == [6]
 
 
+class Special(Letters):
+    """A tokenizer with a special token, 1."""
+
+    def decode(self, tokens: Any, **kwargs: Any) -> str:
+        assert kwargs == {"skip_special_tokens": False, "spaces_between_special_tokens": False}
+        return "".join("<s>" if token == 1 else chr(token) for token in tokens)
+
+
+def test_a_prompt_of_its_own_is_told_with_its_special_tokens() -> None:
+    shared = msgspec.structs.replace(made([]), tokenizer=Special())
+    event = completed(sample_of(tokens=[1, 98, 7], response_length=1, loss_mask=[0]), shared)
+    assert (event.prompt_text, event.prompt_length) == ("<s>b", 2)
+    given = completed(sample_of(tokens=[97, 98, 7], response_length=1, loss_mask=[0], prompt="ab"), shared)
+    other = completed(sample_of(tokens=[97, 98, 7], response_length=1, loss_mask=[0], prompt="abc"), shared)
+    assert (given.prompt_text, other.prompt_text) == ("ab", "ab")
+    assert completed(sample_of()).prompt_text == ""
+
+
 def test_trained_tokens_that_no_turn_generated_are_left_to_the_trainer() -> None:
     """Without a log-prob they have no span, and the batch says so; those of the turns are as ever."""
     for theirs in (None, [-0.3, None, None, -0.7]):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import pickle
 from typing import Any
 
 import pytest
 
-from schemas.errors import PlugPointError, ToolFailed
+from schemas.errors import EngineError, PlugPointError, ToolFailed
 from schemas.rollouts import Sampling, StopReason
 from schemas.turns import ToolCall
+from serve_apps.generate.function import UserLoop
 from serve_apps.generate.journal import Ended, InFlight
 from serve_apps.generate.session import Session, Turn, current_session, read_sampling, session_of_process
-from slime_events.plugins.args_view import ArgsView
+from serve_apps.generate.slime_compat import GenerateState
+from slime_events.plugins.args_view import ArgsView, CallArgs
 from slime_events.plugins.sample import Sample, Status
 from tests.simulation.parts import Letters
 
@@ -186,6 +190,71 @@ async def test_arguments_are_json_values(arguments: dict[Any, Any]) -> None:
 
 async def test_half_a_character_in_an_argument_is_none() -> None:
     assert await session().call(lambda a: a, {"a": "x\ud83d"}) == "x\ufffd"
+
+
+async def test_why_there_are_no_more_turns_is_told() -> None:
+    turns = Turns()
+    own = session(turns)
+    assert own.failure is None
+    turns.failure = ValueError()  # type: ignore[assignment]
+    assert own.failure is turns.failure
+
+
+async def test_slime_s_state_is_that_of_the_session() -> None:
+    with session_of_process(own := session()):
+        state, args = GenerateState(own.args), own.args
+    assert (state.args, state.tokenizer) == (args, own.tokenizer)
+    assert state.sampling_params["max_new_tokens"] == 7
+    assert state.aborted is False
+    own.aborted = True
+    assert state.aborted is True
+    state.reset()
+    assert state.aborted is False
+    with state.dp_rank_context() as rank:
+        assert rank == 0
+    assert not hasattr(state, "pendings")
+
+
+def test_a_port_is_opened_once_and_where_it_is_asked_for() -> None:
+    opened: list[int] = []
+
+    def open_port() -> int:
+        opened.append(len(opened) + 4000)
+        return opened[-1]
+
+    base = ArgsView({"sglang_router_port": 0, "stop": ["a"]})
+    args = CallArgs(base, open_port)
+    args.stop.append("b")
+    assert (base.stop, opened) == (["a"], [])
+    assert [args.sglang_router_port, args.sglang_router_port, opened] == [4000, 4000, [4000]]
+    args.sglang_router_port = 5
+    assert args.sglang_router_port == 5
+    again = pickle.loads(pickle.dumps(CallArgs(base, open_port)))
+    assert (type(again), again.sglang_router_port, again.stop, opened) == (ArgsView, 4001, ["a"], [4000, 4001])
+    assert base.sglang_router_port == 0
+
+
+async def test_a_loop_of_users_ends_with_what_runs_in_it() -> None:
+    ended: list[str] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("waits")
+
+    async def answers() -> int:
+        return 7
+
+    loop = UserLoop(1, "own")
+    assert await loop.run(answers()) == 7
+    waiting = loop.begin(waits())
+    await loop.run(answers())
+    loop.stop()
+    await asyncio.to_thread(loop._thread.join, 20.0)
+    assert (loop._thread.is_alive(), waiting.cancelled(), ended) == (False, True, ["waits"])
+    with pytest.raises(EngineError):
+        await loop.run(answers())
 
 
 async def test_threads_without_a_session_have_that_of_the_process() -> None:

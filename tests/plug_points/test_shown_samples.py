@@ -35,6 +35,7 @@ ROLLOUTS: dict[str, dict[str, Any]] = {
     "as the engine made it": {},
     "metadata and attributes": {"metadata": {"seen": [1]}, "attributes": {"calls": 3, "label": "mine"}},
     "metadata replaced": {"attributes": {"metadata": {"mine": 1}}},
+    "two versions": {"spans": (WeightSpan(0, 1, 2), WeightSpan(1, 3, 4))},
     "three versions": {"spans": (WeightSpan(0, 1, 2), WeightSpan(1, 2, 4), WeightSpan(2, 3, 7))},
     "a prompt of its own": {"prompt_text": "mine"},
 }

@@ -1,0 +1,143 @@
+"""The prompt, the place and the reward of a sample that users' code is shown."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from schemas.arrays import pack_log_probs, pack_tokens, unpack
+from schemas.prompts import PromptSubmitted, Source
+from schemas.rewards import RewardAssigned
+from schemas.rollouts import Place, RolloutCompleted, RolloutRequested, Sampling, StopReason, WeightSpan
+from slime_events.core.trajectory import Trajectory
+from slime_events.plugins.sample import Sample, Status
+from slime_events.plugins.sample_view import (
+    completed_sample,
+    given_metadata,
+    graded_metadata,
+    graded_sample,
+    left_metadata,
+    prompt_decoder,
+    prompt_text,
+    sample_to_make,
+    shown_prompt,
+    text_decoder,
+)
+from slime_events.plugins.slime_utils import process_vision_info
+from tests.docs.pages import ROOT
+
+BASE = str(ROOT / "slime_events" / "app" / "demo" / "base")
+TOOLS = [{"name": "calculate"}]
+
+
+def asked(**fields: Any) -> PromptSubmitted:
+    usual = {"group": "g", "text": "the group's", "tokens": pack_tokens([1, 2]), "source": Source(path="p")}
+    return PromptSubmitted(**{**usual, **fields})
+
+
+def done(**fields: Any) -> RolloutCompleted:
+    usual: dict[str, Any] = {
+        "sample": "g-s3", "group": "g", "attempt": 0, "start": 0, "length": 2, "prompt_length": 2, "text": "ab",
+        "stop": StopReason.LENGTH, "spans": (WeightSpan(0, 1, 4), WeightSpan(1, 2, 5)), "digest": "", "engine": "e",
+        "tokens": pack_tokens([3, 4]), "log_probs": pack_log_probs([-0.5, -0.25]),
+    }  # fmt: skip
+    return RolloutCompleted(**usual | fields)
+
+
+def test_a_prompt_s_text_is_the_group_s_or_the_sample_s_own() -> None:
+    own = pack_tokens([7])
+    assert prompt_text(asked(), None) == prompt_text(asked(), done()) == "the group's"
+    assert prompt_text(asked(), done(prompt=own, prompt_text="own")) == "own"
+    assert prompt_text(asked(), done(prompt=own)) == ""
+    assert prompt_text(asked(), done(prompt=own), lambda tokens: f"of {tokens.n}") == "of 1"
+
+
+def test_tokens_are_decoded_by_the_checkpoint_s_file(tmp_path: Path) -> None:
+    decode = text_decoder(BASE)
+    assert decode is not None
+    assert [token for token in range(2000) if decode([token]).startswith("<|")], "special tokens too"
+    assert text_decoder(None) is text_decoder("") is text_decoder(str(tmp_path)) is None
+    assert prompt_decoder(None, unpack)(pack_tokens([1])) == ""
+    assert prompt_decoder(BASE, unpack)(pack_tokens([5, 6])) == decode([5, 6])
+
+
+CHAT = [{"role": "user", "content": "?"}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({}, "the group's"),
+        ({"messages": CHAT}, "the group's"),
+        ({"chat": True}, "the group's"),
+        ({"messages": CHAT, "chat": True}, CHAT),
+    ],
+)
+def test_messages_are_shown_where_no_template_is_applied(fields: dict[str, Any], shown: Any) -> None:
+    assert shown_prompt(asked(**fields)) == shown
+    request = RolloutRequested(
+        sample="g-s3", group="g", index=3, prompt=pack_tokens([1, 2]), sampling=Sampling(max_new_tokens=2), seed=0
+    )
+    sample = sample_to_make(request, asked(**fields))
+    assert (sample.prompt, sample.index, sample.group_index, sample.session_id) == (shown, 3, None, "g-s3")
+    assert sample.prompt is not CHAT
+    assert sample.status is Status.PENDING
+
+
+def test_a_completed_sample_is_where_the_log_says() -> None:
+    assert (completed_sample(done(), asked()).index, completed_sample(done(), asked()).group_index) == (3, None)
+    placed = completed_sample(done(place=Place(9, 2)), asked())
+    assert (placed.index, placed.group_index) == (9, 2)
+    assert (placed.weight_versions, placed.status, placed.response_length) == (["4", "5"], Status.TRUNCATED, 2)
+
+
+def test_it_has_tokens_where_they_are_fetched() -> None:
+    bare = completed_sample(done(), asked())
+    assert (bare.tokens, bare.rollout_log_probs, bare.loss_mask) == ([], None, None)
+    full = completed_sample(done(), asked(), unpack)
+    assert (full.tokens, full.rollout_log_probs, full.loss_mask) == ([1, 2, 3, 4], [-0.5, -0.25], [1, 1])
+    whole = Trajectory("g-s3", pack_tokens([9]))
+    whole.complete(done(), unpack)
+    whole.loss_mask = np.array([0, 1], np.int8)
+    given = completed_sample(done(), asked(), unpack, whole)
+    assert (given.tokens[-2:], given.loss_mask) == ([3, 4], [0, 1])
+
+
+@pytest.mark.parametrize("metadata", [{"a": 1}, [1]])
+def test_metadata_has_the_tools_and_is_a_copy(metadata: Any) -> None:
+    prompt = asked(metadata=metadata, tools=TOOLS)
+    given = given_metadata(prompt)
+    assert given == ({"a": 1, "tools": TOOLS} if isinstance(metadata, dict) else metadata)
+    assert given is not metadata
+    assert given_metadata(asked(metadata=metadata)) == metadata
+    ended = done(metadata={"b": 2})
+    assert left_metadata(prompt, ended) == ({"a": 1, "b": 2} if isinstance(metadata, dict) else metadata)
+    assert left_metadata(prompt, done(attributes={"metadata": 3})) == 3
+
+
+@pytest.mark.parametrize("detail", [None, {}, {"metadata": 3}, {"metadata": {"b": [2]}}])
+def test_a_grader_s_metadata_is_added_as_a_copy(detail: Any) -> None:
+    event = RewardAssigned(sample="g-s3", group="g", value=0.5, grader="x", grader_digest="", detail=detail)
+    sample = Sample(metadata={"a": 1})
+    graded_sample(sample, event)
+    more = detail["metadata"] if detail and isinstance(detail["metadata"], dict) else {}
+    assert (sample.reward, sample.metadata, graded_metadata(event)) == (0.5, {"a": 1} | more, more)
+    if more:
+        sample.metadata["b"].append(3)
+        assert event.detail == {"metadata": {"b": [2]}}
+
+
+def test_images_and_videos_are_read_by_the_package_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(prompt: Any, image_patch_size: int) -> tuple[Any, Any]:
+        return (prompt, image_patch_size), "videos"
+
+    monkeypatch.setitem(sys.modules, "qwen_vl_utils", SimpleNamespace(process_vision_info=read))  # type: ignore[arg-type]
+    plain, sized = SimpleNamespace(), SimpleNamespace(patch_size=16)
+    for processor, size in ((plain, 14), (sized, 16)):
+        found = process_vision_info(CHAT, SimpleNamespace(image_processor=processor))
+        assert found == {"images": (CHAT, size), "videos": "videos"}
