@@ -246,16 +246,18 @@ def _strip(answer: Lineage) -> list[str]:
     return drawn
 
 
-def _marks(answer: Lineage) -> dict[int, Mark]:
+def _marks(answer: Lineage) -> dict[int | None, Mark]:
+    """By version; None stands for that of samples that were never trained."""
     of_samples = answer.asked.kind not in (Kind.VERSION, Kind.STEP)
     descendants = answer.samples_descendants if of_samples else ()
-    marks = {version: Mark.ANCESTOR for part in answer.ancestors for version in range(part.first, part.last + 1)}
+    marks: dict[int | None, Mark] = {}
+    marks |= {version: Mark.ANCESTOR for part in answer.ancestors for version in range(part.first, part.last + 1)}
     marks |= {version: Mark.DESCENDANT for part in descendants for version in range(part.first, part.last + 1)}
     if not of_samples:
         return marks | {version.version: Mark.ASKED for version in answer.versions[:1]}
     for sample in answer.samples:
         marks |= {version: Mark.MADE for version in sample.made_by if answer.on_line(sample.run, version)}
-    return marks | {s.trained_into: Mark.TRAINED for s in answer.samples if s.trained_into is not None}
+    return marks | {sample.trained_into: Mark.TRAINED for sample in answer.samples}
 
 
 def _flow(rows: Sequence[Row], pitch: int, scale: tuple[float, float]) -> list[str]:
