@@ -116,9 +116,11 @@ def few_samples() -> Lineage:
         sample="g0-s0", group="g0", run=RUN, length=1000, spans=spans, made_by=(2, 3), mask=mask, reward=reward(-0.5),
         advantage=advantage, step=4, trained_into=5, descendants=later,
     )  # fmt: skip
-    failed = Sample(sample="g0-s1", group="g0", run=RUN, length=0, reward=reward(None, "timeout: <slow> & late\x1b"))
+    failed = Sample(
+        sample=f"{'n' * 20}-s1", group="g0", run=RUN, length=0, reward=reward(None, "timeout: <slow> & late\x1b")
+    )
     earlier = Sample(
-        sample="g1-s0", group="g1", run=PARENT, length=3, spans=(WeightSpan(0, 3, 4),), made_by=(1, 4), step=7,
+        sample=f"{'n' * 21}-s0", group="g1", run=PARENT, length=3, spans=(WeightSpan(0, 3, 4),), made_by=(1, 4), step=7,
         origin=Origin(run="elsewhere", sample="there-s3", position=1, spans=()),
         mask=Mask(tokens=3, trained=3, ranges=((0, 3),)),
     )  # fmt: skip
