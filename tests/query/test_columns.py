@@ -1,0 +1,197 @@
+"""Columns of any struct by its type hints, and rows of events in batches."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from schemas.arrays import Array, pack, pack_log_probs, pack_tokens, unpack
+from schemas.event import Event
+from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason, WeightSpan
+from slime_events.analysis.query import event_tables
+from slime_events.analysis.query.columns import struct_columns, to_json
+from slime_events.analysis.query.event_tables import EVENT_TABLES, RowBuilder, type_in
+from slime_events.analysis.query.run_rows import is_about_rollouts
+from storage.log import Recorded
+from tests.cli.small_run import events, recorded
+
+
+class Kind(enum.StrEnum):
+    ONE = "one"
+
+
+class Inner(msgspec.Struct):
+    a: int
+    b: str | None = None
+
+
+class Whole(msgspec.Struct):
+    """One field of each kind."""
+
+    text: str
+    number: int | None = None
+    share: float | None = None
+    flag: bool | None = None
+    kind: Kind | None = None
+    array: Array | None = None
+    inner: Inner | None = None
+    many: tuple[int, ...] = ()
+    rows: tuple[Inner, ...] | None = ()
+    by: dict[str, float] = {}
+    by_number: dict[int, int] | None = None
+    label: str | Any = None
+    listed: list[str] | None = None
+    anything: Any = None
+    mixed: dict[str, list[int]] = {}
+    unset: int | msgspec.UnsetType | None = None
+
+
+TYPES = {
+    "text": pa.string(), "number": pa.int64(), "share": pa.float64(), "flag": pa.bool_(), "kind": pa.string(),
+    "array": pa.int64(), "inner_a": pa.int64(), "inner_b": pa.string(), "many": pa.list_(pa.int64()),
+    "rows": pa.list_(pa.struct([("a", pa.int64()), ("b", pa.string())])), "by": pa.map_(pa.string(), pa.float64()),
+    "by_number": pa.map_(pa.string(), pa.int64()), "label": pa.string(), "listed": pa.string(),
+    "anything": pa.string(), "mixed": pa.string(), "unset": pa.int64(),
+}  # fmt: skip
+FULL = Whole(
+    text="x", number=3, share=0.5, flag=True, kind=Kind.ONE, array=pack_tokens([1, 2]), inner=Inner(1, "b"),
+    many=(1, 2), rows=(Inner(1), Inner(2, "c")), by={"k": 0.5}, by_number={7: 8}, label="as it is", listed=["a"],
+    anything={1: None}, mixed={"a": [1]}, unset=4,
+)  # fmt: skip
+TOLD = {
+    "text": "x", "number": 3, "share": 0.5, "flag": True, "kind": "one", "array": 2, "inner_a": 1, "inner_b": "b",
+    "many": [1, 2], "rows": [{"a": 1, "b": None}, {"a": 2, "b": "c"}], "by": [("k", 0.5)], "by_number": [("7", 8)],
+    "label": "as it is", "listed": '["a"]', "anything": '{"1":null}', "mixed": '{"a":[1]}', "unset": 4,
+}  # fmt: skip
+
+
+def told(rows: list[Whole]) -> list[dict[str, Any]]:
+    columns = list(struct_columns(Whole))
+    arrays = [column.array(rows) for column in columns]
+    for array in arrays:
+        array.validate(full=True)
+    assert [array.type for array in arrays] == [column.type for column in columns]
+    told_of = {one.name: array.to_pylist() for one, array in zip(columns, arrays, strict=True)}
+    return [{name: values[place] for name, values in told_of.items()} for place in range(len(rows))]
+
+
+def test_each_field_has_a_column_of_its_type() -> None:
+    assert {column.name: column.type for column in struct_columns(Whole)} == TYPES
+
+
+def test_values_are_told_and_what_is_none_is_null() -> None:
+    bare = Whole(text="y", rows=None)
+    nothing = dict.fromkeys(TYPES) | {"text": "y", "many": [], "by": [], "mixed": "{}", "rows": []}
+    for some in ([FULL], [bare], [bare, FULL, bare], []):
+        assert told(some) == [TOLD if one is FULL else nothing for one in some]
+    assert told([Whole(text="z", label={"a": 1}), FULL])[0]["label"] == '{"a":1}'
+
+
+def test_what_json_has_no_place_for_is_told_as_a_text() -> None:
+    assert [to_json(value) for value in ({}, [], {"a": 1}, None)] == ["{}", "[]", '{"a":1}', "null"]
+    assert to_json({"a": 1j}) == '{"a":"1j"}'
+
+
+def completion(**fields: Any) -> RolloutCompleted:
+    usual: dict[str, Any] = {
+        "sample": "g-s0", "group": "g", "attempt": 0, "start": 2, "length": 6, "prompt_length": 2, "text": "",
+        "stop": StopReason.STOP, "spans": (WeightSpan(0, 3, 4), WeightSpan(4, 6, 5)), "digest": "", "engine": "e",
+        "tokens": pack_tokens([3, 4, 5, 6]), "log_probs": pack_log_probs([-0.5] * 4),
+    }  # fmt: skip
+    return RolloutCompleted(**usual | fields)
+
+
+def token_rows(*said: Event) -> list[dict[str, Any]]:
+    return EVENT_TABLES["token_run"].batch(recorded(list(said)), unpack).to_pylist()
+
+
+def test_tokens_have_the_versions_of_the_whole_response() -> None:
+    (row,) = token_rows(completion())
+    assert (row["start"], row["tokens"], row["versions"]) == (2, [3, 4, 5, 6], [4, None, 5, 5])
+    assert (row["loss_mask"], row["credit"], row["sample"], row["position"]) == (None, None, "g-s0", 1)
+    mask, credit = pack([1, 0, 1, 1, 1, 1], "int8"), pack([0.5] * 6, "float32")
+    (masked,) = token_rows(completion(loss_mask=mask, credit=credit))
+    assert (masked["loss_mask"], masked["credit"]) == ([1, 0, 1, 1, 1, 1], [0.5] * 6)
+
+
+def test_chunks_of_turns_are_left_to_the_completion() -> None:
+    chunk = RolloutProgressed(
+        sample="g-s0", attempt=0, start=0, spans=(WeightSpan(0, 2, 4),), engine="e", tokens=pack_tokens([1, 2]),
+        log_probs=pack_log_probs([-1.0, -1.0]),
+    )  # fmt: skip
+    of_turn = msgspec.structs.replace(chunk, turn=0)
+    assert [row["start"] for row in token_rows(chunk, of_turn, completion())] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("table", "about"),
+    [("prompt_submitted", True), ("group_rejected", True), ("turn_begun", True), ("token_run", True),
+     ("rollout_completed", True), ("reward_failed", True), ("step_committed", False), ("event", False),
+     ("batch_sealed", False)],
+)  # fmt: skip
+def test_which_tables_are_about_rollouts(table: str, about: bool) -> None:
+    assert is_about_rollouts(table) is about
+    assert table in EVENT_TABLES
+
+
+def test_a_type_is_in_the_subject() -> None:
+    assert type_in("slime.run.rollout.completed.a.b") == "rollout.completed"
+
+
+class Batches:
+    """What a builder writes."""
+
+    def __init__(self, *names: str) -> None:
+        self.written: list[tuple[str, list[int]]] = []
+        self.builder = RowBuilder([EVENT_TABLES[name] for name in names], unpack, self._write)
+
+    def _write(self, table: Any, batch: pa.RecordBatch) -> None:
+        self.written.append((table.name, batch.column("position").to_pylist()))
+
+    def add(self, *said: Recorded) -> None:
+        for one in said:
+            self.builder.add(one, one.envelope.type)
+
+
+def test_rows_are_in_the_log_s_order_whatever_their_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [one for one in recorded(list(events())) if one.envelope.type in ("reward.assigned", "rollout.completed")]
+    both = [one.position for one in said]
+    batches = Batches("event", "reward_assigned", "worker_joined")
+    assert {one.envelope.type for one in said} <= batches.builder.types
+    batches.add(*said[:6])
+    batches.builder.flush()
+    rewards = [one.position for one in said[:6] if one.envelope.type == "reward.assigned"]
+    assert batches.written == [("event", both[:6]), ("reward_assigned", rewards)]
+    batches.written.clear()
+    batches.builder.flush()
+    assert batches.written == []
+    joined = Batches("token_run", "reward_assigned", "worker_joined")
+    joined.add(*said)
+    joined.builder.flush()
+    tokens = [one.position for one in said if one.envelope.type == "rollout.completed"]
+    assert joined.written[0] == ("token_run", tokens)
+
+
+def test_it_is_full_by_events_or_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = recorded(list(events()))
+    monkeypatch.setattr(event_tables, "BATCH", 3)
+    batches = Batches("event")
+    full = []
+    for one in said[:4]:
+        batches.add(one)
+        full.append(batches.builder.full)
+    assert full == [False, False, True, True]
+    batches.builder.flush()
+    assert not batches.builder.full
+    monkeypatch.setattr(event_tables, "BATCH", 100)
+    monkeypatch.setattr(event_tables, "BATCH_BYTES", len(said[0].data) + len(said[1].data))
+    batches.add(said[0])
+    assert not batches.builder.full
+    batches.add(said[1])
+    assert batches.builder.full
+    batches.builder.flush()
+    assert not batches.builder.full

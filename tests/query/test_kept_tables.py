@@ -1,0 +1,156 @@
+"""`TableCache`: what is kept of an archive, what is made again, and what goes where there is no more room."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from schemas.arrays import unpack
+from slime_events.analysis.query import cache as kept
+from slime_events.analysis.query import event_tables
+from slime_events.analysis.query.cache import TableCache
+from slime_events.analysis.query.event_tables import EVENT_TABLES
+from storage.archive.reader import ArchiveReader
+from storage.archive.writer import ArchiveWriter
+from tests.cli.small_run import RUN, events, recorded
+
+SAID = recorded(list(events()))
+TABLES = [EVENT_TABLES[name] for name in ("event", "reward_assigned", "token_run")]
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArchiveReader:
+    """Of ten events a segment, each a bundle of its own."""
+    monkeypatch.setattr(kept, "BUNDLE_BYTES", 1)
+    writer = ArchiveWriter(str(tmp_path / "archive"), RUN)
+    for number, one in enumerate(SAID, 1):
+        writer.add(one)
+        if number % 10 == 0:
+            writer.seal()
+    writer.seal()
+    return ArchiveReader(f"{tmp_path}/archive", RUN)
+
+
+@pytest.fixture
+def makes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The tables of each bundle that is made."""
+    made: list[list[str]] = []
+    make = kept._make
+
+    def noted(reader: Any, bundle: Any, paths: dict[Any, Path], fetch: Any) -> None:
+        made.append(sorted(table.name for table in paths))
+        make(reader, bundle, paths, fetch)
+
+    monkeypatch.setattr(kept, "_make", noted)
+    return made
+
+
+def test_rows_of_all_bundles_are_those_of_the_log(reader: ArchiveReader, tmp_path: Path) -> None:
+    files = TableCache(tmp_path / "kept").files(reader, TABLES, unpack)
+    assert {name: len(paths) for name, paths in files.items()} == dict.fromkeys(files, -(-len(SAID) // 10))
+    assert list(files) == [table.name for table in TABLES]
+    positions = [at for path in files["event"] for at in pq.read_table(path)["position"].to_pylist()]
+    assert positions == list(range(1, len(SAID) + 1))
+    rewards = [row for path in files["reward_assigned"] for row in pq.read_table(path).to_pylist()]
+    graded = [one for one in SAID if one.envelope.type == "reward.assigned"]
+    expected = EVENT_TABLES["reward_assigned"].batch(graded, unpack)
+    assert rewards == expected.to_pylist()
+    assert not list((tmp_path / "kept").rglob(".*")), "nothing half made is left"
+
+
+def test_what_is_kept_is_not_made_again(reader: ArchiveReader, tmp_path: Path, makes: list[list[str]]) -> None:
+    cache, names = TableCache(tmp_path / "kept"), sorted(table.name for table in TABLES)
+    files = cache.files(reader, TABLES, unpack)
+    assert makes == [names] * len(files["event"])
+    makes.clear()
+    assert TableCache(tmp_path / "kept").files(reader, TABLES, unpack) == files
+    assert makes == []
+    files["event"][0].unlink()
+    files["token_run"][1].write_bytes(b"PAR1 torn")
+    assert cache.files(reader, TABLES, unpack) == files
+    assert makes == [["event"], ["token_run"]]
+    assert cache.files(reader, TABLES[:1], unpack) == {"event": files["event"]}
+
+
+def test_what_is_asked_for_is_the_last_to_go(reader: ArchiveReader, tmp_path: Path) -> None:
+    cache = TableCache(tmp_path / "kept")
+    folders = [path.parent for path in cache.files(reader, TABLES, unpack)["event"]]
+    for folder in folders:
+        os.utime(folder, (1, 1))
+    cache.files(reader, TABLES, unpack)
+    assert all(folder.stat().st_mtime > 1 for folder in folders)
+
+
+@pytest.mark.parametrize(("limit", "kept_of"), [(0, 0), (100, 1), (199, 1), (200, 2), (300, 3)])
+def test_the_oldest_go_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, kept_of: int
+) -> None:
+    for age, name in enumerate(("old", "newer", "newest")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "event-0.parquet").write_bytes(bytes(60))
+        (tmp_path / name / "event-1.parquet").write_bytes(bytes(40))
+        os.utime(tmp_path / name, (1000 + age, 1000 + age))
+    (tmp_path / "a file").write_bytes(bytes(1000))
+    monkeypatch.setattr(kept, "LIMIT_BYTES", limit)
+    TableCache(tmp_path)._prune(keep=set())
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == sorted(
+        ["newest", "newer", "old"][:kept_of]
+    )
+
+
+def test_what_was_made_just_now_stays(reader: ArchiveReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "LIMIT_BYTES", 0)
+    (tmp_path / "kept" / "other").mkdir(parents=True)
+    (tmp_path / "kept" / "other" / "event-0.parquet").write_bytes(bytes(10))
+    files = TableCache(tmp_path / "kept").files(reader, TABLES, unpack)
+    assert all(path.exists() for paths in files.values() for path in paths)
+    assert not (tmp_path / "kept" / "other").exists()
+
+
+def _full(**how: Any) -> Any:
+    raise OSError("no space")
+
+
+def test_a_folder_that_is_there_is_used_and_one_that_cannot_be_written_to_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        assert TableCache(tmp_path / "a" / "b").folder == tmp_path / "a" / "b"
+    monkeypatch.setattr(kept.tempfile, "TemporaryFile", _full)
+    other = TableCache(tmp_path / "a" / "b")
+    assert other.folder not in (tmp_path, tmp_path / "a" / "b")
+    assert other.folder.is_dir()
+
+
+def test_by_default_it_lies_in_the_user_s_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "cache_folder", lambda: tmp_path / "home")
+    assert TableCache().folder == tmp_path / "home" / "slime-events" / "tables"
+
+
+def test_what_cannot_be_made_leaves_nothing(reader: ArchiveReader, tmp_path: Path) -> None:
+    def no_blobs(array: Any) -> Any:
+        raise KeyError(array)
+
+    with pytest.raises(KeyError):
+        TableCache(tmp_path / "kept").files(reader, TABLES, no_blobs)
+    assert [path for path in (tmp_path / "kept").rglob("*") if path.is_file() and "token_run" in path.name] == []
+    assert not list((tmp_path / "kept").rglob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("few", "name"), [(4, "BATCH"), (lambda: 4 * max(len(one.data) for one in SAID), "BATCH_BYTES")]
+)
+def test_rows_are_written_some_events_at_a_time(
+    reader: ArchiveReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int | Callable[[], int], name: str
+) -> None:
+    monkeypatch.setattr(event_tables, name, few() if callable(few) else few)
+    files = TableCache(tmp_path / "kept").files(reader, TABLES, unpack)
+    found = pq.ParquetFile(files["event"][0])
+    sizes = [found.metadata.row_group(place).num_rows for place in range(found.num_row_groups)]
+    assert sum(sizes) == 10
+    assert sizes == [4, 4, 2] if name == "BATCH" else len(sizes) > 1
