@@ -1,0 +1,272 @@
+"""slime's `generate`, `generate_and_rm` and their group on a session of one's own, and what its paths answer."""
+
+from __future__ import annotations
+
+import importlib
+import urllib.error
+from collections.abc import Iterator
+from contextvars import Token
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from schemas.errors import PlugPointError
+from schemas.rollouts import StopReason
+from serve_apps.generate import slime_compat
+from serve_apps.generate.session import CURRENT, Session, Turn
+from serve_apps.generate.slime_compat import UnknownPath, answer, get, get_model_url, post, post_json
+from serve_apps.generate.slime_rollout import abort, generate, generate_and_rm, generate_and_rm_group
+from slime_events.plugins.sample import Sample, Status
+from slime_events.plugins.slime_compat import install_slime_aliases
+
+install_slime_aliases()
+
+
+class Engine:
+    """A session: each turn is one token, 7, with the stop reason that is next."""
+
+    args = SimpleNamespace(hf_checkpoint="model")
+    router_port = 4321
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.stops: list[StopReason] = []
+        self.of_function = True
+        self.aborts = 0
+
+    def tokenize(self, prompt: str) -> list[int]:
+        return [ord(letter) for letter in prompt]
+
+    async def generate(self, prompt: Any, params: Any = None, payload: Any = None) -> Turn:
+        self.asked.append((list(prompt) if isinstance(prompt, list) else prompt, params, payload))
+        stop = self.stops.pop(0) if self.stops else StopReason.STOP
+        return Turn(len(self.asked) - 1, [1], [7], [-0.5], "g", stop, (3,))
+
+    async def call(self, tool: Any, arguments: dict[str, Any], *, may_repeat: bool) -> Any:
+        return tool.__name__, arguments, may_repeat
+
+    async def abort(self) -> None:
+        self.aborts += 1
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    one: Any = Engine()
+    before: Token[Session] = CURRENT.set(one)
+    yield one
+    CURRENT.reset(before)
+
+
+class Graders:
+    """slime's hub of graders, which notes what it is asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[Any] = []
+        hub = importlib.import_module("slime.rollout.rm_hub")
+        monkeypatch.setattr(hub, "async_rm", self.one)
+        monkeypatch.setattr(hub, "batched_async_rm", self.several)
+
+    async def one(self, args: Any, sample: Sample) -> float:
+        self.asked.append(sample.index)
+        return 0.5
+
+    async def several(self, args: Any, samples: list[Sample]) -> list[float]:
+        self.asked.append([sample.index for sample in samples])
+        return [float(place) for place, _ in enumerate(samples)]
+
+
+@pytest.fixture
+def graders(monkeypatch: pytest.MonkeyPatch) -> Graders:
+    return Graders(monkeypatch)
+
+
+def arguments(**given: Any) -> Any:
+    return SimpleNamespace(**{"custom_generate_function_path": None, "rollout_sample_hook_path": []} | given)
+
+
+async def several(args: Any, sample: Sample, params: Any) -> list[Sample]:
+    """A generate function that makes two samples, one of them aborted."""
+    return [sample, Sample(index=9, status=Status.ABORTED)]
+
+
+async def graded(args: Any, sample: Sample, params: Any, *, evaluation: bool, session: Any) -> Sample:
+    """One that grades, and is told of the evaluation."""
+    sample.reward, sample.metadata = 2.0, {"evaluation": evaluation, "of_function": session.of_function}
+    return sample
+
+
+def hook(args: Any, sample: Sample, *, evaluation: bool) -> None:
+    sample.metadata["hooked"] = evaluation
+
+
+async def test_a_turn_is_appended_and_the_rest_of_its_room_goes_on(engine: Engine) -> None:
+    sample = Sample(prompt="ab")
+    engine.stops = [StopReason.LENGTH]
+    params = {"max_new_tokens": 2, "top_p": 0.5}
+    assert await generate(None, sample, params) is sample
+    await generate(None, sample, params)
+    assert engine.asked == [
+        ([97, 98], {"max_new_tokens": 2, "top_p": 0.5}, None), ([97, 98, 7], {"max_new_tokens": 1, "top_p": 0.5}, None)
+    ]  # fmt: skip
+    assert (sample.tokens, sample.status, params["max_new_tokens"]) == ([97, 98, 7, 7], Status.COMPLETED, 2)
+    await generate(None, sample, params)
+    assert (len(engine.asked), sample.status) == (2, Status.TRUNCATED)
+
+
+async def test_a_sample_is_made_and_graded(engine: Engine, graders: Graders) -> None:
+    sample = Sample(index=4, prompt="a")
+    assert await generate_and_rm(arguments(), sample, {"max_new_tokens": 2}) is sample
+    assert (sample.reward, graders.asked) == (0.5, [4])
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.TRUNCATED])
+async def test_a_finished_sample_is_left_as_it_is(engine: Engine, graders: Graders, status: Status) -> None:
+    sample = Sample(status=status)
+    assert await generate_and_rm(arguments(), sample, {"max_new_tokens": 2}) is sample
+    assert (engine.asked, graders.asked, sample.reward) == ([], [], None)
+
+
+async def test_an_aborted_or_graded_sample_is_not_graded(engine: Engine, graders: Graders) -> None:
+    engine.stops = [StopReason.ABORT]
+    sample = await generate_and_rm(arguments(), Sample(prompt="a"), {"max_new_tokens": 2})
+    assert isinstance(sample, Sample)
+    assert (sample.status, sample.reward) == (Status.ABORTED, None)
+    own = Sample(generate_function_path=f"{__name__}:graded")
+    assert await generate_and_rm(arguments(), own, {}, evaluation=True) is own
+    assert (own.reward, own.metadata, graders.asked) == (2.0, {"evaluation": True, "of_function": True}, [])
+
+
+async def test_several_samples_are_graded_together(engine: Engine, graders: Graders) -> None:
+    made = await generate_and_rm(arguments(custom_generate_function_path=f"{__name__}:several"), Sample(index=1), {})
+    assert isinstance(made, list)
+    assert ([one.reward for one in made], graders.asked) == ([0.0, None], [[1]])
+
+
+async def test_the_run_s_function_and_hooks_are_a_rollout_function_s(engine: Engine, graders: Graders) -> None:
+    given = arguments(custom_generate_function_path=f"{__name__}:graded", rollout_sample_hook_path=[f"{__name__}:hook"])
+    first = await generate_and_rm(given, Sample(prompt="a"), {"max_new_tokens": 1})
+    engine.of_function = False
+    second = await generate_and_rm(given, Sample(prompt="a"), {"max_new_tokens": 1})
+    assert isinstance(first, Sample)
+    assert isinstance(second, Sample)
+    assert (first.reward, first.metadata.get("hooked")) == (2.0, False)
+    assert (second.reward, second.metadata) == (0.5, {})
+
+
+async def test_a_group_is_made_side_by_side(engine: Engine, graders: Graders) -> None:
+    group = [Sample(index=place, prompt="a") for place in range(2)]
+    params = {"max_new_tokens": 1}
+    assert await generate_and_rm_group(arguments(), group, params) == group
+    assert ([one.reward for one in group], graders.asked) == ([0.5, 0.5], [0, 1])
+
+
+async def test_a_grader_of_groups_sees_all_of_them_at_once(engine: Engine, graders: Graders) -> None:
+    group = [Sample(index=place, prompt="a") for place in range(2)]
+    made = await generate_and_rm_group(arguments(group_rm=True), group, {"max_new_tokens": 1})
+    assert (made, [one.reward for one in group], graders.asked) == (group, [0.0, 1.0], [[0, 1]])
+    graders.asked.clear()
+    engine.stops = [StopReason.STOP, StopReason.ABORT]
+    aborted = [Sample(index=place, prompt="a") for place in range(2)]
+    await generate_and_rm_group(arguments(group_rm=True), aborted, {"max_new_tokens": 1})
+    assert (graders.asked, [one.reward for one in aborted]) == ([], [None, None])
+    assert await generate_and_rm_group(arguments(group_rm=True), [], {}) == []
+
+
+async def test_rewards_are_one_for_each_sample(
+    engine: Engine, graders: Graders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fewer(args: Any, samples: list[Sample]) -> list[float]:
+        return [1.0]
+
+    monkeypatch.setattr(importlib.import_module("slime.rollout.rm_hub"), "batched_async_rm", fewer)
+    with pytest.raises(ValueError, match="shorter"):
+        await generate_and_rm_group(
+            arguments(group_rm=True), [Sample(prompt="a"), Sample(prompt="a")], {"max_new_tokens": 1}
+        )
+
+
+async def test_abort_ends_what_the_session_makes(engine: Engine) -> None:
+    assert await abort(None, 0) == []
+    assert engine.aborts == 1
+
+
+async def test_paths_of_the_router_are_answered(engine: Engine) -> None:
+    own: Any = engine
+    assert await answer(own, "GET", "/health", {}) == await answer(own, "GET", "/health_generate", {}) == {}
+    info = {"model_path": "model", "tokenizer_path": "model", "is_generation": True}
+    assert await answer(own, "GET", "/model_info", {}) == await answer(own, "POST", "/get_model_info", {}) == info
+    models = await answer(own, "GET", "/v1/models", {})
+    assert [one["id"] for one in models["data"]] == ["model"]
+    for method, path in (("GET", "/generate"), ("POST", "/v1/chat/completions")):
+        with pytest.raises(UnknownPath):
+            await answer(own, method, path, {})
+
+
+async def test_a_request_is_a_turn_and_a_list_of_prompts_several(engine: Engine) -> None:
+    own: Any = engine
+    payload = {"input_ids": [1, 2], "sampling_params": {"top_p": 0.5}, "image_data": "x", "rid": "r", "none": None}
+    told = await answer(own, "POST", "/generate", payload | {"return_logprob": True})
+    assert (told["text"], told["output_ids"], told["meta_info"]["id"]) == ("g", [7], "0")
+    assert told["meta_info"]["output_token_logprobs"] == [(-0.5, 7, None)]
+    assert engine.asked == [([1, 2], {"top_p": 0.5}, {"image_data": "x"})]
+    both = await answer(own, "POST", "/generate", {"text": ["a", "b"], "sampling_params": [{"n": 1}, {}]})
+    assert (len(both), "output_token_logprobs" in both[0]["meta_info"]) == (2, False)
+    assert engine.asked[1:] == [("a", {"n": 1}, {}), ("b", {}, {})]
+    await answer(own, "POST", "/generate", {"input_ids": [[1], [2]], "sampling_params": {"n": 1}})
+    assert engine.asked[3:] == [([1], {"n": 1}, {}), ([2], {"n": 1}, {})]
+    await answer(own, "POST", "/generate", {"input_ids": []})
+    assert engine.asked[5:] == [([], None, {})]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [[], {}, None, {"text": "a", "stream": True}, {"text": ["a", "b"], "sampling_params": [{}]}],
+)
+async def test_a_request_that_cannot_be_answered_is_refused(engine: Engine, payload: Any) -> None:
+    own: Any = engine
+    with pytest.raises(PlugPointError):
+        await answer(own, "POST", "/generate", payload)
+    assert engine.asked == []
+
+
+async def test_other_addresses_are_tools_that_may_be_called_again(engine: Engine) -> None:
+    url = get_model_url(SimpleNamespace(sglang_router_ip="127.0.0.1", sglang_router_port=4321), "model")
+    assert (url, get_model_url(SimpleNamespace(sglang_router_ip="h", sglang_router_port=1), "m", "/x")) == (
+        "http://127.0.0.1:4321/generate", "http://h:1/x"
+    )  # fmt: skip
+    assert (await post(url, {"text": "a"}))["text"] == "g"
+    assert await get("http://127.0.0.1:4321/health") == {}
+    other = {"url": "http://127.0.0.1:4322/x", "payload": {}, "max_retries": 60}
+    assert await post(other["url"], None) == ("post_json", other, True)
+    assert await post("http://host:4321/x", {"a": 1}, 2) == (
+        "post_json", {"url": "http://host:4321/x", "payload": {"a": 1}, "max_retries": 2}, True
+    )  # fmt: skip
+    assert await get("http://host/x") == ("get_json", {"url": "http://host/x"}, True)
+
+
+@pytest.mark.parametrize(("fails", "retries", "answers"), [(0, 1, True), (2, 3, True), (3, 3, False), (0, 0, False)])
+async def test_a_call_is_made_again_so_often(
+    monkeypatch: pytest.MonkeyPatch, fails: int, retries: int, answers: bool
+) -> None:
+    calls: list[Any] = []
+    waited: list[float] = []
+
+    def call(url: str, payload: Any) -> Any:
+        calls.append(payload)
+        if len(calls) <= fails:
+            raise urllib.error.URLError("away")
+        return "said"
+
+    async def wait(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(slime_compat, "_post_json", call)
+    monkeypatch.setattr(slime_compat.asyncio, "sleep", wait)
+    if answers:
+        assert await post_json("http://h", {"a": 1}, retries) == "said"
+    else:
+        with pytest.raises((urllib.error.URLError, PlugPointError)):
+            await post_json("http://h", {"a": 1}, retries)
+    assert len(calls) == min(fails + 1, retries)
+    assert len(waited) == (fails if answers else max(0, retries - 1))
