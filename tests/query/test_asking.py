@@ -1,0 +1,202 @@
+"""What a question reads, in which order samples are chosen, and that a run that was opened is let go of."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from schemas.errors import BadQuery, MissingPart, RunNotFound
+from schemas.groups import GroupAccepted
+from schemas.prompts import PromptSubmitted
+from schemas.rollouts import RolloutCompleted, RolloutRequested
+from slime_events.analysis.query import answer as answers
+from slime_events.analysis.query import open_tables, samples_where, tables_of
+from slime_events.analysis.query.database import event_tables_of, one_select
+from slime_events.analysis.query.open_tables import OpenTables
+from slime_events.analysis.query.run_rows import RunRows
+from slime_events.core.run.run_reader import OpenedRun
+from tests.cli.small_run import GROUPS, REJECTED, RUN, events
+from tests.lineage.opened import archived_parent, branch, opened, small
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1",
+        "SELECT 1;",
+        "SELECT 1 ;\n",
+        "SELECT 1; -- c",
+        "SELECT 1 /* c */;",
+        "SELECT 1 -- c\n;-- d;",
+        "SELECT 1;;",
+    ],
+)
+def test_what_stands_behind_a_select_is_cut_off(sql: str) -> None:
+    assert one_select(sql).strip() == "SELECT 1"
+
+
+@pytest.mark.parametrize("sql", ["SELECT ';' AS a", "SELECT 'é' -- ü\n AS b", "SELECT 1 -- c\n AS d", "FROM samples"])
+def test_what_stands_in_a_select_stays(sql: str) -> None:
+    assert one_select(sql) == sql
+
+
+@pytest.mark.parametrize("sql", ["", ";", "SELECT 1; SELECT 2", "CREATE TABLE a AS SELECT 1", "SELEC 1"])
+def test_one_select_is_asked_for(sql: str) -> None:
+    with pytest.raises(BadQuery):
+        one_select(sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "tables"),
+    [
+        ("SELECT 1", set()),
+        ("FROM log.step_committed", {"step_committed"}),
+        ("FROM events", {"event"}),
+        ("SELECT * FROM log.event WHERE type IN (SELECT name FROM spans)", {"event", "span"}),
+        ('FROM "log"."group_rejected"', {"group_rejected"}),
+    ],
+)
+def test_a_question_reads_what_it_names(sql: str, tables: set[str]) -> None:
+    assert event_tables_of(sql) == tables
+
+
+async def _asked(run: OpenedRun, sql: str, **how: Any) -> list[tuple[Any, ...]]:
+    async with tables_of(run, **how) as tables:
+        return (await tables.sql(sql)).rows()
+
+
+async def test_sums_are_plain_integers_beside_columns_of_other_types() -> None:
+    async with tables_of(await small()) as tables:
+        told = await tables.sql("SELECT 1.5 AS a, sum(tokens) AS \"b c\", 'x' AS d FROM samples")
+        plain = await tables.sql("SELECT 1 AS a")
+    assert (told.columns, told.types[1:]) == (["a", "b c", "d"], ["BIGINT", "VARCHAR"])
+    (row,) = told.arrow().to_pylist()
+    assert (row["b c"], row["d"]) == (30, "x")
+    assert (plain.rows(), plain.types) == ([(1,)], ["INTEGER"])
+    with told.reading() as reader:
+        assert reader.read_all().num_rows == 1
+
+
+async def test_a_data_frame_wants_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with tables_of(await small()) as tables:
+        told = await tables.sql("SELECT 1 AS a")
+        wrong = await tables.sql("SELECT text::INTEGER FROM samples")
+    monkeypatch.setattr(answers, "find_spec", lambda name: None)
+    with pytest.raises(MissingPart):
+        told.pandas()
+    for take in (wrong.rows, wrong.arrow):
+        with pytest.raises(BadQuery):
+            take()
+    with pytest.raises(BadQuery), wrong.reading() as reader:
+        reader.read_all()
+
+
+def test_a_query_s_own_line_is_named() -> None:
+    with pytest.raises(BadQuery, match="line 3: "):
+        event_tables_of("SELECT 1,\n 2,\n nothing_such FROM samples")
+    with pytest.raises(BadQuery, match="line 2: "):
+        one_select("SELECT 1,\n FROM FROM")
+
+
+def _many(count: int) -> list[Any]:
+    """The small run, one group of which has so many samples."""
+    said: list[Any] = []
+    for event in events():
+        said.append(event)
+        if isinstance(event, RolloutRequested) and event.sample == f"{GROUPS[0]}-s1":
+            said += [_renamed(event, index) for index in range(2, count)]
+    return said
+
+
+def _renamed(event: Any, index: int) -> Any:
+    return replace(event, sample=f"{GROUPS[0]}-s{index}", index=index)
+
+
+async def test_samples_of_a_group_are_in_their_order() -> None:
+    found = await samples_where(await opened(_many(12)), f"SELECT '{GROUPS[0]}' AS group_id")
+    assert found == [f"{GROUPS[0]}-s{index}" for index in range(12)]
+
+
+async def test_groups_are_in_the_query_s_order_each_once_and_null_is_none() -> None:
+    run = await small()
+    sql = f"SELECT * FROM (VALUES ('{REJECTED}'), (NULL), ('{GROUPS[0]}'), ('{REJECTED}'), ('none')) AS v(group_id)"
+    members = [f"{group}-s{index}" for group in (REJECTED, GROUPS[0]) for index in range(2)]
+    assert await samples_where(run, sql) == members
+    assert (
+        await samples_where(run, f"SELECT sample, group_id FROM samples WHERE sample = '{members[1]}'") == members[1:2]
+    )
+    assert await samples_where(run, "SELECT NULL AS sample") == []
+
+
+async def test_a_run_that_is_gone_is_said_where_it_matters(tmp_path: Path) -> None:
+    child = await opened(branch(f"{tmp_path}/gone/{RUN}", version=1, position=9, follows=True), "child")
+    assert await _asked(child, "SELECT version FROM versions") == [(1,)]
+    for sql, how in (("FROM samples", {}), ("FROM versions", {"with_parent": True})):
+        with pytest.raises(RunNotFound):
+            await _asked(child, sql, **how)
+
+
+@pytest.mark.parametrize(
+    ("end", "until", "table", "where"),
+    [
+        (sys.maxsize, sys.maxsize, "batch_sealed", ""),
+        (7, sys.maxsize, "batch_sealed", " WHERE position <= 7"),
+        (7, 2, "batch_sealed", " WHERE position <= 7 AND step < 2"),
+        (sys.maxsize, 2, "step_claimed", " WHERE step < 2"),
+        (7, 2, "event", " WHERE position <= 7"),
+    ],
+)
+def test_rows_end_where_the_part_does(end: int, until: int, table: str, where: str) -> None:
+    part: Any = SimpleNamespace(opened=None, end=end, until=until)
+    rows = RunRows(part, cache=None)  # type: ignore[arg-type]
+    assert (rows.where(table), rows.depth) == (where, 0)
+
+
+async def test_a_run_is_held_open_by_a_thread_until_it_is_closed(tmp_path: Path) -> None:
+    where = await archived_parent(tmp_path / "archive")
+
+    def ask() -> tuple[Any, Any]:
+        tables = open_tables(where, cache=tmp_path / "kept")
+        assert (tables._thread.is_alive(), tables._thread.daemon) == (True, True), "no process waits for it at its end"
+        told = tables.sql("SELECT count(*) FROM steps")
+        tables.close()
+        tables.close()
+        return tables._thread.is_alive(), told.rows()
+
+    assert await asyncio.to_thread(ask) == (False, [(2,)])
+
+
+async def test_a_run_that_cannot_be_opened_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[OpenTables] = []
+    close = OpenTables.close
+
+    def noted(tables: OpenTables) -> None:
+        close(tables)
+        closed.append(tables)
+
+    monkeypatch.setattr(OpenTables, "close", noted)
+    with pytest.raises(RunNotFound):
+        await asyncio.to_thread(open_tables, "nowhere", runs_dir=tmp_path)
+    assert [one._thread.is_alive() for one in closed] == [False]
+
+
+async def test_prompts_requests_and_ends_are_asked_for_by_type() -> None:
+    said = events()
+    counts = {
+        name: sum(isinstance(event, kind) for event in said)
+        for name, kind in (
+            ("prompt_submitted", PromptSubmitted), ("rollout_requested", RolloutRequested),
+            ("rollout_completed", RolloutCompleted), ("group_accepted", GroupAccepted),
+        )
+    }  # fmt: skip
+    run = await small()
+    for name, count in counts.items():
+        assert await _asked(run, f"SELECT count(*), count(DISTINCT position) FROM log.{name}") == [(count, count)]
+    both = "SELECT count(*) FROM log.prompt_submitted, log.group_accepted"
+    assert await _asked(run, both) == [(counts["prompt_submitted"] * counts["group_accepted"],)]
