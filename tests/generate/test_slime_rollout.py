@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import PlugPointError
-from schemas.rollouts import StopReason
+from schemas.rollouts import Sampling, StopReason
 from serve_apps.generate import slime_compat
 from serve_apps.generate.session import CURRENT, Session, Turn
 from serve_apps.generate.slime_compat import UnknownPath, answer, get, get_model_url, post, post_json
@@ -27,6 +27,7 @@ class Engine:
     """A session: each turn is one token, 7, with the stop reason that is next."""
 
     args = SimpleNamespace(hf_checkpoint="model")
+    sampling, tokenizer, aborted = Sampling(max_new_tokens=2), None, False
     router_port = 4321
 
     def __init__(self) -> None:
@@ -86,8 +87,8 @@ def arguments(**given: Any) -> Any:
 
 
 async def several(args: Any, sample: Sample, params: Any) -> list[Sample]:
-    """A generate function that makes two samples, one of them aborted."""
-    return [sample, Sample(index=9, status=Status.ABORTED)]
+    """A generate function that makes two samples, one of them graded."""
+    return [sample, Sample(index=9, reward=3.0)]
 
 
 async def graded(args: Any, sample: Sample, params: Any, *, evaluation: bool, session: Any) -> Sample:
@@ -140,7 +141,7 @@ async def test_an_aborted_or_graded_sample_is_not_graded(engine: Engine, graders
 async def test_several_samples_are_graded_together(engine: Engine, graders: Graders) -> None:
     made = await generate_and_rm(arguments(custom_generate_function_path=f"{__name__}:several"), Sample(index=1), {})
     assert isinstance(made, list)
-    assert ([one.reward for one in made], graders.asked) == ([0.0, None], [[1]])
+    assert ([one.reward for one in made], graders.asked) == ([0.0, 3.0], [[1]])
 
 
 async def test_the_run_s_function_and_hooks_are_a_rollout_function_s(engine: Engine, graders: Graders) -> None:
@@ -252,7 +253,8 @@ async def test_a_call_is_made_again_so_often(
     calls: list[Any] = []
     waited: list[float] = []
 
-    def call(url: str, payload: Any) -> Any:
+    def call(url: str, payload: Any, headers: dict[str, str]) -> Any:
+        assert headers == {}
         calls.append(payload)
         if len(calls) <= fails:
             raise urllib.error.URLError("away")

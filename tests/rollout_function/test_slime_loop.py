@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +11,14 @@ from typing import Any
 import pytest
 
 from schemas.errors import PlugPointError
+from serve_apps.generate.session import CURRENT
 from serve_apps.rollout_function import slime_loop
 from slime_events.plugins.filters.base_types import DynamicFilterOutput
 from slime_events.plugins.sample import Sample, Status
+from slime_events.plugins.slime_compat import install_slime_aliases
 
+install_slime_aliases()
+ROLLOUT = importlib.import_module("slime.rollout.sglang_rollout")
 FILTER: dict[int, DynamicFilterOutput] = {}
 """Verdicts by index; others are kept."""
 CALLED: list[Any] = []
@@ -52,7 +57,7 @@ class FunctionSession:
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[FunctionSession]:
     one = FunctionSession()
 
-    async def made(args: Any, group: list[Sample], params: Any, evaluation: bool) -> list[Sample]:
+    async def made(args: Any, group: list[Sample], params: Any, *, evaluation: bool) -> list[Sample]:
         assert (params, evaluation) == ({"top_p": 1.0}, False)
         index = group[0].index or 0
         for _ in range(args.takes.get(index, 0)):
@@ -64,12 +69,14 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[FunctionSession]:
             group[0].response, group[0].status = args.hangs[index], Status.ABORTED
         return group
 
-    monkeypatch.setattr(slime_loop, "generate_and_rm_group", made)
-    monkeypatch.setattr(slime_loop, "GenerateState", lambda args: SimpleNamespace(sampling_params={"top_p": 1.0}))
-    monkeypatch.setattr(slime_loop, "current_session", lambda: one)
+    state = SimpleNamespace(sampling_params={"top_p": 1.0}, reset=one.reset)
+    monkeypatch.setattr(ROLLOUT, "generate_and_rm_group", made)
+    monkeypatch.setattr(ROLLOUT, "GenerateState", lambda args: state)
     FILTER.clear()
     CALLED.clear()
+    before = CURRENT.set(one)  # type: ignore[arg-type]
     yield one
+    CURRENT.reset(before)
     FILTER.clear()
     CALLED.clear()
 
@@ -200,9 +207,9 @@ async def test_each_set_of_an_evaluation_has_settings_of_its_own(monkeypatch: py
 
     usual = {"temperature": 1.0, "top_k": -1, "stop": ["z"]}
     state = SimpleNamespace(tokenizer="own", sampling_params=usual)
-    monkeypatch.setattr(slime_loop, "GenerateState", lambda args: state)
-    monkeypatch.setattr(slime_loop, "Dataset", rows)
-    monkeypatch.setattr(slime_loop, "generate_and_rm", answer)
+    monkeypatch.setattr(ROLLOUT, "GenerateState", lambda args: state)
+    monkeypatch.setattr(importlib.import_module("slime.utils.data"), "Dataset", rows)
+    monkeypatch.setattr(ROLLOUT, "generate_and_rm", answer)
     args = SimpleNamespace(
         eval_prompt_data=["held", "h.jsonl"], n_samples_per_eval_prompt=2, eval_temperature=0.5, eval_top_k=4,
         eval_max_prompt_len=None, rollout_max_prompt_len=9, input_key="text", metadata_key="meta", label_key="label",
