@@ -120,6 +120,7 @@ def _are_equal(one: list[Any], other: list[Any]) -> bool:
     if one == other:
         return True
     try:
-        return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one, other, strict=True))
+        pairs = zip(one, other, strict=True)
+        return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
     except TypeError:
         return False

@@ -127,6 +127,8 @@ def test_a_step_is_trained_where_its_mask_is_one(given: int, trained: bool) -> N
 
 def test_texts_of_trained_runs_are_apart() -> None:
     masks = MultiTurnLossMaskGenerator(tokenizer(CHATML), "qwen")
+    with pytest.raises(ValueError, match="shorter"):
+        masks.get_text_from_loss_mask([1, 2], [1])
     ids = masks.tokenizer.encode("a b c d", add_special_tokens=False)
     for mask, runs in (([1, 0] * len(ids), (len(ids) + 1) // 2), ([1] * len(ids), 1), ([0] * len(ids), 0)):
         assert len(masks.get_text_from_loss_mask(ids, mask[: len(ids)])) == runs

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from slime_events.analysis.lineage.picture import FEW_SAMPLES, MOST_ROWS, html, rows_of, svg
+from slime_events.analysis.lineage.picture import html, rows_of, svg
 from tests.lineage.pictures import ANSWERS, FILES, many_samples, many_steps
 
 
@@ -29,9 +29,9 @@ def test_all_of_a_picture_lies_inside_of_it_and_no_box_on_another(name: str) -> 
 
 
 def test_samples_have_rows_of_their_own_while_they_are_few() -> None:
-    few, more = rows_of(many_samples(FEW_SAMPLES)), rows_of(many_samples(FEW_SAMPLES + 1))
-    assert [row.label for row in few] == [f"g{number}-s0" for number in range(FEW_SAMPLES)]
-    assert [row.label for row in more] == [f"{number % 3}.jsonl:7" for number in range(FEW_SAMPLES + 1)]
+    few, more = rows_of(many_samples(16)), rows_of(many_samples(17))
+    assert [row.label for row in few] == [f"g{number}-s0" for number in range(16)]
+    assert [row.label for row in more] == [f"{number % 3}.jsonl:7" for number in range(17)]
 
 
 def test_several_steps_have_rows_of_their_own_and_what_was_never_trained_leads_nowhere() -> None:
@@ -40,13 +40,13 @@ def test_several_steps_have_rows_of_their_own_and_what_was_never_trained_leads_n
 
 
 def test_steps_share_rows_where_there_are_more_than_have_room() -> None:
-    each, shared = rows_of(many_steps(MOST_ROWS)), rows_of(many_steps(MOST_ROWS + 1))
-    assert [row.label for row in each] == [f"step {number}" for number in range(MOST_ROWS)]
-    assert [row.label for row in shared[:-1]] == [f"{n} to {n + 1}" for n in range(0, MOST_ROWS, 2)]
-    assert shared[-1].label == f"{MOST_ROWS} to {MOST_ROWS}"
+    each, shared = rows_of(many_steps(80)), rows_of(many_steps(81))
+    assert [row.label for row in each] == [f"step {number}" for number in range(80)]
+    assert [row.label for row in shared[:-1]] == [f"{n} to {n + 1}" for n in range(0, 80, 2)]
+    assert shared[-1].label == f"{80} to {80}"
     assert {len(row.cells) for row in shared[:-1]} == {2}
     assert [row.target for row in shared[:2]] == ["step 1 → v2", "step 3 → v4"]
-    assert [cell.value for cell in shared[1].cells] == [2 / (MOST_ROWS + 1), 3 / (MOST_ROWS + 1)]
+    assert [cell.value for cell in shared[1].cells] == [2 / (81), 3 / (81)]
 
 
 def test_a_title_under_the_pointer_tells_the_beginning_of_a_prompt() -> None:
