@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from schemas.errors import PlugPointError
+from schemas.prompts import PromptWanted
 from schemas.rollouts import WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.generate.journal import Ended
@@ -21,6 +23,7 @@ from serve_apps.rollout_function.outcome import drawn_group, groups_of
 from serve_apps.rollout_function.runner import METRICS, _numbers
 from slime_events.plugins.rollout_types import RolloutFnEvalOutput, RolloutFnTrainOutput, call_rollout_fn
 from slime_events.plugins.sample import Sample
+from tests.rollout_function.scene import a_run, runner
 
 ONE, TWO, THREE = (Sample(group_index=number) for number in (4, 4, 7))
 LONE, ALONE = Sample(), Sample()
@@ -183,3 +186,16 @@ async def test_groups_that_were_given_back_are_drawn_first() -> None:
     assert source.given_back == []
     with pytest.raises(PlugPointError):
         DrawnGroups(None).get_samples(1)
+
+
+async def test_it_waits_for_what_it_has_appended(tmp_path: Path) -> None:
+    """Else it would call the function again for a step whose outcome it has not read yet."""
+    async with a_run(tmp_path) as run:
+        made = runner(run, "external")
+        await made._append([[PromptWanted(total=3)], [PromptWanted(total=4), PromptWanted(total=5)]])
+        newest = await run.log.position()
+        assert made._appended == newest
+        await made._append([[PromptWanted(total=3)]])
+        assert made._appended >= newest
+        await made._append([])
+        assert [one.total for one in run.events(PromptWanted)][:3] == [3, 4, 5]
