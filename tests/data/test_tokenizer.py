@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,15 @@ def test_to_take_the_one_for_the_other_is_an_error_of_the_type_checker() -> None
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT)
     lines = [int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error: " in line]
     assert lines == [5, 6, 7, 8, 9], done.stdout + done.stderr
+
+
+def test_the_thread_that_loads_ends_with_it() -> None:
+    threads: list[threading.Thread] = []
+
+    def load() -> Letters:
+        threads.append(threading.current_thread())
+        return Letters()
+
+    assert isinstance(TokenizerAhead(load).loaded, Letters)  # type: ignore[arg-type]
+    threads[0].join(20.0)
+    assert not threads[0].is_alive()
