@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from slime_events.plugins.tokenizer import PIECE, has_far_more
 from tests.agents.models import MODELS, tokenizer
@@ -35,8 +33,15 @@ def test_few_tokens_of_many_characters_are_allowed() -> None:
     assert sum(counted.read) == 6_400_000
 
 
-@given(st.text(max_size=40), st.integers(1, 3 * PIECE), st.integers(1, 30_000))
-def test_what_is_refused_has_too_many_tokens(text: str, repeats: int, most: int) -> None:
-    long = (text * repeats)[: 4 * PIECE].encode("utf-8", "replace").decode()
-    if has_far_more(TOKENIZER, long, most):
-        assert len(TOKENIZER.encode(long, add_special_tokens=False)) > most
+@pytest.mark.parametrize(("tokens", "has_more"), [(0, False), (2 * 10_000, False), (2 * 10_000 + 1, True)])
+def test_a_text_is_refused_from_twice_the_tokens_on(tokens: int, has_more: bool) -> None:
+    class Told(Counted):
+        def encode(self, text: str, **how: Any) -> list[int]:
+            piece = tokens if not self.read else 0
+            super().encode(text, **how)
+            return [0] * piece
+
+    told: Any = Told(64)
+    assert has_far_more(told, "x" * (8 * 10_000 + 1), 10_000) is has_more
+    assert not has_far_more(told, "x" * (8 * 10_000), 10_000)
+    assert not has_far_more(told, "x" * PIECE, 1)

@@ -14,6 +14,8 @@ import msgspec
 from rich.console import Console
 
 from schemas.arrays import unpack
+from schemas.batches import BatchSealed
+from schemas.event import Event
 from schemas.rollouts import RolloutCompleted
 from schemas.runs import RunFinished
 from schemas.sessions import Credit, SealReason, SessionSealed
@@ -27,10 +29,12 @@ from slime_events.app.cli.commands.show import Question, view_of
 from slime_events.app.cli.commands.show_run import read_whole_run
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.app.launch.view import screen
+from slime_events.core.batch_columns import LOSS_MASKS, make_column
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.credit import CreditRule
 from slime_events.core.run.run_reader import OpenedRun
 from tests.agents.stage import ASKED, Stage, ask, seal
+from tests.lineage.opened import opened
 from tests.scripted_engine import Script
 
 CLIENT = "small-agent/1.0"
@@ -105,6 +109,20 @@ def _check_tokens(stage: Stage, sessions: tuple[AgentSession, ...]) -> None:
         if own:
             mask = completed.loss_mask
             assert sum(own) == (completed.length if mask is None else int(unpack(mask).sum()))
+
+
+async def test_a_batch_with_masks_of_its_own_is_noted(tmp_path: Path) -> None:
+    run = await _recorded(Stage(tmp_path, steps=1))
+    assert (await _of(run, Kind.STEP, 0)).notes == ()
+    said: list[Event] = []
+    async for recorded in run.log.read():
+        event = recorded.envelope.event
+        if isinstance(event, BatchSealed):
+            masks = [[1] * one.length for one in (await _of(run, Kind.STEP, 0)).samples]
+            event = msgspec.structs.replace(event, columns=(make_column(LOSS_MASKS, masks),))
+        said.append(event)
+    noted = await opened(said, run.log.run)
+    assert [note.startswith("step 0:") for note in (await _of(noted, Kind.STEP, 0)).notes] == [True]
 
 
 async def test_a_query_finds_the_same_sessions(tmp_path: Path) -> None:

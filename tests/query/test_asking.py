@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import duckdb
 import pytest
 from msgspec.structs import replace
 
@@ -17,9 +18,10 @@ from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutCompleted, RolloutRequested
 from slime_events.analysis.query import answer as answers
 from slime_events.analysis.query import open_tables, samples_where, tables_of
-from slime_events.analysis.query.database import event_tables_of, one_select
+from slime_events.analysis.query.database import database, event_tables_of, one_select
+from slime_events.analysis.query.event_tables import EVENT_TABLES
 from slime_events.analysis.query.open_tables import OpenTables
-from slime_events.analysis.query.run_rows import RunRows
+from slime_events.analysis.query.run_rows import RunRows, TableRows
 from slime_events.core.run.run_reader import OpenedRun
 from tests.cli.small_run import GROUPS, REJECTED, RUN, events
 from tests.lineage.opened import archived_parent, branch, opened, small
@@ -200,3 +202,26 @@ async def test_prompts_requests_and_ends_are_asked_for_by_type() -> None:
         assert await _asked(run, f"SELECT count(*), count(DISTINCT position) FROM log.{name}") == [(count, count)]
     both = "SELECT count(*) FROM log.prompt_submitted, log.group_accepted"
     assert await _asked(run, both) == [(counts["prompt_submitted"] * counts["group_accepted"],)]
+
+
+def _no_rows(name: str) -> Any:
+    """A run without events of this table."""
+    run: Any = SimpleNamespace(depth=0, opened=SimpleNamespace(run="it's"), where=lambda table: "")
+    return run, {name: TableRows([], EVENT_TABLES[name].schema.empty_table())}
+
+
+@pytest.mark.parametrize("names", [(), ("event",)])
+def test_a_database_lets_nobody_out(tmp_path: Path, names: tuple[str, ...]) -> None:
+    file = tmp_path / "outside.csv"
+    file.write_text("secret\n1\n")
+    connection = database([_no_rows(name) for name in names], names)
+    for sql in (f"FROM read_text('{file}')", f"COPY (SELECT 1) TO '{file}'", "SET enable_external_access = true"):
+        with pytest.raises(duckdb.Error):
+            connection.execute(sql).fetchall()
+    if names:
+        assert connection.execute("SELECT DISTINCT run FROM events").fetchall() == []
+        with pytest.raises(duckdb.Error):
+            connection.execute("SET memory_limit = '1GB'")
+        with pytest.raises(duckdb.Error):
+            connection.execute("FROM samples")
+    assert file.read_text() == "secret\n1\n"

@@ -8,14 +8,16 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from schemas.arrays import Array, pack, pack_log_probs, pack_tokens, unpack
 from schemas.event import Event
-from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason, WeightSpan
+from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason, Timings, WeightSpan
 from slime_events.analysis.query import event_tables
 from slime_events.analysis.query.columns import struct_columns, to_json
 from slime_events.analysis.query.event_tables import EVENT_TABLES, RowBuilder, type_in
 from slime_events.analysis.query.run_rows import is_about_rollouts
+from slime_events.core.telemetry.event_spans import span_of
 from storage.log import Recorded
 from tests.cli.small_run import events, recorded
 
@@ -195,3 +197,40 @@ def test_it_is_full_by_events_or_by_bytes(monkeypatch: pytest.MonkeyPatch) -> No
     assert batches.builder.full
     batches.builder.flush()
     assert not batches.builder.full
+
+
+def test_times_are_in_microseconds_and_all_of_an_event_is_in_its_row() -> None:
+    said = recorded(list(events()))
+    batch = EVENT_TABLES["event"].batch(said, unpack)
+    assert batch.column("time").cast(pa.int64()).to_pylist() == [one.envelope.at // 1000 for one in said]
+    rows = batch.to_pylist()
+    for row, one in zip(rows, said, strict=True):
+        told = {name: row[name] for name in ("position", "producer", "type", "id", "cause", "traceparent", "bytes")}
+        assert told == {
+            "position": one.position, "producer": one.envelope.producer, "type": one.envelope.type,
+            "id": one.envelope.id, "cause": one.envelope.cause, "traceparent": one.envelope.traceparent,
+            "bytes": len(one.data),
+        }  # fmt: skip
+        assert row["entity"] == one.subject.split(".", 4)[4]
+
+
+def test_a_span_is_told_as_the_live_processes_traced_it() -> None:
+    timed = Timings(generating=0.25)
+    said = recorded([replace(e, timings=timed) if isinstance(e, RolloutCompleted) else e for e in events()])
+    spans = [(one.position, span) for one in said if (span := span_of(one.envelope)) is not None]
+    batch = EVENT_TABLES["span"].batch(said, unpack)
+    assert batch.column("started").cast(pa.int64()).to_pylist() == [span.start_ns // 1000 for _, span in spans]
+    assert batch.column("ended").cast(pa.int64()).to_pylist() == [span.end_ns // 1000 for _, span in spans]
+    assert len(spans) > 20
+    for row, (position, span) in zip(batch.to_pylist(), spans, strict=True):
+        assert (row["position"], row["name"], row["error"]) == (position, str(span.name), span.error)
+        assert (int(row["trace_id"], 16), len(row["trace_id"])) == (span.trace, 32)
+        assert (int(row["span_id"], 16), len(row["span_id"])) == (span.span, 16)
+        assert row["parent_span_id"] == (None if span.parent is None else f"{span.parent:016x}")
+        assert row["seconds"] == pytest.approx((span.end_ns - span.start_ns) / 1e9)
+        assert row["links"] == [f"{link.trace:032x}/{link.span:016x}" for link in span.links]
+        assert msgspec.json.decode(row["attributes"]).keys() == span.attributes.keys()
+        assert row["sample"] == span.attributes.get("rl.sample.id")
+    generated = [row["seconds"] for row in batch.to_pylist() if row["name"] == "generate"]
+    assert generated
+    assert set(generated) == {0.25}
