@@ -1,0 +1,116 @@
+"""A decided group as its rollouts, and the arguments and points that users' functions are called with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from schemas.arrays import pack_tokens, unpack
+from schemas.event import Event
+from schemas.groups import GroupAccepted
+from schemas.rewards import RewardAssigned
+from schemas.rollouts import RolloutCompleted
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.reward import RewardSettings
+from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.state.apply import apply
+from slime_events.core.state.group import GroupState
+from slime_events.core.state.run import RunState
+from slime_events.core.trajectory import Trajectory
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.sample import Sample, Status
+from slime_events.plugins.sample_view import group_samples
+from slime_events.plugins.texts import Texts
+from slime_events.plugins.trainer_points import LOSS, POST_PROCESS, points_in_use, rank_args
+from tests.cli.small_run import GROUPS, RUN, events, recorded
+
+
+def told(said: list[Event], name: str) -> tuple[GroupState, GroupState]:
+    """A group before its verdict: as the state has it, and with its texts."""
+    state, texts = RunState(run=RUN), Texts()
+    for one in recorded(said):
+        event = one.envelope.event
+        if isinstance(event, GroupAccepted) and event.group == name:
+            break
+        apply(state, one)
+        texts.apply(event, state)
+    return state.groups[name], texts.told(state.groups[name])
+
+
+def test_rollouts_are_in_their_order_with_all_that_a_filter_may_look_at() -> None:
+    first, second = group_samples(told(list(events()), GROUPS[1])[1])
+    assert isinstance(first, Sample)
+    assert isinstance(second, Sample)
+    assert [(one.group_index, one.index, one.session_id) for one in (first, second)] == [
+        (1, 2, f"{GROUPS[1]}-s0"), (1, 3, f"{GROUPS[1]}-s1")
+    ]  # fmt: skip
+    assert [one.reward for one in (first, second)] == [0.0, 1.0]
+    assert (first.label, first.status, first.response_length) == ("42", Status.COMPLETED, 3)
+    assert (first.prompt, first.response) == (f"What is {GROUPS[1]}?", "is 42")
+    assert (first.tokens, first.rollout_log_probs, first.loss_mask) == ([], None, None)
+    bare, _ = group_samples(told(list(events()), GROUPS[1])[0])
+    assert isinstance(bare, Sample)
+    assert bare.response == ""
+
+
+def test_tokens_are_there_where_they_are_given() -> None:
+    _, group = told(list(events()), GROUPS[0])
+    trajectories: dict[str, Trajectory] = {}
+    ended = [event for event in events() if isinstance(event, RolloutCompleted) and event.group == GROUPS[0]]
+    for event in ended:
+        made = trajectories[event.sample] = Trajectory(event.sample, pack_tokens([1]))
+        made.complete(event, unpack)
+        made.loss_mask = np.array([0, 1, 1], np.int8) if event.sample.endswith("s1") else None
+    first, second = (one for one in group_samples(group, trajectories) if isinstance(one, Sample))
+    assert (first.tokens, first.rollout_log_probs, first.loss_mask) == ([10, 11, 12], [-0.5, -0.25, -0.125], None)
+    assert second.loss_mask == [0, 1, 1]
+
+
+def test_a_rollout_of_several_samples_is_a_list_of_them() -> None:
+    name, said = GROUPS[1], list[Event]()
+    for event in events():
+        if isinstance(event, RolloutCompleted) and event.sample == f"{name}-s0":
+            said.append(replace(event, sample=f"{name}-s0-1", rollout=event.sample))
+        if isinstance(event, RewardAssigned) and event.sample == f"{name}-s0":
+            said.append(replace(event, sample=f"{name}-s0-1", value=5.0))
+        said.append(event)
+    several, alone = group_samples(told(said, name)[1])
+    assert isinstance(several, list)
+    assert isinstance(alone, Sample)
+    assert sorted((one.reward, one.index) for one in several if isinstance(one.reward, float)) == [(0.0, 2), (5.0, 2)]
+    assert alone.index == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "seen"),
+    [
+        ("http://${OWN_HOST}/x", "http://here/x"),
+        ("${OWN_HOST}", "here"),
+        ("OWN_HOST", "OWN_HOST"),
+        ("http://${OWN_NOWHERE}", "http://${OWN_NOWHERE}"),
+        (3, 3),
+        (["${OWN_HOST}"], ["${OWN_HOST}"]),
+    ],
+)
+def test_secrets_are_filled_in_for_the_function_that_needs_them(
+    monkeypatch: pytest.MonkeyPatch, value: Any, seen: Any
+) -> None:
+    monkeypatch.setenv("OWN_HOST", "here")
+    monkeypatch.delenv("OWN_NOWHERE", raising=False)
+    settings = TrainSettings(rollout=RolloutSettings(custom_config={"tool": value}))
+    args = ArgsView.of_run(settings)
+    assert (args.tool, rank_args(settings)["tool"]) == (seen, seen)
+    assert ("tool" in args, "tools" in args, "tool" in list(args)) == (True, False, True)
+
+
+def test_points_in_use_are_those_that_are_named() -> None:
+    assert list(points_in_use(TrainSettings())) == []
+    settings = TrainSettings(
+        algorithm=AlgorithmSettings(custom_loss_function_path="a.b"),
+        reward=RewardSettings(custom_reward_post_process_path="c.d"),
+    )
+    assert list(points_in_use(settings)) == [(LOSS, "a.b"), (POST_PROCESS, "c.d")]
