@@ -225,3 +225,18 @@ def test_a_database_lets_nobody_out(tmp_path: Path, names: tuple[str, ...]) -> N
         with pytest.raises(duckdb.Error):
             connection.execute("FROM samples")
     assert file.read_text() == "secret\n1\n"
+
+
+@pytest.mark.parametrize(
+    ("sql", "hinted"),
+    [
+        ("SELECT group, count(*) FROM samples", True),
+        ("SELECT group\nFROM samples", True),
+        ("SELECT FROM FROM samples", False),
+        ("SELECT sum(sample) -- by group\nFROM samples", False),
+    ],
+)
+def test_who_names_the_word_of_sql_is_told_the_column(sql: str, hinted: bool) -> None:
+    with pytest.raises(BadQuery) as caught:
+        event_tables_of(one_select(sql))
+    assert ("group_id" in str(caught.value)) is hinted
