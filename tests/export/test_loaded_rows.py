@@ -228,3 +228,11 @@ def test_rows_of_other_steps_and_fates_are_left_out(tmp_path: Path) -> None:
         assert (sample.session_id, sample.metadata) == ("g0-s0", {"n": [0]})
         assert (ours["messages"], ours["spans"]) == ([{"a": "b"}], [[0, 1, 2]])
         assert load_rows(writer.files[0], 5) == []
+
+
+def test_tensors_of_a_foreign_dump_are_lists(tmp_path: Path) -> None:
+    tensors = {"loss_mask": torch.tensor([1]), "rollout_log_probs": torch.tensor([-0.5]), "reward": torch.tensor(2.0)}
+    torch.save({"rollout_id": 4, "samples": [plain([1, 2], **tensors)]}, tmp_path / "0.pt")
+    number, (sample,) = load_dump(f"{tmp_path}/0.pt")
+    found = (sample.loss_mask, sample.rollout_log_probs, sample.reward)
+    assert (number, found, [type(one) for one in found]) == (4, ([1], [-0.5], 2.0), [list, list, float])
