@@ -157,3 +157,9 @@ def test_a_sample_that_cannot_be_read_fails_alone(wrong: dict[str, Any]) -> None
     (failed,) = flat(outcome, RolloutFailed)
     (done,) = flat(outcome, RolloutCompleted)
     assert (failed.sample[-1], done.sample[-1], failed.attempt) == ("0", "1", 0)
+
+
+@pytest.mark.parametrize("field", ["response_length", "status", "response"])
+def test_the_field_that_cannot_be_read_is_named(field: str) -> None:
+    (failed,) = flat(made([[sample(**{field: None})]]), RolloutFailed)
+    assert f"sample.{field} is None" in failed.message

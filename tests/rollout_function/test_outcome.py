@@ -12,15 +12,17 @@ import pytest
 
 from schemas.errors import PlugPointError
 from schemas.prompts import PromptWanted
-from schemas.rollouts import WeightSpan
+from schemas.rollouts import Sampling, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.generate.journal import Ended
+from serve_apps.generate.session import Session, current_session, session_of_process
 from serve_apps.rollout_function.data_source import DrawnGroups
 from serve_apps.rollout_function.evaluation import evaluated
 from serve_apps.rollout_function.function import ROLLOUT, RolloutFunction
 from serve_apps.rollout_function.made_turns import MadeTurn, MadeTurns
 from serve_apps.rollout_function.outcome import drawn_group, groups_of
 from serve_apps.rollout_function.runner import METRICS, _numbers
+from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.rollout_types import RolloutFnEvalOutput, RolloutFnTrainOutput, call_rollout_fn
 from slime_events.plugins.sample import Sample
 from tests.rollout_function.scene import a_run, runner
@@ -199,3 +201,31 @@ async def test_it_waits_for_what_it_has_appended(tmp_path: Path) -> None:
         assert made._appended >= newest
         await made._append([])
         assert [one.total for one in run.events(PromptWanted)][:3] == [3, 4, 5]
+
+
+def tells(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> list[Any]:
+    """A rollout function that says what it is called with, and in whose session."""
+    return [args, rollout_id, data_source, evaluation, current_session()]
+
+
+async def tells_later(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> list[Any]:
+    return tells(args, rollout_id, data_source, evaluation)
+
+
+@pytest.mark.parametrize("name", ["tells", "tells_later"])
+@pytest.mark.parametrize("evaluating", [True, False])
+async def test_each_call_is_in_its_own_session(name: str, evaluating: bool) -> None:
+    function = RolloutFunction(ROLLOUT, f"{__name__}:{name}")
+    own, other = (Session(None, None, Sampling(max_new_tokens=1), ArgsView({})) for _ in range(2))  # type: ignore[arg-type]
+    with session_of_process(other):
+        output = await function(own.args, 3, "source", own, evaluation=evaluating)
+    told = output.data if evaluating else output.samples
+    assert told == [own.args, 3, "source", evaluating, own]
+
+
+async def test_what_a_call_raises_names_the_function_and_the_call() -> None:
+    function = RolloutFunction(ROLLOUT, "tests.rollout_function.functions:raises")
+    own = Session(None, None, Sampling(max_new_tokens=1), ArgsView({}))  # type: ignore[arg-type]
+    for evaluating, call in ((True, "v3"), (False, "step 3")):
+        with pytest.raises(PlugPointError, match=rf"{ROLLOUT}: {function.name} .*{call}"):
+            await function(own.args, 3, None, own, evaluation=evaluating)
