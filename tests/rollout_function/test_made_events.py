@@ -161,5 +161,5 @@ def test_a_sample_that_cannot_be_read_fails_alone(wrong: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("field", ["response_length", "status", "response"])
 def test_the_field_that_cannot_be_read_is_named(field: str) -> None:
-    (failed,) = flat(made([[sample(**{field: None})]]), RolloutFailed)
+    (failed,) = flat(made([[sample(session_id="g-s0", **{field: None})]], {"g": DRAWN}), RolloutFailed)
     assert f"sample.{field} is None" in failed.message

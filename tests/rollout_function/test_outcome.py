@@ -12,10 +12,12 @@ import pytest
 
 from schemas.errors import PlugPointError
 from schemas.prompts import PromptWanted
-from schemas.rollouts import Sampling, WeightSpan
+from schemas.rollouts import Sampling, StopReason, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.generate.journal import Ended
 from serve_apps.generate.session import Session, current_session, session_of_process
+from serve_apps.rollout_function import runner as runners
+from serve_apps.rollout_function.calls import FunctionSession
 from serve_apps.rollout_function.data_source import DrawnGroups
 from serve_apps.rollout_function.evaluation import evaluated
 from serve_apps.rollout_function.function import ROLLOUT, RolloutFunction
@@ -229,3 +231,44 @@ async def test_what_a_call_raises_names_the_function_and_the_call() -> None:
     for evaluating, call in ((True, "v3"), (False, "step 3")):
         with pytest.raises(PlugPointError, match=rf"{ROLLOUT}: {function.name} .*{call}"):
             await function(own.args, 3, None, own, evaluation=evaluating)
+
+
+class Noting:
+    """A log that notes how many events come at once."""
+
+    def __init__(self, log: Any) -> None:
+        self._log, self.sizes = log, list[int]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    async def append(self, appends: Any) -> list[int]:
+        self.sizes.append(len(appends))
+        return list(await self._log.append(appends))
+
+
+async def test_no_more_is_appended_at_once_than_a_log_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runners, "MAX_BATCH", 4)
+    async with a_run(tmp_path) as run:
+        noting = Noting(run.log)
+        made = runner(run, "external", log=noting)
+        wanted = iter(range(1, 100))
+        await made._append([[PromptWanted(total=next(wanted)) for _ in range(size)] for size in (1, 2, 2, 2, 1)])
+    assert sum(noting.sizes) == 8
+    assert max(noting.sizes) <= 4
+
+
+async def test_after_an_abort_nothing_is_generated_until_it_is_reset(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        made, commit = runner(run, "external"), Noting(run.log)
+        calls = made._open_calls(0, commit, lambda: (0, None))  # type: ignore[arg-type]
+        session = FunctionSession(calls, None, Sampling(max_new_tokens=1), ArgsView({}))
+        assert not calls.is_over
+        await session.abort()
+        assert (session.aborted, calls.aborted) == (True, True)
+        ended = await calls.generate(np.array([1], np.int32), Sampling(max_new_tokens=1), None, {})
+        assert (ended.event.stop, len(ended.tokens), commit.sizes) == (StopReason.ABORT, 0, [])
+        session.reset()
+        assert (session.aborted, calls.aborted) == (False, False)
+        calls.has_returned = True
+        assert calls.is_over
