@@ -154,3 +154,18 @@ def test_rows_are_written_some_events_at_a_time(
     sizes = [found.metadata.row_group(place).num_rows for place in range(found.num_row_groups)]
     assert sum(sizes) == 10
     assert sizes == [4, 4, 2] if name == "BATCH" else len(sizes) > 1
+
+
+def test_a_file_gets_its_name_once_it_is_whole(
+    reader: ArchiveReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, rows = Path.replace, list[int]()
+
+    def noted(path: Path, target: Path) -> Path:
+        rows.append(pq.read_metadata(path).num_rows)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    files = TableCache(tmp_path / "kept").files(reader, TABLES[:1], unpack)
+    assert sum(rows) == len(SAID)
+    assert len(rows) == len(files["event"])
