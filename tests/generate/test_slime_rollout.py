@@ -272,3 +272,19 @@ async def test_a_call_is_made_again_so_often(
             await post_json("http://h", {"a": 1}, retries)
     assert len(calls) == min(fails + 1, retries)
     assert len(waited) == (fails if answers else max(0, retries - 1))
+
+
+async def test_outside_of_a_run_both_are_plain_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def posted(url: str, payload: Any, retries: int, headers: Any) -> Any:
+        return "posted", url, payload, retries, headers
+
+    async def got(url: str) -> Any:
+        return "got", url
+
+    monkeypatch.setattr(slime_compat, "post_json", posted)
+    monkeypatch.setattr(slime_compat, "get_json", got)
+    assert await post("http://h:1/x", None, 3, {"a": "b"}) == ("posted", "http://h:1/x", {}, 3, {"a": "b"})
+    assert await get("http://h:1/x") == ("got", "http://h:1/x")
+    for url in ("http://127.0.0.1:0/generate", "http://127.0.0.1:0/health"):
+        with pytest.raises(PlugPointError):
+            await (post(url, {}) if url.endswith("generate") else get(url))

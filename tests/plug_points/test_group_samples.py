@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from schemas.arrays import pack_tokens, unpack
@@ -24,8 +25,10 @@ from slime_events.core.trajectory import Trajectory
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.sample_view import group_samples
+from slime_events.plugins.slime_compat import _current_name
 from slime_events.plugins.texts import Texts
 from slime_events.plugins.trainer_points import LOSS, POST_PROCESS, points_in_use, rank_args
+from storage.memory_log import MemoryLog
 from tests.cli.small_run import GROUPS, RUN, events, recorded
 
 
@@ -114,3 +117,34 @@ def test_points_in_use_are_those_that_are_named() -> None:
         reward=RewardSettings(custom_reward_post_process_path="c.d"),
     )
     assert list(points_in_use(settings)) == [(LOSS, "a.b"), (POST_PROCESS, "c.d")]
+
+
+@pytest.mark.parametrize("until_trained", [True, False])
+async def test_texts_of_accepted_groups_are_read_again_where_they_are_needed(until_trained: bool) -> None:
+    said = recorded(list(events()))
+    state, live = RunState(run=RUN), Texts(until_trained=until_trained)
+    accepted = next(one.position for one in said if isinstance(one.envelope.event, GroupAccepted))
+    for one in said[:accepted]:
+        apply(state, one)
+        live.apply(one.envelope.event, state)
+    log = MemoryLog(RUN)
+    await log.restore(said[:accepted])
+    again = Texts(until_trained=until_trained)
+    await again.restore(log, state)
+    group = state.groups[GROUPS[0]]
+    texts = [sample.text for sample in again.told(group).samples.values()]
+    assert texts == (["is 42", "is 42"] if until_trained else [UNSET, UNSET])
+    assert again.told(group) == live.told(group)
+
+
+@pytest.mark.parametrize(
+    ("module", "now"),
+    [
+        ("slime_events.filters.base_types", "slime_events.plugins.filters.base_types"),
+        ("slime_events.rewards", "slime_events.plugins.rewards"),
+        ("slime_events.rewardsome", None),
+        ("slime_events.core", None),
+    ],
+)
+def test_modules_have_their_names_of_today(module: str, now: str | None) -> None:
+    assert _current_name(module) == now

@@ -12,7 +12,7 @@ import pytest
 
 from schemas.errors import PlugPointError
 from schemas.prompts import PromptWanted
-from schemas.rollouts import Sampling, StopReason, WeightSpan
+from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.generate.journal import Ended
 from serve_apps.generate.session import Session, current_session, session_of_process
@@ -272,3 +272,11 @@ async def test_after_an_abort_nothing_is_generated_until_it_is_reset(tmp_path: P
         assert (session.aborted, calls.aborted) == (False, False)
         calls.has_returned = True
         assert calls.is_over
+
+
+async def test_a_role_that_ends_leaves_no_call_under_way(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        role = run.start_role("function", runner(run, "wrapped").run())
+        await run.until(RolloutRequested, purpose="call")
+        await run.kill_role(role)
+        assert not [task for task in asyncio.all_tasks() if "_make_step" in repr(task.get_coro())]
