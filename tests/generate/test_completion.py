@@ -78,6 +78,12 @@ def test_what_a_function_changed_is_no_more_the_turn_s() -> None:
     assert unpack(event.log_probs).tolist() == pytest.approx([-0.3, 0.0, 0.0, 0.0])
 
 
+def test_a_sample_may_end_within_a_turn() -> None:
+    event = completed(sample_of(tokens=[1, 2, 3], response_length=1))
+    assert (event.spans, mask_of(event)) == ((WeightSpan(0, 1, 5),), [1])
+    assert unpack(event.log_probs).tolist() == pytest.approx([-0.3])
+
+
 def test_a_turn_of_another_prompt_is_none_of_a_sample_s() -> None:
     event = completed(sample_of(), made([*TURNS, turn([7, 7], [3, 4], 1, 1)]))
     assert [span.version for span in event.spans] == [5, 6, 6]

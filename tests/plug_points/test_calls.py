@@ -186,3 +186,16 @@ def test_a_module_that_misses_another_is_no_missing_module(
 def test_half_a_file_and_half_a_module_is_neither(path: str) -> None:
     with pytest.raises(PlugPointMissing):
         load_function(path)
+
+
+@pytest.mark.parametrize("name", ["nothing", "LIMIT"])
+def test_what_a_module_has_not_is_told_with_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    file = tmp_path / f"own_told_{name}.py"
+    file.write_text("LIMIT = 3\n")
+    with pytest.raises(PlugPointMissing, match=str(file)):
+        load_function(f"{file.stem}:{name}", user_dir=tmp_path)
+    with pytest.raises(PlugPointMissing, match="sys"):
+        load_function("sys:nothing_such")

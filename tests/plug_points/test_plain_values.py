@@ -75,7 +75,16 @@ def test_without_a_limit_of_its_own_it_has_all_the_room_and_depth_of_an_event() 
 
 
 @pytest.mark.parametrize(
-    ("value", "levels"), [([1], 1), ({"a": 1}, 1), (({1},), 2), (np.array([1]), 2), (np.array(1), 1)]
+    ("value", "levels"),
+    [
+        ([1], 1),
+        ({"a": 1}, 1),
+        (({1},), 2),
+        ([{"a": [1]}], 3),
+        ({"a": {"b": 1}}, 2),
+        (np.array([1]), 2),
+        (np.array(1), 1),
+    ],
 )
 def test_what_is_too_deep_is_told_as_a_text(value: Any, levels: int) -> None:
     whole = plain(value, levels)

@@ -6,13 +6,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.runs import FinishReason, RunFinished, RunResumed, RunStarted
 from slime_events.analysis.query import samples_where, tables_of
+from storage.archive.writer import ArchiveWriter
 from tests.cli.small_run import GROUPS, RUN, events
+from tests.lineage.long import step_events
 from tests.lineage.opened import archived_parent, branch, opened
 
 FIRST_STEP = next(number for number, event in enumerate(events(), 1) if isinstance(event, BatchSealed))
@@ -114,3 +117,25 @@ async def test_a_parent_that_has_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunNotFound, match=f"goes on from version . of run {RUN}, which was at {where}"):
         async with tables_of(child, with_parent=True, cache=tmp_path / "tables"):
             pass
+
+
+async def test_the_past_of_a_branch_of_a_branch_goes_back_to_its_first_run(tmp_path: Path) -> None:
+    where = await archived_parent(tmp_path)
+    writer = ArchiveWriter(str(tmp_path), "child")
+    async for record in (
+        await opened([*branch(where, version=1, position=9), *step_events(1, "own")], "child")
+    ).log.read():
+        writer.add(record)
+    writer.close()
+    said = branch(f"{tmp_path}/child", version=2, position=9)
+    (started, published) = said
+    assert isinstance(started, RunStarted)
+    started = replace(started, branched=replace(started.branched, run="child", weights_digest="w2"))
+    for follows, runs in ((False, ["child", "grandchild", RUN]), (True, ["child", "grandchild", RUN])):
+        begun = replace(started, branched=replace(started.branched, follows=follows))
+        run = await opened([begun, replace(published, digest="w2")], "grandchild")
+        async with tables_of(run, with_parent=True, cache=tmp_path / "tables") as tables:
+            assert (await tables.sql("SELECT run FROM runs ORDER BY run")).rows() == [(name,) for name in runs]
+        async with tables_of(run, cache=tmp_path / "tables") as tables:
+            prompts = {name for (name,) in (await tables.sql("SELECT DISTINCT run FROM prompts")).rows()}
+        assert prompts == ({"child"} if follows else set())

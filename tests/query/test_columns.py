@@ -180,6 +180,11 @@ def test_rows_are_in_the_log_s_order_whatever_their_types(monkeypatch: pytest.Mo
 
 def test_it_is_full_by_events_or_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     said = recorded(list(events()))
+    monkeypatch.setattr(event_tables, "BATCH_BYTES", len(said[0].data) + 1)
+    batches = Batches("event")
+    batches.add(said[0])
+    assert not batches.builder.full
+    monkeypatch.undo()
     monkeypatch.setattr(event_tables, "BATCH", 3)
     batches = Batches("event")
     full = []
