@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -240,3 +241,13 @@ def test_who_names_the_word_of_sql_is_told_the_column(sql: str, hinted: bool) ->
     with pytest.raises(BadQuery) as caught:
         event_tables_of(one_select(sql))
     assert ("group_id" in str(caught.value)) is hinted
+
+
+async def test_a_process_that_ends_without_closing_closes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, at_end = await archived_parent(tmp_path / "archive"), list[Any]()
+    monkeypatch.setattr(atexit, "register", at_end.append)
+    monkeypatch.setattr(atexit, "unregister", at_end.remove)
+    tables = await asyncio.to_thread(open_tables, where, cache=tmp_path / "kept")
+    assert at_end == [tables.close]
+    await asyncio.to_thread(at_end[0])
+    assert (at_end, tables._thread.is_alive()) == ([], False)
