@@ -79,9 +79,12 @@ def test_what_a_function_changed_is_no_more_the_turn_s() -> None:
 
 
 def test_a_sample_may_end_within_a_turn() -> None:
-    event = completed(sample_of(tokens=[1, 2, 3], response_length=1))
-    assert (event.spans, mask_of(event)) == ((WeightSpan(0, 1, 5),), [1])
-    assert unpack(event.log_probs).tolist() == pytest.approx([-0.3])
+    longer = made([turn(PROMPT, [3, 4, 5], 5, 6, 7)])
+    for length, versions in ((1, [5]), (2, [5, 6])):
+        event = completed(sample_of(tokens=[1, 2, 3, 4][: 2 + length], response_length=length), longer)
+        assert [span.version for span in event.spans] == versions
+        assert mask_of(event) == [1] * length
+        assert unpack(event.log_probs).tolist() == pytest.approx([-0.3, -0.4][:length])
 
 
 def test_a_turn_of_another_prompt_is_none_of_a_sample_s() -> None:
