@@ -168,7 +168,9 @@ async def test_a_prompt_is_scored_where_that_was_asked_for(lone: Lone, meta: Any
 
 async def test_a_version_is_found_where_it_was_last_saved(lone: Lone) -> None:
     assert await lone.answers.saved("tinker://a") is None
-    for number, (path, version) in enumerate([("tinker://a", 3), ("tinker://b", 4), ("tinker://a", 5), ("tinker://ab", 6), ("", 7)]):
+    for number, (path, version) in enumerate(
+        [("tinker://a", 3), ("tinker://b", 4), ("tinker://a", 5), ("tinker://ab", 6), ("", 7)]
+    ):
         await lone.say(CommandDone(command=f"c{number}", version=version, path=path))
     assert await lone.answers.saved("tinker://a") == 5
     assert await lone.answers.saved("tinker://b") == 4
