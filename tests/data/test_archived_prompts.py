@@ -164,6 +164,13 @@ async def test_all_groups_of_a_prompt_are_one_row() -> None:
     assert [row.groups for row in each] == [["a"], ["b"], ["other"], ["c"]]
 
 
+async def test_chats_of_one_text_are_different_prompts() -> None:
+    chats = [[{"role": "user", "content": text}] for text in ("x", "y", "x")]
+    said = [prompted(f"c{number}", text="?", messages=chat) for number, chat in enumerate(chats)]
+    rows = await read_rows(await opened([*said, *(accepted(f"c{number}", 1.0) for number in range(3))]), 1.0)
+    assert [row.groups for row in rows] == [["c0", "c2"], ["c1"]]
+
+
 def completed(sample: str, *versions: int, **changes: Any) -> RolloutCompleted:
     fields: dict[str, Any] = {
         "attempt": 0, "start": 0, "length": len(versions), "prompt_length": 1, "stop": StopReason.STOP, "text": "",

@@ -12,13 +12,17 @@ import nats
 import nats.errors
 import pytest
 
+from actors import inbox_actor
 from actors.inbox import Inbox, _whole
 from schemas.errors import EventTooLarge, LogUnavailable, StoreUnavailable
 from schemas.inbox import KIND, KINDS, SENDER, InboxFates, InboxPrompt, InboxReply
 from schemas.prompts import PromptSubmitted
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.process_environment import IF_NOBODY_ELSE
 from slime_events.core.state.run import RunPhase
 from storage.jetstream.address import NatsAddress
 from storage.log import MAX_BATCH
+from storage.memory_log import MemoryLog
 from tests.simulation.simulation import Simulation, make_plan
 
 
@@ -197,6 +201,15 @@ async def test_doors_are_opened_once_and_by_the_first_message(tmp_path: Path) ->
         full = Inbox(sim.inbox._worker, opens, sim.state_now, NatsAddress(url=""), room=lambda state, sender: 0)
         reply = await full.accept(b'{"key": "c", "prompt": "p"}')
         assert (reply.accepted, reply.full, [error.field for error in reply.errors]) == (False, True, [""])
+
+
+def test_the_role_works_for_others_first_once_its_doors_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[Any]()
+    monkeypatch.setattr("actors.doors.doors_of", lambda settings, log: said.append((settings, log)) or {"prompts": 1})
+    monkeypatch.setattr(inbox_actor, "yield_to_others", said.append)
+    settings, log = TrainSettings(), MemoryLog("r")
+    assert inbox_actor._open(settings, log) == {"prompts": 1}
+    assert said == [(settings, log), IF_NOBODY_ELSE]
 
 
 def parts(*sizes: int) -> list[int]:

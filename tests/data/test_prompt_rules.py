@@ -69,8 +69,6 @@ def test_a_chat_stays_one_where_no_template_is_asked_for() -> None:
     assert (plain.chat, plain.messages, plain.as_given) == (False, [USER], plain.text)
     assert chat.text == plain.text == "<user>2+2"
     assert made(Templated(), template=True).messages == [USER]
-    with pytest.raises(ValueError, match="tokenizer"):
-        made(input=[USER])
 
 
 @pytest.mark.parametrize(

@@ -166,8 +166,7 @@ def _text(
     if not settings.apply_chat_template and isinstance(prompt, str | int | float) and not isinstance(prompt, bool):
         return _number_or_text(prompt, key), None
     messages = _chat([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt, key, _OF_PROMPT)
-    if tokenizer is None:
-        raise ValueError("a chat template needs a tokenizer")
+    assert tokenizer is not None, "a chat template needs a tokenizer"
     template = {**({"tools": tools} if tools else {}), **settings.apply_chat_template_kwargs}
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template)
