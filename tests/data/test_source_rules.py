@@ -72,7 +72,7 @@ def test_no_more_rows_are_indexed_than_a_slice_needs(
 ) -> None:
     path = f"{rows_file(tmp_path, *some(6))}{bounds}"
     if rows is None:
-        with pytest.raises(DataError):
+        with pytest.raises(DataError, match="slice is empty"):
             source_of(path, most)
         return
     source = source_of(path, most)

@@ -168,9 +168,11 @@ def _keys(settings: DataSettings) -> tuple[str | None, ...]:
 
 
 def _last_needed(bounds: slice, most: int | None) -> int | None:
-    """Rows that must be indexed for a slice; None is all, since a negative bound counts from the end."""
+    """Rows that must be indexed for a slice; None is all, since a negative bound counts from the end, and an empty slice
+    is told from an empty file.
+    """
     first, last = bounds.start or 0, bounds.stop
-    if first < 0 or (last is not None and last < 0):
+    if first < 0 or (last is not None and last <= 0):
         return None
     return min((stop for stop in (last, most and first + most) if stop is not None), default=None)
 
