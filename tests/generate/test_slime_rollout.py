@@ -288,3 +288,43 @@ async def test_outside_of_a_run_both_are_plain_requests(monkeypatch: pytest.Monk
     for url in ("http://127.0.0.1:0/generate", "http://127.0.0.1:0/health"):
         with pytest.raises(PlugPointError):
             await (post(url, {}) if url.endswith("generate") else get(url))
+
+
+@pytest.mark.parametrize(
+    ("masks", "length", "mask"), [(True, 0, None), (True, 1, [0]), (True, 2, [0, 0]), (False, 2, None)]
+)
+async def test_what_a_sample_has_from_before_is_masked_where_that_is_asked_for(
+    engine: Engine, masks: bool, length: int, mask: list[int] | None
+) -> None:
+    given = arguments(partial_rollout=True, mask_offpolicy_in_partial_rollout=masks)
+    sample = Sample(generate_function_path=f"{__name__}:graded", response_length=length)
+    await generate_and_rm(given, sample, {})
+    assert sample.loss_mask == mask
+    other = Sample(generate_function_path=f"{__name__}:graded", response_length=length)
+    await generate_and_rm(arguments(mask_offpolicy_in_partial_rollout=masks), other, {})
+    assert other.loss_mask is None
+
+
+async def test_an_engine_behind_a_router_is_asked_for_log_probs_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+
+    async def posted(url: str, payload: Any, headers: Any) -> Any:
+        sent.append((url, payload, headers))
+        meta = {"output_token_logprobs": [[-0.5, 7, None]], "finish_reason": {"type": "stop"}}
+        return {"text": "g", "meta_info": meta}
+
+    home = importlib.import_module("slime.rollout.sglang_rollout")
+    tokenizer = SimpleNamespace(encode=lambda text, add_special_tokens: [ord(letter) for letter in text])
+    monkeypatch.setattr(home, "post", posted)
+    monkeypatch.setattr(home, "GenerateState", lambda args: SimpleNamespace(tokenizer=tokenizer))
+    args = SimpleNamespace(sglang_router_ip="h", sglang_router_port=1)
+    sample = await generate(args, Sample(prompt="ab", session_id="s"), {"max_new_tokens": 3})
+    params = {"sampling_params": {"max_new_tokens": 3}, "return_logprob": True, "input_ids": [97, 98]}
+    assert sent == [("http://h:1/generate", params, None)]
+    assert (sample.tokens, sample.rollout_log_probs, sample.response) == ([97, 98, 7], [-0.5], "g")
+    args.use_rollout_routing_replay, args.router_policy = True, "consistent_hashing"
+    await generate(args, sample, {"max_new_tokens": 3})
+    _, payload, headers = sent[1]
+    assert payload["return_routed_experts"] is True
+    assert (payload["input_ids"], payload["sampling_params"]) == ([97, 98, 7], {"max_new_tokens": 2})
+    assert headers == {"X-SMG-Routing-Key": "s"}

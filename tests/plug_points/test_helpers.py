@@ -269,7 +269,7 @@ def test_functions_of_the_trainer_are_found_by_their_point(tmp_path: Any, monkey
     assert (tis.accepts("anything"), data.accepts("rollout_data"), data.accepts("other")) == (True, True, False)
     digests = functions.digests(DATA, INIT, BEFORE_TRAIN_STEP)
     assert digests == {DATA.field: data.digest, BEFORE_TRAIN_STEP.field: hook.digest}
-    with pytest.raises(PlugPointError, match=f"{LOSS.flag} .*:loss"):
+    with pytest.raises(PlugPointError, match=r"--custom-loss-function-path .*:loss"):
         loss("args", None, None, None)
     own = PlugPointError("mine")
     monkeypatch.setattr(builtins, "OWN", own, raising=False)

@@ -50,6 +50,7 @@ class Whole(msgspec.Struct):
     anything: Any = None
     mixed: dict[str, list[int]] = {}
     unset: int | msgspec.UnsetType | None = None
+    either: str | int | None = None
 
 
 TYPES = {
@@ -57,17 +58,17 @@ TYPES = {
     "array": pa.int64(), "inner_a": pa.int64(), "inner_b": pa.string(), "many": pa.list_(pa.int64()),
     "rows": pa.list_(pa.struct([("a", pa.int64()), ("b", pa.string())])), "by": pa.map_(pa.string(), pa.float64()),
     "by_number": pa.map_(pa.string(), pa.int64()), "label": pa.string(), "listed": pa.string(),
-    "anything": pa.string(), "mixed": pa.string(), "unset": pa.int64(),
+    "anything": pa.string(), "mixed": pa.string(), "unset": pa.int64(), "either": pa.string(),
 }  # fmt: skip
 FULL = Whole(
     text="x", number=3, share=0.5, flag=True, kind=Kind.ONE, array=pack_tokens([1, 2]), inner=Inner(1, "b"),
     many=(1, 2), rows=(Inner(1), Inner(2, "c")), by={"k": 0.5}, by_number={7: 8}, label="as it is", listed=["a"],
-    anything={1: None}, mixed={"a": [1]}, unset=4,
+    anything={1: None}, mixed={"a": [1]}, unset=4, either="x",
 )  # fmt: skip
 TOLD = {
     "text": "x", "number": 3, "share": 0.5, "flag": True, "kind": "one", "array": 2, "inner_a": 1, "inner_b": "b",
     "many": [1, 2], "rows": [{"a": 1, "b": None}, {"a": 2, "b": "c"}], "by": [("k", 0.5)], "by_number": [("7", 8)],
-    "label": "as it is", "listed": '["a"]', "anything": '{"1":null}', "mixed": '{"a":[1]}', "unset": 4,
+    "label": "as it is", "listed": '["a"]', "anything": '{"1":null}', "mixed": '{"a":[1]}', "unset": 4, "either": '"x"',
 }  # fmt: skip
 
 
