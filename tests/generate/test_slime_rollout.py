@@ -314,7 +314,7 @@ async def test_an_engine_behind_a_router_is_asked_for_log_probs_and_no_more(monk
         return {"text": "g", "meta_info": meta}
 
     home = importlib.import_module("slime.rollout.sglang_rollout")
-    tokenizer = SimpleNamespace(encode=lambda text, add_special_tokens: [ord(letter) for letter in text])
+    tokenizer = SimpleNamespace(encode=lambda text, add_special_tokens: [1] * add_special_tokens + list(map(ord, text)))
     monkeypatch.setattr(home, "post", posted)
     monkeypatch.setattr(home, "GenerateState", lambda args: SimpleNamespace(tokenizer=tokenizer))
     args = SimpleNamespace(sglang_router_ip="h", sglang_router_port=1)
