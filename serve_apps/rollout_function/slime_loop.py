@@ -154,7 +154,8 @@ async def eval_rollout_single_dataset(
     args: Any, rollout_id: int, dataset_cfg: EvalDatasetConfig
 ) -> dict[str, dict[str, Any]]:
     """The rewards and samples of one data set, under its name."""
-    one, state = dataset_cfg, in_force("GenerateState", HOME)(args)
+    one: Any = dataset_cfg  # with the settings of `EvalSet`
+    state = in_force("GenerateState", HOME)(args)
     rows = in_force("Dataset", HOME, "slime.utils.data")(
         one.path,
         state.tokenizer,

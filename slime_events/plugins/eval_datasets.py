@@ -33,9 +33,6 @@ class EvalDatasetConfig:
         settings["metadata_overrides"] = settings.get("metadata_overrides") or {}
         vars(self).update(asdict(EvalSet(path=path, **settings)), name=name)
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"a data set has no setting {name!r}", name=name, obj=self)
-
     @property
     def cache_key(self) -> tuple[Any, ...]:
         """What two sets that read the same prompts have in common."""

@@ -168,8 +168,8 @@ def _keys(settings: DataSettings) -> tuple[str | None, ...]:
 
 
 def _last_needed(bounds: slice, most: int | None) -> int | None:
-    """Rows that must be indexed for a slice; None is all, since a negative bound counts from the end, and an empty slice
-    is told from an empty file.
+    """Rows that must be indexed for a slice. None is all: a negative bound counts from the end, and an empty slice is
+    told from an empty file.
     """
     first, last = bounds.start or 0, bounds.stop
     if first < 0 or (last is not None and last <= 0):
