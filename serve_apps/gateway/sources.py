@@ -96,8 +96,7 @@ class Sources:
         """Its token ends. Raises InvalidValue where there is none of that name."""
         known = self._known()
         if name not in known:
-            there = f"there are {', '.join(sorted(known))}" if known else "there is none"
-            raise InvalidValue(f"no source is called {name!r}: {there}")
+            raise InvalidValue(f"no source is called {name!r}: there is {', '.join(sorted(known)) or 'none'}")
         self._write({other: source for other, source in known.items() if other != name})
 
     def admitted(self, token: str) -> tuple[str, Source] | None:

@@ -42,7 +42,9 @@ async def test_a_cancelled_server_leaves_no_connection_open() -> None:
         (KeyError("no"), 500),
     ],
 )
-async def test_an_error_that_a_route_raises_is_answered_in_json(error: Exception, status: int) -> None:
+async def test_an_error_that_a_route_raises_is_answered_in_json(
+    error: Exception, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
     app = FastAPI()
 
     @app.get("/")
@@ -55,3 +57,5 @@ async def test_an_error_that_a_route_raises_is_answered_in_json(error: Exception
         answer = await client.get("/")
     assert answer.status_code == status
     assert answer.json()["error"]
+    logged = [one for one in caplog.records if one.getMessage().startswith(f"refused: {status}")]
+    assert len(logged) == (status < 500), "what the client did wrong"

@@ -50,6 +50,9 @@ def test_its_folder_and_file_are_the_owner_s(sources: Sources, tmp_path: Path) -
     assert file_of(tmp_path).stat().st_mode & 0o777 == 0o600
     sources.issue("b")
     assert sources.names == ["a", "b"]
+    new = Sources(tmp_path / "runs" / "new")
+    new.issue("c")
+    assert new.names == ["c"]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a" * 33, "../a", "é"])

@@ -53,12 +53,13 @@ class Reach:
         """Those of `files`, file by file, the quickest file first, up to ENOUGH_S. Of its function; if none calls that
         (it runs in another process, or when it is imported), of the file; if none does, of its package.
         """
-        function = f"{fault.file}::{_function(source, fault.line(source))}"
+        name = _function(source, fault.line(source))
+        function = f"{fault.file}::{name}"
         package = fault.file.rpartition("/")[0] + "/"
         known = [self._files[file] for file in dict.fromkeys(files) if file in self._files]
         for number, reaches in enumerate(
             (
-                lambda calls: function in calls,
+                lambda calls: name != "<module>" and function in calls,  # it may have been imported before the test
                 lambda calls: any(call.startswith(fault.file + "::") for call in calls),
                 lambda calls: any(call.startswith(package) for call in calls),
             )

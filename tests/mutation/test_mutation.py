@@ -78,10 +78,11 @@ def test_generated_faults_leave_prose_and_timings_alone(tmp_path: Path) -> None:
 def test_a_fault_is_tried_with_the_quickest_tests_of_its_function(tmp_path: Path) -> None:
     (tmp_path / "chosen.py").write_text(SOURCE)
     (tmp_path / "tests").mkdir()
-    for name in ("test_a.py", "test_b.py"):
+    for name in ("test_a.py", "test_b.py", "test_c.py"):
         (tmp_path / "tests" / name).write_text("")
     reach = Reach(tmp_path, tmp_path / "kept")
-    calls = {"tests/test_a.py": "chosen.py::chosen", "tests/test_b.py": "chosen.py::other"}
+    functions = {"a": "chosen", "b": "other", "c": "<module>"}  # the last test is the first that imports it
+    calls = {f"tests/test_{name}.py": f"chosen.py::{function}" for name, function in functions.items()}
 
     def ask(task: dict[str, object]) -> dict[str, object]:
         (file,) = task["tests"]  # type: ignore[misc]
@@ -97,10 +98,9 @@ def test_a_fault_is_tried_with_the_quickest_tests_of_its_function(tmp_path: Path
         for change in ("min to max", "2 to 3")
     )
     source = SOURCE.encode()
-    first, other = (
-        ["tests/test_a.py::quick", "tests/test_a.py::slow"],
-        ["tests/test_b.py::quick", "tests/test_b.py::slow"],
-    )
+    first, other, third = ([f"{file}::quick", f"{file}::slow"] for file in calls)
     assert reach.tests_of(inside, source, calls) == [first]
-    assert reach.tests_of(outside, source, calls) == [first, other], "a default is read when the file is imported"
+    assert reach.tests_of(outside, source, calls) == [first, other, third], (
+        "a default is read when the file is imported"
+    )
     assert reach.tests_of(inside, source, ["tests/test_b.py"]) == [other]

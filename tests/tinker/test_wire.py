@@ -93,6 +93,7 @@ def test_a_datum_is_refused_with_its_place() -> None:
         datum([], target_tokens=longs()),
         datum([text(1, 2, 3, 4, 5)], target_tokens=longs(1, 2, 3, 4, 5)),
         datum([proto.Chunk()], target_tokens=longs(1)),
+        datum([text(1, 2), proto.Chunk(image=proto.ImageChunk())], target_tokens=longs(1, 2)),
         datum([text(1, 2)], target_tokens=longs(1)),
         datum([text(1, 2)], target_tokens=longs(1, 2), weights=floats(1.0)),
         datum([text(1, 2)], target_tokens=longs(1, 2), weights=floats(1.0, float("nan"))),
