@@ -1,0 +1,136 @@
+"""A run's log as a gateway has it: which engine is told of requests, what is under which fence, whose calls are read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.arrays import unpack
+from schemas.errors import AccessDenied, Conflict
+from schemas.event import Event
+from schemas.sessions import SessionOpened
+from schemas.subjects import everything_about
+from schemas.weights import WeightsActivated
+from serve_apps.agents.run_log import RunLog
+from slime_events.core.run.participant import Participant
+from storage.log import Fence, Recorded
+from storage.memory_log import MemoryLog
+from tests.agents.test_run_log import REQUEST, RUN, SAMPLE, chunk, completed, made
+
+OPENED = SessionOpened(sample="g-s0", attempt=0, group="g", sender="t", key="k", gateway="gw")
+OTHER = msgspec.structs.replace(OPENED, gateway="other", attempt=1)
+ABOUT = everything_about(RUN, "g-s0")
+
+
+class Telling(MemoryLog):
+    """It keeps what was told early, and to whom."""
+
+    def __init__(self, *, may: bool = True) -> None:
+        super().__init__(RUN)
+        self.early, self.may = list[tuple[str, list[Recorded], int]](), may
+
+    async def tell(self, whom: str, events: Sequence[Recorded], *, early: bool = False) -> None:
+        assert early
+        self.early.append((whom, list(events), len(self.records)))
+        if not self.may:
+            raise AccessDenied("not with these credentials")
+
+
+async def as_is(event: Event) -> Event:
+    return event
+
+
+def place_of(log: MemoryLog, *, tells_early: bool = True) -> RunLog:
+    return RunLog(log, unpack, as_is, attempts=1, look_s=0.01, tells_early=tells_early)
+
+
+async def activated(log: MemoryLog, engine: str) -> None:
+    event = WeightsActivated(version=0, engine=engine, digest="", seconds=0.0)
+    await made(Participant(log, "engine"), event)
+
+
+async def test_an_engine_is_told_of_requests_before_they_are_stored() -> None:
+    log = Telling()
+    await activated(log, "old")
+    await activated(log, "new")
+    async with place_of(log) as place:
+        stored = await place.append([OPENED, REQUEST], Fence(ABOUT, 0))
+        ((whom, told, before),) = log.early
+        assert (whom, before) == ("new", 2)
+        assert [(one.position, one.envelope.event, bool(one.data)) for one in told] == [(0, REQUEST, True)]
+        assert told[0].envelope == stored[1].envelope
+        assert [(one.position, one.envelope.event, one.data) for one in stored] == [(3, OPENED, b""), (4, REQUEST, b"")]
+        await place.append([OPENED], Fence(ABOUT, 3))
+        assert len(log.early) == 1, "there is no request in it"
+
+
+async def test_nobody_is_told_where_none_is_known_or_there_are_several() -> None:
+    for engine, tells_early in (("", True), ("e", False)):
+        log = Telling()
+        if engine:
+            await activated(log, engine)
+        async with place_of(log, tells_early=tells_early) as place:
+            await place.append([REQUEST], Fence(ABOUT, 0))
+        assert log.early == []
+    plain = Telling()
+    await activated(plain, "e")
+    async with RunLog(plain, unpack, as_is, attempts=1) as place:
+        await place.append([REQUEST], Fence(ABOUT, 0))
+    assert plain.early == [], "unless it is asked for"
+
+
+async def test_who_may_not_tell_tries_once() -> None:
+    log = Telling(may=False)
+    await activated(log, "e")
+    async with place_of(log) as place:
+        await place.append([OPENED, REQUEST], Fence(ABOUT, 0))
+        await place.append([OTHER, msgspec.structs.replace(REQUEST, sample="d-s0")], Fence(ABOUT, 2))
+        assert len(log.early) == 1
+        assert len(log.records) == 5
+
+
+async def test_what_is_about_the_session_is_under_its_fence() -> None:
+    log = MemoryLog(RUN)
+    async with place_of(log) as place:
+        await place.append([OPENED], Fence(ABOUT, 0))
+        with pytest.raises(Conflict):
+            await place.append([OTHER], Fence(ABOUT, 0))
+        with pytest.raises(Conflict):
+            await place.append([OTHER, REQUEST], Fence(ABOUT, 0))
+        assert len(log.records) == 1, "all of it or nothing"
+        await place.append([REQUEST], Fence(ABOUT, 1))
+        assert [one.envelope.event for one in log.records] == [OPENED, REQUEST]
+
+
+async def test_a_call_that_another_gateway_requested_is_read() -> None:
+    log = MemoryLog(RUN)
+    async with place_of(log) as place, asyncio.timeout(20):
+        assert await place.read_call(SAMPLE) is None
+        other = Participant(log, "gateway")
+        await other.append([REQUEST])
+        await made(other, chunk(0, 1))
+        call = await place.read_call(SAMPLE)
+        assert call is not None
+        assert (call.request, call.requested, call.known.length) == (REQUEST, True, 1)
+        await made(other, completed(1))
+        ended: Any = await call.ended
+        assert ended.length == call.known.length == 3
+        place.calls.close(SAMPLE)
+        assert (await place.read_call(SAMPLE)) is not None
+
+
+async def test_a_gateway_without_calls_does_nothing() -> None:
+    """And is there again for the next one."""
+    log = MemoryLog(RUN)
+    async with place_of(log) as place, asyncio.timeout(20):
+        for sample in ("a-s0", "b-s0"):
+            request = msgspec.structs.replace(REQUEST, sample=sample)
+            (at,) = await place.worker.append([request])
+            await place.call(request, since=at - 1)
+            place.calls.close(sample)
+            for _ in range(5):
+                await asyncio.sleep(0.01)
