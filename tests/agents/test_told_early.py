@@ -1,4 +1,4 @@
-"""A run's log as a gateway has it: which engine is told, what is under which fence, whose calls it reads."""
+"""A run's log as a gateway has it: which engine is told, what is under which fence, and whose calls it reads."""
 
 from __future__ import annotations
 

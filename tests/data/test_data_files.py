@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.errors import DataError, MissingPart, TooManyBadLines
-from slime_events.loop.prompts import data_file, reader
+from schemas.errors import DataError, TooManyBadLines
+from slime_events.loop.prompts import reader
 from slime_events.loop.prompts.data_file import DataFile, parse_path
 from slime_events.loop.prompts.parquet_reader import ParquetReader, without_nulls
 from slime_events.loop.prompts.prompt import BadReason, Problem
@@ -71,15 +70,6 @@ def test_what_is_no_file_is_named(tmp_path: Path) -> None:
     broken = file_of(tmp_path, b"\x1f\x8bno", "b.jsonl.gz")
     with pytest.raises(DataError), broken.open():
         pass
-
-
-def test_a_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: object) -> None:
-        raise ImportError("no store")
-
-    monkeypatch.setattr(data_file.fsspec.core, "url_to_fs", missing)
-    with pytest.raises(MissingPart):
-        DataFile(str(tmp_path / "a.jsonl"))
 
 
 @pytest.mark.parametrize(
@@ -275,13 +265,6 @@ def test_null_fields_of_structs_are_none(tmp_path: Path) -> None:
 def test_content_is_kept_in_messages_alone() -> None:
     value = [{"content": None, "parts": [{"content": None, "x": 1}], "f": {"content": None, "y": None}}]
     assert without_nulls(value) == [{"content": None, "parts": [{"x": 1}], "f": {}}]
-
-
-def test_parquet_files_need_their_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = file_of(tmp_path, b"PAR1", "a.parquet")
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(MissingPart):
-        ParquetReader(file)
 
 
 def test_json_and_parquet_have_the_same_rows(tmp_path: Path) -> None:
