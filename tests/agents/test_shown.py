@@ -18,7 +18,7 @@ from tests.agents.stage import Stage, seal
 from tests.agents.test_sessions import two_turns
 from tests.scripted_engine import Script
 
-WHY = "the agent's session came to nothing: its program ended with exit code 3: no such tool"
+WHY = "the agent's session is not trained on: its program ended with exit code 3: no such tool"
 
 
 async def ended(stage: Stage) -> dict[str, Any]:
