@@ -12,7 +12,7 @@ from typing import Any
 import nats.errors
 import pytest
 
-from schemas.errors import AccessDenied, LogUnavailable
+from schemas.errors import AccessDenied, LogUnavailable, RunIsOver
 from schemas.inbox import KIND, PROMPTS, REWARDS, SENDER, InboxReply
 from serve_apps.gateway import live_run
 from serve_apps.gateway.live_run import LiveRun, NotOn
@@ -39,7 +39,7 @@ class Server:
     """In the place of NATS. error: of the next connection. nobody: no conductor listens."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.is_on, self.nobody, self.error = True, False, None
+        self.is_on, self.nobody, self.is_over, self.error = True, False, False, None
         self.clients, self.logs, self.asked = list[Closed](), list[Closed](), list[Any]()
         self.off, self.looked, self.opened, self.options = Closed(), list[Any](), list[Any](), list[Any]()
         fake = SimpleNamespace(connect=self.connect, errors=nats.errors)
@@ -49,6 +49,7 @@ class Server:
         monkeypatch.setattr(live_run, "open_run_log", self.open_off)
         monkeypatch.setattr(live_run, "ask_inbox", self.ask)
         monkeypatch.setattr(live_run, "offer", self.offer)
+        monkeypatch.setattr(live_run, "conducted_until", self.conducted_until)
 
     def address(self, *looked: Any) -> NatsAddress | None:
         self.looked.append(looked)
@@ -81,6 +82,11 @@ class Server:
     async def offer(self, log: Any, data: bytes, sender: str, worker: str) -> InboxReply:
         self.asked.append((log, data, sender, worker))
         return TAKEN
+
+    async def conducted_until(self, log: Any) -> None:
+        assert log is (self.logs[-1] if self.is_on else self.off)
+        if self.is_over:
+            raise RunIsOver("over")
 
 
 @pytest.fixture
@@ -134,13 +140,15 @@ async def test_a_run_that_is_off_keeps_prompts_in_its_log(server: Server, folder
     async with LiveRun(folder, creds="mine") as live:
         assert await live.send(b"x", "quiz") == TAKEN
         assert server.asked == [(server.off, b"x", "quiz", "gateway")]
-        with pytest.raises(LogUnavailable):
-            await live.send(b"x", "quiz", REWARDS)
+        for server.is_over in (False, True):
+            with pytest.raises(LogUnavailable) as error:
+                await live.send(b"x", "quiz", REWARDS)
+            assert isinstance(error.value, RunIsOver) is server.is_over
         assert len(server.asked) == 1
         assert await live.max_bytes() == OFF_BYTES
         async with live.log() as log:
             assert log is server.off
-        assert server.opened == [None, "mine"]
+        assert server.opened == [None, None, None, "mine"]
         with pytest.raises(NotOn):
             await live.events()
     assert server.clients == []

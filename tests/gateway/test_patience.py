@@ -12,10 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from schemas.errors import AccessDenied, InboxFull, InvalidValue, LogUnavailable, MissingPart, RunNotFound
+from schemas.errors import AccessDenied, InboxFull, InvalidValue, LogUnavailable, MissingPart, RunIsOver, RunNotFound
 from schemas.inbox import Fate
 from slime_events.app import gateway_client
+from slime_events.app.cli import run_list
 from slime_events.app.gateway_client import AsyncGatewayClient, GatewayClient
+from slime_events.app.launch.run_status import RunStatus
+from slime_events.core.run import run_folder
 
 URL = "http://127.0.0.1:8500"
 TAKEN = {"accepted": 1, "refused": 0, "groups": [], "errors": []}
@@ -47,18 +50,18 @@ class Scene:
         body = said[1] if isinstance(said[1], bytes) else json.dumps(said[1]).encode()
         return httpx.Response(said[0], content=body, headers={"retry-after": said[2]} if len(said) > 2 else {})
 
-    def ask(self, kind: str, question: Callable[[Any], Any], **more: Any) -> Any:
+    def ask(self, kind: str, question: Callable[[Any], Any], url: str = URL, **more: Any) -> Any:
         """With either client; of one that follows all that it hears."""
         transport = httpx.MockTransport(self._answer)
         if kind == "sync":
-            with GatewayClient(URL, "sim", "token", transport=transport, **more) as client:
+            with GatewayClient(url, "sim", "token", transport=transport, **more) as client:
                 found = question(client)
                 found = list(found) if inspect.isgenerator(found) else found
             assert client._http.is_closed
             return found
 
         async def whole() -> Any:
-            async with AsyncGatewayClient(URL, "sim", "token", transport=transport, **more) as client:
+            async with AsyncGatewayClient(url, "sim", "token", transport=transport, **more) as client:
                 found = question(client)
                 found = [one async for one in found] if inspect.isasyncgen(found) else await found
             assert client._http.is_closed
@@ -97,8 +100,9 @@ def test_items_are_sent_as_lines_with_the_token(
 @BOTH
 def test_what_was_refused_in_part_is_an_answer(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     refused = {**TAKEN, "refused": 1, "errors": [{"line": 2, "field": "prompt", "message": "no"}]}
-    taken = Scene(monkeypatch, (422, refused)).ask(kind, submit)
-    assert (taken.refused, taken.errors[0].line) == (1, 2)
+    for status in (409, 422):
+        taken = Scene(monkeypatch, (status, refused)).ask(kind, submit)
+        assert (taken.refused, taken.errors[0].line) == (1, 2)
 
 
 @BOTH
@@ -110,6 +114,7 @@ def test_what_was_refused_in_part_is_an_answer(monkeypatch: pytest.MonkeyPatch, 
         (401, AccessDenied),
         (403, AccessDenied),
         (404, RunNotFound),
+        (409, RunIsOver),
         (413, InvalidValue),
         (500, InvalidValue),
     ],
@@ -151,6 +156,57 @@ def test_it_waits_as_long_as_it_was_told_to(
     with pytest.raises(error):
         scene.ask(kind, submit, wait_s=1.5)
     assert scene.pauses == [0.5, 1.0, 2.0], "at the end of its time it asks once more"
+
+
+def test_that_it_waits_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    Scene(monkeypatch, (503, {}), None, (503, {}), (202, TAKEN)).ask("sync", submit)
+    assert len(caplog.records) == 1
+    caplog.clear()
+    Scene(monkeypatch, (202, TAKEN)).ask("sync", submit)
+    assert caplog.records == []
+
+
+class Folders:
+    """Runs whose folders are here, by name, and how each is."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **runs: RunStatus | None) -> None:
+        def find(name: str) -> str:
+            if name not in runs:
+                raise RunNotFound(name)
+            return name
+
+        def row(folder: str) -> Any:
+            return None if (status := runs[folder]) is None else SimpleNamespace(status=status)
+
+        monkeypatch.setattr(run_folder, "find_run", find)
+        monkeypatch.setattr(run_list, "summarised", row)
+
+
+@BOTH
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_a_run_that_is_over_here_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, kind: str, host: str) -> None:
+    Folders(monkeypatch, sim=RunStatus.FINISHED)
+    scene = Scene(monkeypatch, None)
+    with pytest.raises(RunIsOver):
+        scene.ask(kind, submit, url=f"http://{host}:8500")
+    assert scene.pauses == []
+
+
+@pytest.mark.parametrize(
+    ("url", "runs"),
+    [
+        (URL, {}),
+        (URL, {"sim": None}),
+        (URL, {"sim": RunStatus.RUNNING}),
+        (URL, {"other": RunStatus.FINISHED}),
+        ("http://gateway.example:8500", {"sim": RunStatus.FINISHED}),
+    ],
+)
+def test_others_are_waited_for(monkeypatch: pytest.MonkeyPatch, url: str, runs: dict[str, RunStatus | None]) -> None:
+    Folders(monkeypatch, **runs)
+    scene = Scene(monkeypatch, None, (202, TAKEN))
+    assert scene.ask("sync", submit, url=url).accepted == 1
+    assert scene.pauses == [0.5]
 
 
 @pytest.mark.parametrize(

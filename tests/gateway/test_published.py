@@ -13,7 +13,7 @@ from serve_apps.gateway.asyncapi import asyncapi
 from serve_apps.gateway.settings import GatewaySettings
 
 ALWAYS = {401, 403, 404, 421}
-BUSY, TAKING, SESSIONS = {429, 503}, {202, 400, 413, 415, 422}, {400, 409, 413, 422, 503}
+BUSY, TAKING, SESSIONS = {429, 503}, {202, 400, 409, 413, 415, 422}, {400, 409, 413, 422, 503}
 JSON, LINES, EVENTS = "application/json", "application/x-ndjson", "text/event-stream"
 RUN, SESSION = "/v1/runs/{run_name}", "/v1/sessions/{session}"
 OPERATIONS: dict[str, tuple[str, str, set[int]]] = {
@@ -23,18 +23,19 @@ OPERATIONS: dict[str, tuple[str, str, set[int]]] = {
     "group": ("get", f"{RUN}/groups/{{group}}", {200} | BUSY),
     "events": ("get", f"{RUN}/groups/{{group}}/events", {200} | BUSY),
     "open_session": ("post", f"{RUN}/sessions", {201, 429} | SESSIONS),
+    "sessions": ("get", f"{RUN}/sessions", {200, 400, 503}),
     "session": ("get", SESSION, {200} | SESSIONS - {422}),
     "seal_session": ("post", f"{SESSION}/seal", {200} | SESSIONS),
 }
 ITEMS = {"prompts": "InboxPrompt", "trajectories": "OutsideGroup", "rewards": "OutsideReward"}
 BODIES = {"open_session": (False, "SessionWish"), "seal_session": (True, "SealWish")}
-ANSWERS = {"group": "InboxFate", "events": "InboxFate", "open_session": "OpenedSession"}
+ANSWERS = {"sessions": "SessionList", "group": "InboxFate", "events": "InboxFate", "open_session": "OpenedSession"}
 ANSWERS |= dict.fromkeys(ITEMS, "Submission") | dict.fromkeys(("session", "seal_session"), "SessionView")
 
 
 @pytest.fixture(scope="module")
 def document() -> Any:
-    run: Any = type("Run", (), {"name": "sim"})
+    run: Any = type("Run", (), {"name": "sim", "log": None})
     nobody: Any = None
     app = gateway_app(run, nobody, GatewaySettings(), AgentAccess(nobody, SessionKeys(b"s")))
     return app.openapi()
@@ -64,7 +65,7 @@ def test_each_answer_has_its_form(document: Any, name: str) -> None:
     assert operation["security"] == [{"source": []}]
     for status, said in operation["responses"].items():
         assert said["description"]
-        if int(status) < 300 or (status == "422" and name in ITEMS):
+        if int(status) < 300 or (status in ("409", "422") and name in ITEMS):
             assert schema_of(said, EVENTS if name == "events" else JSON) == named(ANSWERS[name])
         else:
             assert schema_of(said)["required"] == ["error"]
@@ -86,6 +87,13 @@ def test_each_request_has_its_form(document: Any, name: str) -> None:
         assert schema_of(body) == named(item_name)
     else:
         assert body is None
+
+
+def test_open_sessions_are_asked_for_page_by_page(document: Any) -> None:
+    parameters = document["paths"][f"{RUN}/sessions"]["get"]["parameters"]
+    asked = {one["name"]: (one.get("required", False), one.get("allowEmptyValue", False)) for one in parameters}
+    assert asked == {"run_name": (True, False), "open": (True, True), "after": (False, False)}
+    assert all(one["schema"]["type"] == "string" for one in parameters)
 
 
 def test_a_token_is_a_bearer_s(document: Any) -> None:

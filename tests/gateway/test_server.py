@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import time
@@ -24,7 +25,7 @@ from serve_apps.gateway import actor, serving
 from serve_apps.gateway.actor import GatewayActor
 from serve_apps.gateway.agents import AgentDesk
 from serve_apps.gateway.connections import RESERVE
-from serve_apps.gateway.serving import GatewayServer, HttpConfig, HttpServer, QuietServer
+from serve_apps.gateway.serving import GatewayServer, HttpConfig, HttpServer, serve_until_signal
 from serve_apps.gateway.settings import GatewaySettings
 from slime_events.core.config.gateway import RunGatewaySettings
 from slime_events.core.config.settings import TrainSettings
@@ -54,6 +55,10 @@ class Live:
 
     async def events(self) -> MemoryLog:
         return self.log_
+
+    @contextlib.asynccontextmanager
+    async def log(self) -> AsyncIterator[MemoryLog]:
+        yield self.log_
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +96,7 @@ async def serving_of(server: GatewayServer) -> AsyncIterator[tuple[httpx.Respons
 
 async def test_it_answers_until_it_is_stopped_and_leaves_signals_alone(tmp_path: Path, live: list[str | None]) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    server = GatewayServer(RunFolder(tmp_path, "sim"), SETTINGS, handles_signals=False)
+    server = GatewayServer(RunFolder(tmp_path, "sim"), SETTINGS)
     async with serving_of(server) as (answer, task):
         assert answer.json() == {"run": "sim"}
         assert "server" not in answer.headers
@@ -102,20 +107,46 @@ async def test_it_answers_until_it_is_stopped_and_leaves_signals_alone(tmp_path:
     assert (tmp_path / "sim" / "gateway").is_dir()
 
 
-async def test_a_signal_ends_it_where_it_is_a_process_of_its_own(tmp_path: Path, live: list[str | None]) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    own = msgspec.structs.replace(SETTINGS, nats_creds="mine")
-    server = GatewayServer(RunFolder(tmp_path, "sim"), own)
-    async with serving_of(server) as (_, task):
-        assert signal.getsignal(signal.SIGTERM) is not before
+async def test_it_has_the_credentials_that_it_was_given(tmp_path: Path, live: list[str | None]) -> None:
+    server = GatewayServer(RunFolder(tmp_path, "sim"), msgspec.structs.replace(SETTINGS, nats_creds="mine"))
+    async with serving_of(server):
         server.stop()
-    assert task.exception() is None
-    assert signal.getsignal(signal.SIGTERM) is before
     assert live == ["mine"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_ends_it_and_is_told(tmp_path: Path, number: int) -> None:
+    server = GatewayServer(RunFolder(tmp_path, "sim"), SETTINGS)
+    with socket_of() as listening:
+        task = asyncio.create_task(serve_until_signal(server, listening))
+        async with asyncio.timeout(20.0), httpx.AsyncClient() as client:
+            await answered(client, f"http://127.0.0.1:{listening.getsockname()[1]}/healthz", task)
+            os.kill(os.getpid(), number)
+            assert await task == number
+    handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    assert handlers == {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
+
+async def test_without_a_signal_none_is_told(tmp_path: Path) -> None:
+    server = GatewayServer(RunFolder(tmp_path, "sim"), SETTINGS)
+    server.stop()
+    with socket_of() as listening:
+        assert await serve_until_signal(server, listening) == 0
+
+
+async def test_who_asks_twice_waits_for_no_request(tmp_path: Path) -> None:
+    server = GatewayServer(RunFolder(tmp_path, "sim"), SETTINGS)
+    async with serving_of(server):
+        assert server._server is not None
+        assert not server._server.force_exit
+        server.stop()
+        assert (server._server.should_exit, server._server.force_exit) == (True, False)
+        server.stop()
+        assert server._server.force_exit
+
+
 async def test_one_that_was_stopped_before_ends_at_once(tmp_path: Path) -> None:
-    server = GatewayServer(RunFolder(tmp_path, "sim"), SETTINGS, handles_signals=False)
+    server = GatewayServer(RunFolder(tmp_path, "sim"), SETTINGS)
     server.stop()
     with socket_of() as listening:
         async with asyncio.timeout(20.0):
@@ -136,7 +167,7 @@ async def test_agents_are_set_up_as_the_run_s_log_says(
 
     monkeypatch.setattr(setup, "agent_setup", agent_setup)
     monkeypatch.setattr(serving, "AgentDesk", lambda events, make: desks.append(make) or AgentDesk(events, make))
-    server = GatewayServer(folder, SETTINGS, handles_signals=False)
+    server = GatewayServer(folder, SETTINGS)
     server.stop()
     with socket_of() as listening:
         await server.serve(listening)
@@ -169,7 +200,7 @@ async def test_an_app_is_begun_before_it_is_asked() -> None:
 
     app = FastAPI(lifespan=lifespan)
     app.get("/")(lambda: begun[-1])
-    server: HttpServer = QuietServer(HttpConfig(app, SETTINGS))
+    server = HttpServer(HttpConfig(app, SETTINGS))
     with socket_of() as one, socket_of() as other:
         task = asyncio.create_task(server.serve([one, other]))
         async with asyncio.timeout(20.0), httpx.AsyncClient() as client:

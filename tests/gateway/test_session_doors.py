@@ -13,10 +13,11 @@ import httpx
 import pytest
 
 from schemas.arrays import pack_tokens
-from schemas.errors import PlugPointError
+from schemas.errors import LogUnavailable, PlugPointError
 from schemas.ids import session_name
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested, Sampling, StopReason
+from schemas.runs import FinishReason, RunFinished, RunStarted
 from schemas.sessions import SealReason, SessionSealed
 from schemas.turns import AgentTurn, RootReason, TurnRecorded, TurnRole
 from serve_apps.agents.dialects import PATHS
@@ -30,7 +31,9 @@ from serve_apps.gateway.refusals import Refused
 from serve_apps.gateway.session_views import SealWish, SessionWish, opened_session, session_view
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Scope, Sources
+from slime_events.core.run.participant import Participant
 from slime_events.core.state.sessions import Limits, OpenTurn, Session
+from storage.memory_log import MemoryLog
 from tests.agents.stage import RULES
 from tests.tinker.lone import completed
 
@@ -88,10 +91,18 @@ class Scene:
         self.sessions, self.sources = Sessions(), Sources(folder)
         self.token = self.sources.issue("team", [Scope.SESSIONS])
 
+        self.is_on, self.log = True, MemoryLog("sim")
+
         async def sessions() -> Sessions:
+            if not self.is_on:
+                raise LogUnavailable("run sim is not on")
             return self.sessions
 
-        run, desk = (SimpleNamespace(name="sim"), SimpleNamespace(sessions=sessions))
+        @contextlib.asynccontextmanager
+        async def log() -> AsyncIterator[MemoryLog]:
+            yield self.log
+
+        run, desk = (SimpleNamespace(name="sim", log=log), SimpleNamespace(sessions=sessions))
         self._app = gateway_app(run, self.sources, GatewaySettings(), AgentAccess(desk, KEYS))  # type: ignore[arg-type]
 
     @contextlib.asynccontextmanager
@@ -236,6 +247,21 @@ async def test_what_a_harness_cannot_have_is_told(
     assert len(told) == (0 if status == 429 else 2)
 
 
+@pytest.mark.parametrize(
+    ("reason", "status", "again"),
+    [(None, 503, "2"), (FinishReason.INTERRUPTED, 503, "30"), (FinishReason.ALL_STEPS, 409, None)],
+)
+async def test_a_run_that_is_off_says_whether_to_come_again(
+    scene: Scene, reason: FinishReason | None, status: int, again: str | None
+) -> None:
+    scene.is_on, worker = False, Participant(scene.log, "conductor")
+    await worker.append([RunStarted(settings={}, code_version="")])
+    if reason is not None:
+        await worker.append_fenced(RunFinished(reason=reason, steps=1, events=1, state_digest=""))
+    for answer in (await scene.open(), await scene.state(), await scene.seal(b'{"reward": 1}')):
+        assert (answer.status_code, answer.headers.get("retry-after")) == (status, again)
+
+
 async def test_models_are_listed_to_who_has_a_key(scene: Scene) -> None:
     agent = f"{NAME}.{KEYS.of(NAME, Capability.AGENT)}"
     async with scene.client(agent) as client:
@@ -338,3 +364,4 @@ def test_a_sealed_session_is_as_old_as_it_became(fails: bool) -> None:
     shown = session_view(session(sealed=sealed, ended=failure if fails else completed(SAMPLE)), 50 * SECOND)
     assert (shown.age_s, shown.sealed) == (3.0, SealReason.EXIT)
     assert shown.result == ("exit code 1" if fails else "completed")
+    assert shown.failed == ("exit code 1" if fails else "")
