@@ -11,7 +11,7 @@ from schemas.rollouts import StopReason
 from serve_apps.agents.asked import Asked, CallArguments, CallBegun, Content, DialectName, Reasoning
 from serve_apps.agents.canonical import calls_of
 from serve_apps.agents.detokenizer import Detokenizer, StopFilter
-from serve_apps.agents.turn_reader import Parsed, TurnReader
+from serve_apps.agents.turn_reader import Parsed, TurnReader, _arguments_left
 from tests.agents.byte_tokenizer import END
 from tests.agents.test_turn_reader import PLAIN, QWEN, TOKENIZER, WITH_TOOLS, bytes_ids, ids, told
 
@@ -286,3 +286,34 @@ def test_text_goes_on_as_content_where_a_parser_raises() -> None:
 def test_plain_text_is_read_at_once_and_parsed_text_by_token() -> None:
     assert len(PLAIN.reader(PLAINLY, "t", []).feed(ids("abc"), [0.0] * 3)) == 1
     assert len(QWEN.reader(WITH_TOOLS, "t", []).feed(ids("abc"), [0.0] * 3)) == 3
+
+
+class Read:
+    """What a parser has read of calls, and given out of their arguments."""
+
+    def __init__(self, read: list[dict[str, Any]], given: list[str]) -> None:
+        self.prev_tool_call_arr, self.streamed_args_for_tool = read, given
+
+
+@pytest.mark.parametrize(
+    ("read", "given", "left"),
+    [
+        ([{"name": "f", "arguments": {"a": 1}}], ['{"a"'], (0, ": 1}")),
+        ([{"name": "f", "arguments": {"a": "世"}}], [""], (0, '{"a": "世"}')),
+        ([{"name": "f", "arguments": '{"a": 1}'}], ['{"a"'], (0, ": 1}")),
+        ([{"name": "f", "arguments": {}}, {"name": "g", "arguments": [1]}], ["{}", "["], (1, "1]")),
+        ([{"name": "f", "arguments": {"a": 1}}], ['{"a": 1}'], None),
+        ([{"name": "f", "arguments": {"a": 1}}], ['{"b"'], None),
+        ([{"name": "f", "arguments": {}}, {"name": "g", "arguments": [1]}], ["{}"], None),
+        ([{"name": "f", "arguments": [1]}], ["[", "x"], (0, "1]")),
+        ([{"name": "f"}], ["{"], (0, "}")),
+        ([], ["["], None),
+        ([{"name": "f", "arguments": [1]}], [], None),
+    ],
+)
+def test_arguments_that_a_parser_has_read_and_not_given_out(
+    read: list[dict[str, Any]], given: list[str], left: tuple[int, str] | None
+) -> None:
+    found = [(one.tool_index, one.parameters) for one in _arguments_left(Read(read, given))]
+    assert found == ([] if left is None else [left])
+    assert _arguments_left(object()) == []
