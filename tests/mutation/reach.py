@@ -53,13 +53,14 @@ class Reach:
         """Those of `files`, file by file, the quickest file first, up to ENOUGH_S. Of its function; if none calls that
         (it runs in another process, or when it is imported), of the file; if none does, of its package.
         """
-        name = _function(source, fault.line(source))
-        function = f"{fault.file}::{name}"
+        function = f"{fault.file}::{_function(source, fault.line(source))}"
         package = fault.file.rpartition("/")[0] + "/"
         known = [self._files[file] for file in dict.fromkeys(files) if file in self._files]
+        called = [test["calls"] for tests in known for test in tests.of.values() if function in test["calls"]]
+        at_import = all(f"{fault.file}::<module>" in calls for calls in called)  # by whoever was the first to import it
         for number, reaches in enumerate(
             (
-                lambda calls: name != "<module>" and function in calls,  # it may have been imported before the test
+                lambda calls: not at_import and function in calls,
                 lambda calls: any(call.startswith(fault.file + "::") for call in calls),
                 lambda calls: any(call.startswith(package) for call in calls),
             )

@@ -81,13 +81,15 @@ def test_a_fault_is_tried_with_the_quickest_tests_of_its_function(tmp_path: Path
     for name in ("test_a.py", "test_b.py", "test_c.py"):
         (tmp_path / "tests" / name).write_text("")
     reach = Reach(tmp_path, tmp_path / "kept")
-    functions = {"a": "chosen", "b": "other", "c": "<module>"}  # the last test is the first that imports it
-    calls = {f"tests/test_{name}.py": f"chosen.py::{function}" for name, function in functions.items()}
+    functions = {"a": ["chosen"], "b": ["other"], "c": ["<module>", "chosen"]}  # the last is the first to import it
+    calls = {
+        f"tests/test_{name}.py": [f"chosen.py::{function}" for function in called] for name, called in functions.items()
+    }
 
     def ask(task: dict[str, object]) -> dict[str, object]:
         (file,) = task["tests"]  # type: ignore[misc]
         took = {f"{file}::slow": 2.0, f"{file}::quick": 1.0}
-        tests = {name: {"calls": [calls[file]], "took_s": s} for name, s in took.items()}
+        tests = {name: {"calls": calls[file], "took_s": s} for name, s in took.items()}
         return {"tests": tests, "failed": [], "took_s": 3.5}
 
     for file in calls:
@@ -99,7 +101,8 @@ def test_a_fault_is_tried_with_the_quickest_tests_of_its_function(tmp_path: Path
     )
     source = SOURCE.encode()
     first, other, third = ([f"{file}::quick", f"{file}::slow"] for file in calls)
-    assert reach.tests_of(inside, source, calls) == [first]
+    assert reach.tests_of(inside, source, calls) == [first, third]
+    assert reach.tests_of(inside, source, [*calls][1:]) == [other, third], "nothing but an import calls it"
     assert reach.tests_of(outside, source, calls) == [first, other, third], (
         "a default is read when the file is imported"
     )
