@@ -10,7 +10,9 @@ import asyncio
 import contextlib
 import inspect
 import json
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +34,7 @@ from slime.rollout.data_source import RolloutDataSourceWithBuffer, pop_first
 from slime.rollout.filter_hub import dynamic_sampling_filters
 from slime.rollout.filter_hub.base_types import DynamicFilterOutput
 from slime.rollout.sglang_rollout import generate_and_rm
+from slime.utils import http_utils
 from slime.utils.types import Sample
 
 OWN = "tests.plug_points.test_outside_of_a_run"
@@ -368,3 +371,18 @@ def test_signatures_and_filters_are_slimes() -> None:
             assert isinstance(verdict, DynamicFilterOutput)
             assert bool(verdict.keep) is kept
             assert verdict.reason == (None if kept else "zero_std_1.0")
+
+
+def test_a_get_outside_of_a_run_is_a_plain_request() -> None:
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"pages": [1, 2]}')
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        answer = asyncio.run(http_utils.get(f"http://127.0.0.1:{server.server_port}/search"))
+    assert answer == {"pages": [1, 2]}

@@ -93,3 +93,15 @@ async def test_a_filter_sees_the_sample_of_the_grader(prompt: str, rollout: str)
     assert compared == 1
     assert not texts._asked, "nothing is kept of decided groups"
     assert state_digest(state)
+
+
+async def test_nothing_is_kept_of_groups_that_have_left_the_state() -> None:
+    """Where rewards of a batch are made of them, so that their verdict is not their end."""
+    state, texts, kept = RunState(run=RUN), Texts(until_trained=True), 0
+    for one in made(PROMPTS["tools"], ROLLOUTS["as the engine made it"]):
+        apply(state, one)
+        texts.apply(one.envelope.event, state)
+        kept = max(kept, len(texts._asked))
+        assert texts._asked.keys() <= state.groups.keys()
+    assert kept == 1
+    assert GROUPS[0] not in state.groups
