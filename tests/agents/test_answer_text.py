@@ -201,10 +201,21 @@ def test_a_long_call_is_read_in_pieces_that_grow() -> None:
     reader.feed("begin", 1)
     parts = [reader.feed("x", 1) for _ in range(3000)]
     assert all(parts[:31])
+    assert [] in parts
+    assert None not in parts
     assert 100 < len(calls.pieces) < 400
     assert max(map(len, calls.pieces)) <= 3000 / 20
     reader.end()
     assert [call.arguments for call in calls_of(reader.message())] == ["x" * 3000]
+
+
+def test_a_parser_of_calls_that_raises_at_the_end_costs_nothing_of_the_text() -> None:
+    class Raises(Calls):
+        def parse_stream_end(self) -> tuple[str, list[ToolCallItem]]:
+            raise ValueError("half a call")
+
+    reader = parsed(Raises(a=[item("look", "{}")]))
+    assert [*reader.feed("a", 1), *reader.end()] == [CallBegun(0, "0:look", "look"), CallArguments(0, "{}")]
 
 
 def test_calls_are_numbered_and_named() -> None:
