@@ -219,8 +219,14 @@ async def test_saved_weights_are_loaded_into_a_model_or_begin_another(lone: Lone
     assert other["request_id"] == f"{SESSION}-m1-000000"
     first = await post(lone, "load_weights", {**load, "session_id": "tinker-fedcba9876543210"})
     assert first["request_id"] == "tinker-fedcba9876543210-m0-000000"
-    for wrong in (load, {**load, "model_id": MODEL_ID}):
-        await post(lone, "load_weights", wrong, 400)
+    await post(lone, "load_weights", load, 400)
+
+
+async def test_a_load_into_a_model_has_a_number_of_its_own(lone: Lone) -> None:
+    await lone.begin()
+    await lone.say(CommandDone(command="c", version=4, path=PATH))
+    await post(lone, "load_weights", {"path": PATH, "optimizer": False, "model_id": MODEL_ID}, 400)
+    assert len(await lone.events(CommandGiven)) == 1
 
 
 async def test_a_state_is_loaded_where_it_was_saved(lone: Lone) -> None:
