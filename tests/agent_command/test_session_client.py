@@ -108,6 +108,25 @@ async def test_a_gateway_that_is_away_is_asked_again(gateway: Scripted) -> None:
         assert await client.takes_turns("s.0", "c")
 
 
+async def test_a_gateway_s_certificate_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By those that the system trusts, or by the one that is named; and the connections end with the client."""
+    given, connector = list[Any](), sessions.aiohttp.TCPConnector
+
+    def noted(**more: Any) -> Any:
+        given.append(more["ssl"])
+        return connector(**more | {"ssl": True})
+
+    monkeypatch.setattr(sessions.aiohttp, "TCPConnector", noted)
+    monkeypatch.setattr(sessions.ssl, "create_default_context", lambda cafile: cafile)
+    for named in ("", "ca.pem"):
+        async with SessionClient("https://127.0.0.1:1", "r", "token", named) as client:
+            http = client._http
+            assert http is not None
+            assert not http.closed
+        assert http.closed
+    assert given == [True, "ca.pem"]
+
+
 @pytest.mark.parametrize(
     ("answer", "takes"),
     [

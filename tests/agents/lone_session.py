@@ -68,8 +68,8 @@ class LoneSession:
         self._token = self._sources.issue("bench")
         self.fetch = partial(fetch, blobs=self._blobs)
 
-    async def begin(self) -> None:
-        """What the trainer and the conductor say before a session can be opened."""
+    async def begin(self, metadata: Any = None) -> None:
+        """What the trainer and the conductor say before a session can be opened. metadata: of the prompt."""
         worker, group = Participant(self.log, "test"), SAMPLE.rpartition("-s")[0]
         store, prompt = WeightStore(str(self._folder / "weights")), pack_tokens([1, 2, 3])
         manifest = store.write(0, [("w", "F32", (8,), b"\0" * 32)], parent=None)
@@ -82,7 +82,9 @@ class LoneSession:
         await worker.append(
             [
                 WeightsPublished(version=0, parent=None, url=url, digest=manifest.digest, bytes=manifest.bytes),
-                PromptSubmitted(group=group, text="?", tokens=prompt, source=Source(path="test", line=0)),
+                PromptSubmitted(
+                    group=group, text="?", tokens=prompt, source=Source(path="test", line=0), metadata=metadata or {}
+                ),
                 asked,
             ]
         )

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from sglang.srt.function_call.core_types import ToolCallItem
+from tokenizers.pre_tokenizers import ByteLevel
 
 from schemas.rollouts import StopReason
 from serve_apps.agents.asked import Asked, CallArguments, CallBegun, Content, DialectName, Reasoning
 from serve_apps.agents.canonical import calls_of
-from serve_apps.agents.detokenizer import Detokenizer, StopFilter
+from serve_apps.agents.detokenizer import BYTES, Detokenizer, StopFilter
 from serve_apps.agents.turn_reader import Parsed, TurnReader, _arguments_left
 from tests.agents.byte_tokenizer import END
 from tests.agents.test_turn_reader import PLAIN, QWEN, TOKENIZER, WITH_TOOLS, bytes_ids, ids, told
@@ -54,6 +55,12 @@ BROKEN = "\N{REPLACEMENT CHARACTER}"
 )
 def test_the_bytes_of_a_token(name: str | None, text: str, piece: bytes) -> None:
     assert Detokenizer(Vocabulary((name, text)), skips=True).piece(0) == piece
+
+
+def test_bytes_have_the_names_of_byte_level_vocabularies() -> None:
+    assert set(BYTES) == set(ByteLevel.alphabet())
+    assert sorted(BYTES.values()) == list(range(256))
+    assert [BYTES[name] for name in "!~\u00a1\u00ac\u00ae\u00ff\u0120"] == [33, 126, 161, 172, 174, 255, 32]
 
 
 def test_text_waits_for_the_rest_of_a_character_and_no_longer() -> None:
@@ -216,6 +223,14 @@ def test_a_parser_of_calls_that_raises_at_the_end_costs_nothing_of_the_text() ->
 
     reader = parsed(Raises(a=[item("look", "{}")]))
     assert [*reader.feed("a", 1), *reader.end()] == [CallBegun(0, "0:look", "look"), CallArguments(0, "{}")]
+
+
+def test_text_without_calls_is_read_at_once() -> None:
+    calls = Calls()
+    reader = parsed(calls)
+    for number in range(1, 201):
+        reader.feed("x", 1)
+        assert len(calls.pieces) == number
 
 
 def test_calls_are_numbered_and_named() -> None:

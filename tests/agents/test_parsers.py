@@ -36,7 +36,7 @@ def test_a_call_is_constrained_where_one_has_to_be() -> None:
     for one in (asked(tools=(STRICT,)), asked(tools=(LOOK, STRICT)), asked(tools=(LOOK,), tool_choice="look")):
         ((kind, value),) = QWEN.constraint(one).items()
         assert kind == "structural_tag"
-        assert json.loads(value)
+        assert [set(each) for each in json.loads(value)["structures"]] == [{"begin", "schema", "end"}] * len(one.tools)
     with pytest.raises(BadField) as error:
         QWEN.constraint(asked(tools=(LOOK,), tool_choice="required", sampling={"regex": "a"}))
     assert error.value.field == "tool_choice"

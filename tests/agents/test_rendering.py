@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ from hypothesis import strategies as st
 from schemas.turns import RootReason
 from serve_apps.agents.asked import Asked, BadField, DialectName
 from serve_apps.agents.bridge import WINDOW, Bridge, last_of
-from serve_apps.agents.known_models import known_name
+from serve_apps.agents.known_models import Renderers, known_name
 from serve_apps.agents.rendering import Rendering, for_template
 from tests.agents.models import MODELS, Model, tokenizer
-from tests.agents.sessions import TOOLS, Message
+from tests.agents.sessions import TOOLS, Message, Turn
 
 KINDS: dict[str, Message] = {
     "s": {"role": "system", "content": "s"},
@@ -174,6 +175,33 @@ def test_special_tokens_are_read_back() -> None:
 )
 def test_a_model_is_known_by_its_name(model: str, name: str) -> None:
     assert known_name(model) == name
+
+
+class Renderer:
+    """A renderer of the library's: what it is asked, and ids behind the turn's."""
+
+    def bridge_to_next_turn(self, before: list[int], generated: list[int], new: Any, *, tools: Any) -> Any:
+        self.asked = (new, tools)
+        return SimpleNamespace(token_ids=[*before, *generated, 7])
+
+
+def test_results_of_tools_are_named_for_a_renderer() -> None:
+    """By the call that they answer, where they do not say it."""
+    renderers, renderer = Renderers(Rendering(tokenizer(MODELS[0], "Qwen/Qwen3-4B"))), Renderer()
+    renderers._made = dict.fromkeys(["{}"], renderer)
+    call = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+    results = [{"role": "tool", "tool_call_id": one, "content": "r"} for one in ("c", "other")]
+    results.append(results[0] | {"name": "own"})
+    messages = (KINDS["u"], KINDS["a"] | {"tool_calls": [call]}, *results)
+    turn = Turn(0, None, "", (), "", np.array([1, 2], np.int32), np.array([3], np.int32))
+    ids = renderers.new_ids(Asked(DialectName.CHAT, "m", messages), 1, turn)
+    assert ids is not None
+    assert ids.tolist() == [7]
+    assert [one.get("name") for one in renderer.asked[0]] == ["look_up", None, "own"]
+    assert renderer.asked[1] is None
+    asked = Asked(DialectName.CHAT, "m", (KINDS["u"], KINDS["a"], KINDS["u"]), tools=TOOLS)
+    assert renderers.new_ids(asked, 1, turn) is not None
+    assert renderer.asked[1] == list(TOOLS)
 
 
 def test_ids_are_placed_as_they_are() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from serve_apps.agents.asked import DialectName
-from serve_apps.agents.canonical import Call, assistant, canonical_json, carry, leading_system
+from serve_apps.agents.canonical import Call, Conversation, assistant, canonical_json, carry, leading_system
 from tests.agents.test_reading import USER, Json, read, refused
 
 CHAT, RESPONSES, MESSAGES, _ = DialectName
@@ -233,6 +233,12 @@ def test_items_of_one_answer_are_one_message() -> None:
 def test_items_that_are_none(item: Json, field: str) -> None:
     assert refused(RESPONSES, input=[USER, item]).field == f"input.1.{field}"
     assert refused(RESPONSES, input=[USER, 1]).field == "input.1"
+
+
+def test_an_api_without_items_has_no_conversation() -> None:
+    with pytest.raises(NotImplementedError):
+        Conversation().take([({}, "items.0")])
+    assert (Conversation([USER]).messages, Conversation().is_open) == ([USER], False)
 
 
 @pytest.mark.parametrize(("roles", "heads"), [("u", 0), ("su", 1), ("ssu", 1), ("sssusu", 1), ("sus", 1), ("ss", 1)])

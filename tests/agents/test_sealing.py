@@ -106,6 +106,9 @@ def test_each_path_is_a_sample_and_has_its_reward() -> None:
     assert (first.credit, other.credit) == (None, None)
     shown = TOKENIZER.decode([7], skip_special_tokens=False)
     assert first.text == f"t0{shown}t2"
+    end = int(TOKENIZER.eos_token_id)
+    _, special, *_ = ended(live(FOREST[0], turn(1, 0, [end], [6])), Verdict(SealReason.REWARD, 1.0))
+    assert special.text == f"t0{TOKENIZER.eos_token}t1", "as the model was shown it"
 
 
 def test_what_counts_less_is_in_the_credit() -> None:

@@ -68,6 +68,17 @@ async def test_an_engine_is_told_of_requests_before_they_are_stored() -> None:
         assert len(log.early) == 1, "there is no request in it"
 
 
+async def test_the_engine_that_was_heard_last_is_told() -> None:
+    log = Telling()
+    await activated(log, "old")
+    async with place_of(log) as place:
+        place._told(await made(Participant(log, "engine"), chunk(0, 1)))
+        await place.append([REQUEST], Fence(ABOUT, 0))
+        assert [whom for whom, *_ in log.early] == ["e"]
+        assert "agents' calls" in {task.get_name() for task in asyncio.all_tasks()}
+    assert "agents' calls" not in {task.get_name() for task in asyncio.all_tasks()}
+
+
 async def test_nobody_is_told_where_none_is_known_or_there_are_several() -> None:
     for engine, tells_early in (("", True), ("e", False)):
         log = Telling()

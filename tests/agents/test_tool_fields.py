@@ -191,6 +191,10 @@ def test_shapes(name: DialectName, given: Json, schema: str | None) -> None:
     assert read(name, **given).sampling.get("json_schema") == schema
 
 
+def test_an_answer_of_generate_has_one_shape() -> None:
+    assert refused(DialectName.GENERATE, sampling_params={"regex": "a", "json_schema": "{}"}).field == "regex"
+
+
 @pytest.mark.parametrize("name", TALKING)
 def test_an_answer_has_one_shape(name: DialectName) -> None:
     assert refused(name, regex="a", ebnf="b").field == "ebnf"

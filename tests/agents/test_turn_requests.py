@@ -12,11 +12,13 @@ import pytest
 
 from schemas.arrays import unpack
 from schemas.event import Purpose
+from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutRequested
 from schemas.turns import RootReason, TurnBegun, TurnRecorded, TurnRole
 from slime_events.loop.conductor.draw import sample_seed
 from storage.memory_log import MemoryLog
-from tests.agents.lone_session import LoneSession
+from tests.agents.lone_session import SAMPLE, LoneSession
+from tests.agents.stage import seal
 
 ANSWER = 6
 USER = {"role": "user", "content": "hm"}
@@ -178,6 +180,16 @@ async def test_a_retry_is_answered_from_the_log(session: Session) -> None:
     text = "".join(one["choices"][0]["delta"].get("content", "") for one in said)
     assert text == first["choices"][0]["message"]["content"]
     assert len(session.calls) == 2
+
+
+async def test_a_prompt_s_metadata_may_be_anything(tmp_path: Path) -> None:
+    lone = LoneSession(MemoryLog("lone"), tmp_path, ANSWER)
+    await lone.begin(metadata=["a", "list"])
+    async with lone.engine(), lone.gateway(grades=False) as client:
+        session = Session(lone, client, await lone.open(client))
+        await session.said(USER)
+        assert (await seal(client, session.session, reward=1.0)).status_code == 200
+    assert [one.sample for one in session.events(RewardAssigned)] == [SAMPLE]
 
 
 async def test_what_the_model_cannot_do_is_400(session: Session) -> None:
