@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from actors.megatron.architecture import Architecture
+from actors.megatron.heartbeat import beat, beating
 from schemas.errors import CheckpointMismatch
 from storage.digests import TensorDigest, tensor_digests, weights_digest
 from storage.weights.store import TensorBytes
@@ -139,6 +140,7 @@ def load_hf_weights(model: torch.nn.Module, arch: Architecture, folder: str | Pa
                 continue
             whole = [tensors[hf_name].get_tensor(hf_name) for hf_name in rule.names]
             parameter.copy_(rule.merge(whole, group.rank(), group.size()))
+            beat()
 
 
 def _is_headless(rule: Rule, tensors: Mapping[str, Any]) -> bool:
@@ -222,7 +224,7 @@ def tensor_bytes(name: str, tensor: Tensor) -> TensorBytes:
 
 def digest_tensors(named: Iterable[tuple[str, Tensor]]) -> dict[str, TensorDigest]:
     """name -> digest, of any device."""
-    stored = (tensor_bytes(name, tensor) for name, tensor in named)
+    stored = (tensor_bytes(name, tensor) for name, tensor in beating(named))
     return tensor_digests((name, (dtype, shape, memoryview(data))) for name, dtype, shape, data in stored)
 
 

@@ -18,6 +18,7 @@ from actors.trainer.ranks import Ranks, collective
 from schemas.errors import RankLost
 from slime_events.analysis.export.dump import train_dump_path
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.datums import Beginning
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.plugins.trainer_points import rank_args
 from storage.cancellation import end_all
@@ -56,7 +57,9 @@ class RayRanks(Ranks):
         stored = await asyncio.to_thread(ray.put, batch) if self._peers else None
         assert self._rank is not None
         own = partial(self._rank.train, batch, dump)
-        return await self._at_work("train", own, [peer.call.remote("train", stored, dump) for peer in self._peers])
+        begins = batch.commanded is not None and isinstance(batch.commanded.update, Beginning)
+        method = "begin" if begins else "train"  # the one loads a checkpoint, at once
+        return await self._at_work(method, own, [peer.call.remote("train", stored, dump) for peer in self._peers])
 
     async def everywhere(self, method: str, *args: Any) -> Any:
         own = partial(getattr(self._rank, method), *args)

@@ -40,6 +40,7 @@ WAIT_LOOK_S = 0.25
 AGAIN_S = 2.0
 RESUME_S = 30.0
 """Until a harness asks again whether an interrupted run was resumed."""
+INTERRUPTED = "the run was interrupted, and goes on with `slime-events resume`"
 log = logging.getLogger(__name__)
 
 
@@ -242,8 +243,7 @@ class Sessions:
 def _none_waits(board: SessionBoard, group: str | None) -> TurnRefused:
     which = "no rollout" if group is None else f"no rollout of group {group}"
     if board.interrupted:
-        message = f"the run was interrupted, and goes on with `slime-events resume`: {which} is given out until then"
-        return TurnRefused(503, message, again_s=RESUME_S)
+        return TurnRefused(503, f"{INTERRUPTED}: {which} is given out until then", again_s=RESUME_S)
     if board.over:
         return TurnRefused(409, f"the run is over: {which} waits for an agent")
     if board.ready_at is None:

@@ -9,6 +9,7 @@ from schemas.ids import session_name
 from schemas.outside_sessions import ListedSession, SessionList
 from schemas.sessions import SessionOpened
 from serve_apps.agents.keys import Capability, SessionKeys
+from serve_apps.agents.sessions import INTERRUPTED, RESUME_S
 from serve_apps.gateway.refusals import Refused
 from slime_events.core.state.session_board import SessionBoard, read_board
 from slime_events.core.state.sessions import read_session
@@ -16,8 +17,6 @@ from storage.log import Readable
 
 PAGE = 50
 """Sessions in one answer. The turns of each are read."""
-RESUME_S = 30
-"""When a harness of an interrupted run should come again."""
 
 
 class OpenSessions:
@@ -59,7 +58,6 @@ class OpenSessions:
         async with self._lock, self._log() as log:
             await read_board(log, self._board)
             if self._board.interrupted:
-                message = "the run was interrupted, and goes on with `slime-events resume`"
-                raise Refused(503, message, {"Retry-After": str(RESUME_S)})
+                raise Refused(503, INTERRUPTED, {"Retry-After": f"{RESUME_S:.0f}"})
             if self._board.over:
                 raise Refused(409, "the run is over: nothing is added to its sessions")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,7 @@ import torch
 import torch.distributed as dist
 from msgspec.structs import replace
 
-from actors.megatron.heartbeat import beat
+from actors.megatron.heartbeat import beat, beats
 from actors.ray_actors import RankActor
 from actors.trainer import ranks, ray_ranks
 from actors.trainer.ray_ranks import RayRanks
@@ -21,6 +23,7 @@ from schemas.errors import PlugPointError, RankLost, TrainerError
 from slime_events.app.launch.roles import is_lost
 from slime_events.core.config.derivations import on_device
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.datums import Beginning, CommandedStep
 from slime_events.core.train_batch import TrainBatch
 
 BATCH = TrainBatch(step=1, samples=(), temperature=1.0)
@@ -134,6 +137,23 @@ async def test_a_long_checkpoint_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> 
     together = await started(rank, monkeypatch, hang_seconds=0.02)
     await together.save_checkpoint("there")
     await together.close()
+
+
+async def test_a_step_that_loads_a_checkpoint_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = SimpleNamespace(train=lambda *_: threading.Event().wait(0.2), close=lambda: None)
+    together = await started(rank, monkeypatch, hang_seconds=0.02)
+    await together.train(dataclasses.replace(BATCH, commanded=CommandedStep((), Beginning())))
+    await together.close()
+
+
+def test_each_tensor_that_is_hashed_or_loaded_is_a_beat(tiny: Path, trainer: Callable[..., Any]) -> None:
+    """They take minutes of a large model, within a step."""
+    with trainer(tiny) as rank:
+        tensors = len(dict(rank.export_weights()))
+        for call in (rank.optimizer_digest, partial(rank.load_weights, tiny)):
+            before = beats()
+            call()
+            assert beats() - before >= tensors / 4
 
 
 def test_ranks_on_gpus_are_watched_by_default() -> None:
