@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from actors.debug.answerer import Answer, Answerer
-from actors.trainer.ranks import Ranks
+from actors.trainer.ranks import HeldWeights, Ranks
 from actors.trainer.trainer import Trainer, TrainerPlan
 from schemas.batches import BatchSealed
 from schemas.event import Event
@@ -34,7 +34,7 @@ from storage.follow import Follower
 from storage.log import append_all, once
 from storage.payloads import Offload, fetch, offload_async
 from storage.weights.files import open_checkpoint
-from storage.weights.store import TensorBytes
+from storage.weights.shards import TensorBytes
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ async def dump_rollouts(worker: Participant, fetch: Fetch, template: str) -> lis
 DIGEST = hashlib.sha256(b"no optimizer").hexdigest()
 
 
-class UntrainedRanks(Ranks):
+class UntrainedRanks(HeldWeights, Ranks):
     """In place of Megatron's ranks: the weights stay those of the folder `hf_checkpoint`."""
 
     def __init__(self, hf_checkpoint: str) -> None:

@@ -4,7 +4,7 @@ import gc
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,7 @@ from actors.megatron.own_model import args_of
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee, join, leave
+from actors.megatron.weight_share import weight_share
 from actors.megatron.weights import (
     export_hf_weights,
     load_hf_weights,
@@ -40,6 +41,7 @@ from actors.megatron.weights import (
 )
 from schemas.errors import TrainerError
 from slime_events.algorithms.estimators import estimator_of
+from slime_events.analysis.retrain.difference import Distance, PartDistance, whole_distance
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.packing_combinations import check_device
 from slime_events.core.config.trainer import TrainerSettings
@@ -48,7 +50,11 @@ from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.past_versions import OLD_ACTOR, old_actor
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.trainer_points import IN_STEPS, INIT, MODEL, WRITTEN, RunEngines, TrainerFunctions
-from storage.weights.store import TensorBytes
+from storage.digests import tensor_digests, weights_digest
+from storage.weights.files import open_checkpoint
+from storage.weights.shards import Shard, TensorBytes, write_shards
+
+T = TypeVar("T")
 
 
 class TrainerRank:
@@ -196,11 +202,15 @@ class TrainerRank:
         return self._of_all_ranks(optimizer_digest(critic.optimizer, *weights))
 
     def _of_all_ranks(self, mine: str) -> str:
-        if self.place.world_size == 1:
-            return mine
+        everyone = self._of_each_rank(mine)
+        return mine if len(everyone) == 1 else hashlib.sha256("\n".join(everyone).encode()).hexdigest()
+
+    def _of_each_rank(self, mine: T) -> list[T]:
+        """What each rank has, in rank order; collective."""
         everyone = [mine] * self.place.world_size
-        dist.all_gather_object(everyone, mine)
-        return hashlib.sha256("\n".join(everyone).encode()).hexdigest()
+        if len(everyone) > 1:
+            dist.all_gather_object(everyone, mine)
+        return everyone
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, whole tensor) in the trainer's dtype; nothing on ranks other than 0.
@@ -216,6 +226,27 @@ class TrainerRank:
     def export_bytes(self) -> list[TensorBytes]:
         """The same as bytes, on the CPU without a copy; nothing on ranks other than 0."""
         return [tensor_bytes(name, tensor) for name, tensor in self.export_weights()]
+
+    def write_shards(self, folder: str, max_bytes: int, durable: bool) -> list[Shard]:
+        """Write the weights into the folder of a version that is not complete yet, each rank its share; the files of
+        all ranks. Raises as the function of that name.
+        """
+        share = weight_share(self.trainee.model, self.trainee.architecture, self.place)
+        prefix = f"rank{self.place.rank:05d}"
+        mine = write_shards(Path(folder), prefix, share, max_bytes=max_bytes, durable=durable)
+        return [shard for shards in self._of_each_rank(mine) for shard in shards]
+
+    def weights_digest(self) -> str:
+        """Digest of the whole weights (storage/digests.py), each rank's share hashed where it is."""
+        share = weight_share(self.trainee.model, self.trainee.architecture, self.place)
+        mine = tensor_digests((name, (dtype, shape, data)) for name, dtype, shape, data in share)
+        return weights_digest({name: one for digests in self._of_each_rank(mine) for name, one in digests.items()})
+
+    def weights_distance(self, folder: str) -> Distance:
+        """Of the weights from a Hugging Face folder's. Raises CheckpointMismatch for other tensors, WeightsDamaged."""
+        share = weight_share(self.trainee.model, self.trainee.architecture, self.place)
+        recorded = open_checkpoint(folder)
+        return whole_distance(recorded, self._of_each_rank(PartDistance.of(recorded, share)))
 
     def show_weights(self, folder: str) -> dict[str, str]:
         """Show a written weight version to the user's function that wants to see it. The digest of its source by the

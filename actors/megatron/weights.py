@@ -22,7 +22,7 @@ from actors.megatron.architecture import Architecture
 from actors.megatron.heartbeat import beat, beating
 from schemas.errors import CheckpointMismatch
 from storage.digests import TensorDigest, tensor_digests, weights_digest
-from storage.weights.store import TensorBytes
+from storage.weights.shards import TensorBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +157,21 @@ def export_hf_weights(
     """
     rules = model_rules(model, arch)
     for name, parameter in named_parameters(model):
-        rule, part = rules[name], parameter.detach()
-        parts = [part]
-        if group.size() > 1 and rule.cut is not None:
-            parts = [torch.empty_like(part) for _ in range(group.size())]
-            dist.all_gather(parts, part, group)
-        yield from zip(rule.names, (tensor.contiguous() for tensor in rule.split(parts)), strict=True)
+        yield from hf_tensors(rules[name], gathered(rules[name], parameter.detach(), group))
+
+
+def gathered(rule: Rule, part: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
+    """A parameter's part of every rank of `group`, in rank order; of a parameter that is not cut, this rank's alone."""
+    if group.size() == 1 or rule.cut is None:
+        return [part]
+    parts = [torch.empty_like(part) for _ in range(group.size())]
+    dist.all_gather(parts, part, group)
+    return parts
+
+
+def hf_tensors(rule: Rule, parts: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The whole Hugging Face tensors by name, from the `gathered` parts."""
+    return zip(rule.names, (tensor.contiguous() for tensor in rule.split(parts)), strict=True)
 
 
 def _open_folder(folder: Path, files: ExitStack) -> dict[str, Any]:

@@ -5,7 +5,6 @@ another topology  how far the weights are from the recorded ones: from their fil
                   a training on the run's own topology just before, whose digests are all those of the log
 """
 
-import asyncio
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -152,8 +151,8 @@ async def _by_distance(
 
 async def _save(ranks: Ranks, settings: TrainSettings, save: Save) -> tuple[str, ...]:
     """Write the version that the ranks are at; the folders."""
-    store, tensors = WeightStore(save.out, base=settings.trainer.hf_checkpoint), await ranks.export_weights()
-    manifest = await asyncio.to_thread(store.write, save.version, tensors, save.version - 1 if save.version else None)
+    store = WeightStore(save.out, base=settings.trainer.hf_checkpoint)
+    manifest = await ranks.write_weights(store, save.version, save.version - 1 if save.version else None)
     folder = store.folder(save.version, manifest.digest)
     if not save.checkpoint:
         return (folder,)

@@ -15,7 +15,8 @@ from slime_events.analysis.retrain.version_chain import Chain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.train_batch import StoredVersion
 from slime_events.loop.training.past_versions import PastVersions
-from storage.weights.store import TensorBytes, WeightStore, local_folder, read_manifest
+from storage.weights.shards import TensorBytes
+from storage.weights.store import WeightStore, local_folder, read_manifest
 
 
 class RetrainedVersions:

@@ -45,7 +45,8 @@ from slime_events.loop.learner.batches import DerivedBatch
 from slime_events.loop.training.training_state import Digests, TrainingState
 from storage.cancellation import end_all
 from storage.log import Readable
-from storage.weights.store import TensorBytes, WeightStore, digest_of, read
+from storage.weights.shards import TensorBytes
+from storage.weights.store import WeightStore, digest_of, read
 
 MakeRanks = Callable[[TrainSettings], AbstractAsyncContextManager[Ranks]]
 
@@ -244,7 +245,7 @@ async def ranks_at(
         )
     if version > begun:
         return chain.trained.committed[version]
-    weights = digest_of(await ranks.export_weights())
+    weights = await ranks.weights_digest()
     return Digests(weights, await ranks.optimizer_digest(), await ranks.critic_digest())
 
 
@@ -273,7 +274,7 @@ async def begin(
     folders = _folders(opened, trained)
     version = await restore(ranks, trained, folders, newest=newest, lacks=past.weights.lacking)
     first = chain.trained.published.get(version)
-    if version == 0 and first is not None and (weights := digest_of(await ranks.export_weights())) != first.digest:
+    if version == 0 and first is not None and (weights := await ranks.weights_digest()) != first.digest:
         raise TrainerError(
             f"the run began with weights {first.digest}, but the base checkpoint has {weights}: give the one that it "
             "began with (--hf-checkpoint FOLDER)"

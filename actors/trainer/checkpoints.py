@@ -1,6 +1,5 @@
 """A run's trainer checkpoints: where they are (`CheckpointFolders`), and which one is loaded (`restore`)."""
 
-import asyncio
 import contextlib
 import logging
 import shutil
@@ -12,7 +11,6 @@ from actors.trainer.ranks import Ranks
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import CheckpointMismatch, TrainerError
 from slime_events.loop.training.training_state import Digests, TrainingState, digests_of
-from storage.weights.store import digest_of
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +99,7 @@ async def _load(ranks: Ranks, saved: CheckpointSaved, folder: str) -> str | None
         await ranks.load_checkpoint(folder)
     except CheckpointMismatch as error:
         return str(error)
-    weights = await asyncio.to_thread(digest_of, await ranks.export_weights())
+    weights = await ranks.weights_digest()
     # None of an optimizer that a branch begins anew, which no run has had before, and with --optimizer-digest off.
     optimizer = await ranks.optimizer_digest() if saved.optimizer_digest else ""
     # A branch may have no critic where its parent had one.

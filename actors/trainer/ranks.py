@@ -8,11 +8,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from schemas.errors import RankLost
+from slime_events.analysis.retrain.difference import Distance, distance
 from slime_events.core.datums import PassResult, TrainPass
 from slime_events.core.train_batch import StepResult, TrainBatch
 from storage.cancellation import end_all
 from storage.nats.ports import HOST, free_port
-from storage.weights.store import TensorBytes
+from storage.weights.files import open_checkpoint
+from storage.weights.shards import TensorBytes
+from storage.weights.store import WeightManifest, WeightStore, digest_of
 
 T = TypeVar("T")
 BLAME_S = 5.0
@@ -37,9 +40,24 @@ class Ranks:
         return result
 
     async def export_weights(self) -> list[TensorBytes]:
-        """HF-named tensors. They may change with the next call."""
+        """HF-named tensors, all of them in this process. They may change with the next call."""
         tensors: list[TensorBytes] = await self.everywhere("export_bytes")
         return tensors
+
+    async def weights_digest(self) -> str:
+        """sha256 hex of the weights, as a version of them has it."""
+        return str(await self.everywhere("weights_digest"))
+
+    async def write_weights(self, store: WeightStore, version: int, parent: int | None) -> WeightManifest:
+        """Store the weights as a version, each rank its share. Raises as `WeightStore.write`."""
+        with store.draft(version) as draft:
+            shards = await self.everywhere("write_shards", str(draft), store.max_shard_bytes, store.durable)
+            return await asyncio.to_thread(store.complete, draft, version, shards, parent)
+
+    async def weights_distance(self, folder: str) -> Distance:
+        """Of the weights from those of a Hugging Face folder. Raises CheckpointMismatch where it has other tensors."""
+        apart: Distance = await self.everywhere("weights_distance", folder)
+        return apart
 
     async def show_weights(self, folder: str) -> dict[str, str]:
         """Show a weight version's files to the user's function of each rank; digests of sources by setting."""
@@ -71,6 +89,22 @@ class Ranks:
     async def reset(self) -> None:
         """Back to what the run started from: weights, new optimizer, new schedule."""
         await self.everywhere("reset")
+
+
+class HeldWeights:
+    """A part of ranks whose weights are few and in this process, as `export_weights` gives them."""
+
+    async def export_weights(self) -> list[TensorBytes]:
+        raise NotImplementedError
+
+    async def weights_digest(self) -> str:
+        return digest_of(await self.export_weights())
+
+    async def write_weights(self, store: WeightStore, version: int, parent: int | None) -> WeightManifest:
+        return await asyncio.to_thread(store.write, version, await self.export_weights(), parent)
+
+    async def weights_distance(self, folder: str) -> Distance:
+        return distance(open_checkpoint(folder), await self.export_weights())
 
 
 async def train(ranks: Ranks, batch: TrainBatch) -> StepResult:

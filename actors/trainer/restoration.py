@@ -11,18 +11,17 @@ main weights follow the weights that were loaded (`TrainerRank.load_weights`).
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 from actors.trainer.checkpoints import CheckpointFolders, restore
 from actors.trainer.ranks import Ranks, train
 from schemas.errors import CheckpointMismatch, TrainerError, WeightsDamaged
 from schemas.steps import StepCommitted
 from schemas.trainers import Fidelity, TrainerRestored, WeightsDistance
-from slime_events.analysis.retrain.difference import Distance, distance, training_differences
+from slime_events.analysis.retrain.difference import Distance, training_differences
 from slime_events.core.train_batch import TrainBatch
 from slime_events.loop.training.training_state import Digests, TrainingState
-from storage.weights.files import TensorView
-from storage.weights.store import TensorBytes, WeightStore, digest_of, read
+from storage.weights.store import WeightStore, read
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +58,7 @@ class Restoration:
         Raises TrainerError where they have not and `needed` has the version, or with `exact`.
         """
         result = await train(self._ranks, batch)
-        tensors = await self._ranks.export_weights()
-        weights = await asyncio.to_thread(digest_of, tensors)
+        weights = await self._ranks.weights_digest()
         optimizer, critic = result.optimizer_digest, result.critic_digest
         if committed.optimizer_digest and not optimizer:  # the settings have changed since
             optimizer = await self._ranks.optimizer_digest()
@@ -79,21 +77,21 @@ class Restoration:
             )
         log.warning("%s", said)
         self._differing += 1
-        if weights != committed.weights_digest and await self._load(committed, tensors):
+        if weights != committed.weights_digest and await self._load(committed):
             optimizer = await self._ranks.optimizer_digest() if committed.optimizer_digest else ""
             self.digests = Digests(committed.weights_digest, optimizer, critic)
 
-    async def _load(self, committed: StepCommitted, tensors: list[TensorBytes]) -> bool:
+    async def _load(self, committed: StepCommitted) -> bool:
         """Give the ranks the committed weights; False where their files are gone and nobody needs them."""
         version, digest = committed.version, committed.weights_digest
         try:
             folder = self._store.folder(version, digest)
-            manifest, stored = await asyncio.to_thread(read, folder)
+            manifest, _ = await asyncio.to_thread(read, folder)
             if manifest.digest != digest:
                 raise WeightsDamaged(f"{folder} holds weights {manifest.digest}")
-            await self._measure(stored, tensors)
+            await self._measure(folder)
             await self._ranks.load_weights(folder)
-            loaded = await asyncio.to_thread(digest_of, await self._ranks.export_weights())
+            loaded = await self._ranks.weights_digest()
         except (WeightsDamaged, CheckpointMismatch) as error:
             loaded, folder = "", str(error)
         if loaded == digest:
@@ -107,8 +105,8 @@ class Restoration:
         log.warning("the weights of version %d are gone, those of training it again are used: %s", version, folder)
         return False
 
-    async def _measure(self, stored: Mapping[str, TensorView], tensors: list[TensorBytes]) -> None:
-        apart = await asyncio.to_thread(distance, stored, tensors)
+    async def _measure(self, folder: str) -> None:
+        apart = await self._ranks.weights_distance(folder)
         if self._furthest is None or apart.relative_l2 > self._furthest.relative_l2:
             self._furthest = apart
 

@@ -44,7 +44,7 @@ from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, once
 from storage.payloads import fetch
 from storage.weights.copies import copy_version
-from storage.weights.store import Retention, WeightManifest, WeightStore, digest_of, verify
+from storage.weights.store import Retention, WeightManifest, WeightStore, verify
 
 log = logging.getLogger(__name__)
 
@@ -292,15 +292,13 @@ class Trainer:
         """Of the ranks' weights, which are written if version is one that was lost."""
         if version == self._to_write:
             return (await self._write(version)).digest
-        return await asyncio.to_thread(digest_of, await self._ranks.export_weights())
+        return await self._ranks.weights_digest()
 
     async def _write(self, version: int) -> WeightManifest:
         """Write the ranks' weights. A version that engines are to load is shown to the user's function: at least once,
         since a trainer that is lost before it has said so writes it again.
         """
-        tensors = await self._ranks.export_weights()
-        parent = version - 1 if version else None
-        manifest = await asyncio.to_thread(self._store.write, version, tensors, parent=parent)
+        manifest = await self._ranks.write_weights(self._store, version, version - 1 if version else None)
         if self.plan.shows and (version == self._trained.first or self.plan.publishes(version)):
             self._shown = await self._ranks.show_weights(self._store.folder(version, manifest.digest))
         return manifest

@@ -16,10 +16,10 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -27,24 +27,8 @@ from schemas.errors import InvalidValue, WeightsDamaged
 from schemas.outside_json import read_json
 from storage.digests import TensorDigest, tensor_digests, weights_digest
 from storage.object_store import file_errors, fsync
-from storage.weights.files import (
-    INDEX,
-    ITEM_BYTES,
-    SINGLE,
-    TensorView,
-    is_name,
-    open_checkpoint,
-    view,
-    write_shard,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Buffer  # type: ignore[attr-defined]  # a typing-only name before Python 3.12
-
-    TensorBytes: TypeAlias = tuple[str, str, tuple[int, ...], Buffer]
-    """HF name, safetensors dtype (`F32`, `BF16`), shape, contiguous little-endian bytes."""
-else:
-    TensorBytes = tuple
+from storage.weights.files import INDEX, ITEM_BYTES, SINGLE, TensorView, is_name, open_checkpoint, view
+from storage.weights.shards import SHARD_BYTES, Shard, TensorBytes, write_shards
 
 MANIFEST = "manifest.json"
 _SIDE_FILES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
@@ -95,7 +79,7 @@ class WeightStore:
     """Versions under `url`, a folder that trainer and engines share (a path or `file://`).
 
     base: HF folder that config and tokenizer come from; without one a version is weights only. max_shard_bytes: of one
-    safetensors file. durable: fsync before `write` returns.
+    safetensors file. durable: fsync before a version is there.
     """
 
     def __init__(
@@ -103,27 +87,38 @@ class WeightStore:
         url: str,
         base: str | Path | None = None,
         *,
-        max_shard_bytes: int = 4 * 1024**3,
+        max_shard_bytes: int = SHARD_BYTES,
         durable: bool = True,
     ) -> None:
         self.root = local_folder(url)
         self._base = Path(base) if base else None
-        self._max_shard_bytes, self._durable = max_shard_bytes, durable
+        self.max_shard_bytes, self.durable = max_shard_bytes, durable
 
     def write(self, version: int, tensors: Iterable[TensorBytes], parent: int | None) -> WeightManifest:
         """Store a version; the same tensors again are the same version, already there.
 
-        Takes tensors one by one, never holding more than a shard and the next. Raises NoSpace, StoreUnavailable, and
-        CheckpointMismatch for a tensor whose bytes do not fit its dtype and shape.
+        Takes tensors one by one, never holding more than a shard and the next. Raises as `write_shards`.
         """
+        with self.draft(version) as folder:
+            shards = write_shards(folder, "shard", tensors, max_bytes=self.max_shard_bytes, durable=self.durable)
+            return self.complete(folder, version, shards, parent)
+
+    @contextmanager
+    def draft(self, version: int) -> Iterator[Path]:
+        """A new folder for the shards of a version, which is removed unless `complete` makes a version of it."""
         temp = self.root / f".v{version:06d}.{os.getpid()}.{secrets.token_hex(4)}"
         with file_errors(str(temp)):
             temp.mkdir(parents=True)
-            try:
-                manifest = self._fill(temp, version, parent, tensors)
-                self._publish(temp, manifest)
-            finally:
-                shutil.rmtree(temp, ignore_errors=True)
+        try:
+            yield temp
+        finally:
+            shutil.rmtree(temp, ignore_errors=True)
+
+    def complete(self, draft: Path, version: int, shards: Sequence[Shard], parent: int | None) -> WeightManifest:
+        """Make a draft that holds all shards the version, in one step."""
+        with file_errors(str(draft)):
+            manifest = self._describe(draft, version, parent, shards)
+            self._publish(draft, manifest)
         return manifest
 
     def folder(self, version: int, digest: str | None = None) -> str:
@@ -149,8 +144,8 @@ class WeightStore:
                 gone = path.rename(self.root / f".removed-{path.name}-{secrets.token_hex(4)}")
                 shutil.rmtree(gone, ignore_errors=True)
 
-    def _fill(self, folder: Path, version: int, parent: int | None, tensors: Iterable[TensorBytes]) -> WeightManifest:
-        stored = self._write_shards(folder, tensors)
+    def _describe(self, folder: Path, version: int, parent: int | None, shards: Sequence[Shard]) -> WeightManifest:
+        stored = self._name_files(folder, shards)
         manifest = WeightManifest(
             version=version,
             parent=parent,
@@ -160,21 +155,17 @@ class WeightStore:
             files=self._link_side_files(folder),
         )
         path = write_manifest(folder, manifest)
-        if self._durable:
+        if self.durable:
             fsync(path)
         return manifest
 
-    def _write_shards(self, folder: Path, tensors: Iterable[TensorBytes]) -> dict[str, StoredTensor]:
-        written: list[tuple[Path, dict[str, TensorDigest]]] = []
-        for shard in _shards(tensors, self._max_shard_bytes):
-            path = folder / f"shard-{len(written)}"
-            written.append((path, write_shard(path, shard, durable=self._durable)))
+    def _name_files(self, folder: Path, shards: Sequence[Shard]) -> dict[str, StoredTensor]:
         stored: dict[str, StoredTensor] = {}
-        for number, (path, digests) in enumerate(written, 1):
-            name = SINGLE if len(written) == 1 else f"model-{number:05d}-of-{len(written):05d}.safetensors"
-            path.rename(folder / name)
+        for number, (file, digests) in enumerate(shards, 1):
+            name = SINGLE if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+            (folder / file).rename(folder / name)
             stored |= {tensor: StoredTensor(d.dtype, d.shape, d.sha256, name) for tensor, d in digests.items()}
-        if len(written) > 1:
+        if len(shards) > 1:
             self._write_index(folder, stored)
         return stored
 
@@ -183,12 +174,12 @@ class WeightStore:
         metadata = {"total_size": sum(map(_size, stored.values()))}
         index = msgspec.json.encode({"metadata": metadata, "weight_map": weight_map})
         (folder / INDEX).write_bytes(msgspec.json.format(index, indent=2))
-        if self._durable:
+        if self.durable:
             fsync(folder / INDEX)
 
     def _publish(self, temp: Path, manifest: WeightManifest) -> None:
         final = self.root / f"v{manifest.version:06d}-{manifest.digest[:12]}"
-        if self._durable:
+        if self.durable:
             fsync(temp)
         try:
             temp.rename(final)
@@ -197,7 +188,7 @@ class WeightStore:
                 raise
             if read_manifest(final).digest != manifest.digest:
                 raise WeightsDamaged(f"{final} holds other weights than its name says: remove it") from None
-        if self._durable:
+        if self.durable:
             fsync(self.root)
 
     @functools.cached_property
@@ -298,19 +289,6 @@ def local_folder(url: str) -> Path:
     if "://" in url:
         raise InvalidValue(f"weights cannot lie at {url}: give a folder that trainer and engines share")
     return Path(url)
-
-
-def _shards(tensors: Iterable[TensorBytes], max_bytes: int) -> Iterator[dict[str, TensorView]]:
-    shard: dict[str, TensorView] = {}
-    size = 0
-    for name, dtype, shape, data in tensors:
-        tensor = view(name, dtype, shape, data)
-        if shard and size + tensor.data.nbytes > max_bytes:
-            yield shard
-            shard, size = {}, 0
-        shard[name] = tensor
-        size += tensor.data.nbytes
-    yield shard
 
 
 def _size(digest: TensorDigest) -> int:

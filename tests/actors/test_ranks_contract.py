@@ -18,7 +18,7 @@ from schemas.errors import CheckpointMismatch
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.train_batch import TrainBatch
-from storage.weights.store import WeightStore, digest_of
+from storage.weights.store import WeightStore, digest_of, verify
 from tests.megatron.conftest import tiny  # noqa: F401  # a fixture
 from tests.megatron.tiny import make_batch, settings_for
 from tests.simulation.parts import CriticRanks, ScriptedRanks
@@ -118,6 +118,20 @@ async def test_weights_are_tensors_with_a_name_a_dtype_a_shape_and_as_many_bytes
         for size in shape:
             count *= size
         assert len(data) == count
+
+
+async def test_a_version_is_written_hashed_and_measured_where_the_ranks_are(ranks: Ranks, tmp_path: Path) -> None:
+    store = WeightStore(str(tmp_path), durable=False)
+    manifest = await ranks.write_weights(store, 0, None)
+    assert manifest.digest == await ranks.weights_digest() == digest_of(await ranks.export_weights())
+    assert verify(store.folder(0), manifest.digest) == manifest
+    assert (await ranks.weights_distance(store.folder(0))).max_abs == 0.0
+    await train(ranks, make_batch())
+    if learns(ranks):
+        assert (await ranks.weights_distance(store.folder(0))).relative_l2 > 0.0
+        assert (await ranks.write_weights(store, 1, 0)).digest == await ranks.weights_digest() != manifest.digest
+        assert store.versions() == [0, 1]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
 async def test_training_goes_on_from_a_checkpoint_bit_for_bit(ranks: Ranks, tmp_path: Path) -> None:

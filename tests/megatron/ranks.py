@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from actors.megatron import weight_share
 from actors.megatron.rank import TrainerRank
 from actors.trainer.ranks import rendezvous_address
 from slime_events.core.config.algorithm import AlgorithmSettings
+from storage.weights.store import WeightStore
 from tests.megatron.tiny import make_batch, settings_for
 
 # A reward KL, a teacher, whitening and two optimizer steps send log-probs and advantages through every exchange.
@@ -40,6 +42,7 @@ ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 PARALLEL: dict[str, dict[str, Any]] = {"data": {}, "tensor": {"tensor_model_parallel_size": 2}}
 STEPS = 3
+SHARE_BYTES = 4096
 
 
 def run(model: Path, out: Path, kind: str, case: str, rank: int, world_size: int, master: str) -> dict[str, Any]:
@@ -63,6 +66,7 @@ def run(model: Path, out: Path, kind: str, case: str, rank: int, world_size: int
     weights = {name: tensor.clone() for name, tensor in trainer.export_weights()}
     if rank == 0:
         save_file(weights, out / f"{kind}-{case}-{world_size}.safetensors")
+    shares = write_shares(trainer, out / f"{kind}-weights") if case == "grpo" and world_size > 1 else {}
     resumed = None
     if world_size > 1:
         trainer.load_checkpoint(out / f"{kind}-{case}")
@@ -76,7 +80,25 @@ def run(model: Path, out: Path, kind: str, case: str, rank: int, world_size: int
         "critic": [result.metrics.get(name, 0.0) for result in results for name in ("value_loss", "critic_grad_norm")],
         "digests": [result.optimizer_digest + result.critic_digest for result in results],
         "resumed": resumed,
+        "shares": shares,
     }
+
+
+def write_shares(trainer: TrainerRank, folder: Path) -> dict[str, Any]:
+    """The weights as a version of shares of each rank, as if they were large."""
+    least, weight_share.LEAST_BYTES = weight_share.LEAST_BYTES, 1
+    store, draft = WeightStore(str(folder), durable=False), folder / ".draft"
+    draft.mkdir(parents=True, exist_ok=True)
+    try:
+        shards = trainer.write_shards(str(draft), SHARE_BYTES, False)
+        if trainer.place.rank == 0:
+            store.complete(draft, 1, shards, None)
+        torch.distributed.barrier()
+        digest, apart = trainer.weights_digest(), trainer.weights_distance(store.folder(1))
+    finally:
+        weight_share.LEAST_BYTES = least
+    whole = trainer.weights_digest()  # one rank's work again
+    return {"files": [file for file, _ in shards], "digest": digest, "whole": whole, "apart": apart.max_abs}
 
 
 def main() -> None:

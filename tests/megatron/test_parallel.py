@@ -14,6 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from actors.trainer.ranks import rendezvous_address
+from storage.weights.files import open_checkpoint
+from storage.weights.store import WeightStore, verify
 from tests.megatron.ranks import ALGORITHMS, PARALLEL, run
 
 DEADLINE = 300.0
@@ -59,6 +61,25 @@ def test_two_ranks_equal_one(
     for tensor in ours:
         torch.testing.assert_close(ours[tensor], theirs[tensor], atol=2e-4, rtol=0)  # Adam makes much of rounding
     _check_dumps(*(torch.load(f"{path}.pt", weights_only=True) for path in (out / f"{name}-2", tmp_path / f"{name}-1")))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kind", PARALLEL)
+def test_each_rank_writes_its_share_of_the_weights(kind: str, two_ranks: tuple[Path, list[dict[str, Any]]]) -> None:
+    out, (first, second) = two_ranks
+    shares = first[f"{kind}-grpo"]["shares"]
+    assert shares == second[f"{kind}-grpo"]["shares"]
+    of_rank = [sum(file.startswith(f"rank0000{rank}-") for file in shares["files"]) for rank in range(2)]
+    assert min(of_rank) > 1, "both ranks wrote, and more than a file"
+    folder = WeightStore(str(out / f"{kind}-weights")).folder(1)
+    manifest = verify(folder, shares["digest"])
+    assert manifest.digest == shares["whole"]
+    assert len({tensor.file for tensor in manifest.tensors.values()}) == len(shares["files"])
+    assert shares["apart"] == 0.0
+    whole, found = load_file(out / f"{kind}-grpo-2.safetensors"), open_checkpoint(folder)
+    assert {name: bytes(tensor.data) for name, tensor in found.items()} == {
+        name: tensor.numpy().tobytes() for name, tensor in whole.items()
+    }
 
 
 def _check_dumps(ours: dict[str, Any], theirs: dict[str, Any]) -> None:

@@ -21,7 +21,8 @@ from slime_events.analysis.retrain.difference import Compared, Difference, Retra
 from slime_events.analysis.retrain.report import likely_causes, report_text, step_text
 from slime_events.core.config.settings import TrainSettings
 from storage.weights.files import view
-from storage.weights.store import TensorBytes, verify
+from storage.weights.shards import TensorBytes
+from storage.weights.store import verify
 from tests.retrain.changed import Care, as_log, flip_reward
 from tests.retrain.conftest import Recorded, record
 from tests.scripted_engine import Script

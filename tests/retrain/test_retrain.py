@@ -16,7 +16,7 @@ from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_
 from slime_events.analysis.retrain.version_chain import read_chain
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.train_batch import StepResult, TrainBatch
-from storage.weights.store import TensorBytes
+from storage.weights.shards import TensorBytes
 from tests.retrain.changed import Care, as_log, flip_reward
 from tests.retrain.conftest import STEPS, Recorded
 from tests.simulation.parts import ScriptedRanks

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from ray.exceptions import RayActorError
 
+from actors.trainer.ranks import HeldWeights
 from actors.trainer.trainer import Trainer, TrainerPlan
 from schemas.errors import TrainerError
 from serve_apps.engine_weights import EngineWeights
@@ -34,7 +35,8 @@ from storage.blobs import BlobStore
 from storage.cancellation import end_all
 from storage.group_commit import GroupCommit
 from storage.payloads import fetch, offload_async
-from storage.weights.store import TensorBytes, WeightStore
+from storage.weights.shards import TensorBytes
+from storage.weights.store import WeightStore
 from tests.scripted_engine import Script, ScriptedEngine
 
 END_S = 60.0
@@ -42,7 +44,7 @@ END_S = 60.0
 
 
 @dataclass(slots=True)
-class CountingRanks:
+class CountingRanks(HeldWeights):
     """The new weights are a digest of the old ones and the batch, in its order. fail_at: the step that breaks."""
 
     fail_at: int | None = None

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from actors.trainer.ranks import HeldWeights
 from schemas.errors import CheckpointMismatch, LogUnavailable
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.plugins.rewards.outcome import Graded, Outcome
 from slime_events.plugins.sample import Sample
 from storage.log import Append, Consumer, Delivery, EventLog, ForeignRecord, Recorded, Subjects
 from storage.weights.files import open_checkpoint
-from storage.weights.store import TensorBytes
+from storage.weights.shards import TensorBytes
 
 
 class Letters:
@@ -62,7 +63,7 @@ class InstantPool:
         return await self.grade(samples, evaluation=evaluation)
 
 
-class ScriptedRanks:
+class ScriptedRanks(HeldWeights):
     """Weights are a digest over the parent's and every token of the batch in order. disk: checkpoints by folder."""
 
     def __init__(self, seconds: float = 0.0, disk: dict[str, bytes] | None = None) -> None:

@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from schemas.errors import CheckpointMismatch, InvalidValue, NoSpace, WeightsDamaged
 from storage.digests import tensor_digests, weights_digest
 from storage.weights.files import INDEX, SINGLE, open_checkpoint
-from storage.weights.store import Retention, TensorBytes, WeightStore, read, verify, write_manifest
+from storage.weights.shards import TensorBytes
+from storage.weights.store import Retention, WeightStore, read, verify, write_manifest
 
 
 def tensors(seed: int = 0) -> list[TensorBytes]:

@@ -2,7 +2,7 @@
 
 import enum
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from schemas.errors import CheckpointMismatch
 from schemas.steps import StepCommitted
 from slime_events.loop.training.training_state import Digests
 from storage.weights.files import TensorView, view
-from storage.weights.store import TensorBytes
+from storage.weights.shards import TensorBytes
 
 
 class Compared(enum.StrEnum):
@@ -103,23 +103,49 @@ class Distance(msgspec.Struct, frozen=True):
     tensor: str
 
 
+class PartDistance(msgspec.Struct, frozen=True):
+    """Of some of the tensors. names: which. apart, whole: sums of squares of the differences and of the recorded
+    numbers.
+    """
+
+    max_abs: float
+    tensor: str
+    apart: float
+    whole: float
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, recorded: Mapping[str, TensorView], trained: Iterable[TensorBytes]) -> "PartDistance":
+        """Of these trained tensors from recorded ones, in float64. Raises CheckpointMismatch for another tensor."""
+        largest, where, apart, whole, names = 0.0, "", 0.0, 0.0, set()
+        for name, dtype, shape, data in trained:
+            other = recorded.get(name)
+            if other is None or (other.dtype, other.shape) != (dtype, tuple(shape)):
+                raise CheckpointMismatch(
+                    f"tensor {name!r} is {dtype} {list(shape)} here, and not in the recorded weights"
+                )
+            names.add(name)
+            theirs, ours = _numbers(other), _numbers(view(name, dtype, shape, data))
+            delta = np.abs(ours - theirs)
+            if delta.size and (most := float(delta.max())) > largest:
+                largest, where = most, name
+            apart += float(np.dot(delta, delta))
+            whole += float(np.dot(theirs, theirs))
+        return cls(largest, where, apart, whole, frozenset(names))
+
+
+def whole_distance(recorded: Mapping[str, TensorView], parts: Sequence[PartDistance]) -> Distance:
+    """Of all tensors, from the parts that they were compared in. Raises CheckpointMismatch where one is missing."""
+    if missing := recorded.keys() - frozenset().union(*(part.names for part in parts)):
+        raise CheckpointMismatch(f"tensor {min(missing)!r} is in the recorded weights alone")
+    apart, whole = sum(part.apart for part in parts), sum(part.whole for part in parts)
+    furthest = max(parts, key=lambda part: part.max_abs)
+    return Distance(furthest.max_abs, math.sqrt(apart / whole) if whole else math.inf, furthest.tensor)
+
+
 def distance(recorded: Mapping[str, TensorView], trained: Iterable[TensorBytes]) -> Distance:
     """Of trained weights from recorded ones, in float64, by tensor. Raises CheckpointMismatch for other tensors."""
-    largest, where, apart, whole, names = 0.0, "", 0.0, 0.0, set()
-    for name, dtype, shape, data in trained:
-        other = recorded.get(name)
-        if other is None or (other.dtype, other.shape) != (dtype, tuple(shape)):
-            raise CheckpointMismatch(f"tensor {name!r} is {dtype} {list(shape)} here, and not in the recorded weights")
-        names.add(name)
-        theirs, ours = _numbers(other), _numbers(view(name, dtype, shape, data))
-        delta = np.abs(ours - theirs)
-        if delta.size and (most := float(delta.max())) > largest:
-            largest, where = most, name
-        apart += float(np.dot(delta, delta))
-        whole += float(np.dot(theirs, theirs))
-    if missing := recorded.keys() - names:
-        raise CheckpointMismatch(f"tensor {min(missing)!r} is in the recorded weights alone")
-    return Distance(largest, math.sqrt(apart / whole) if whole else math.inf, where)
+    return whole_distance(recorded, [PartDistance.of(recorded, trained)])
 
 
 def _numbers(tensor: TensorView) -> npt.NDArray[np.float64]:

@@ -102,7 +102,7 @@ async def _made_again(
             return None
         weights = WeightStore(str(scratch / "weights"), base=parent.settings.trainer.hf_checkpoint, durable=False)
         before = branched.version - 1 if branched.version else None
-        weights.write(branched.version, await ranks.export_weights(), parent=before)
+        await ranks.write_weights(weights, branched.version, before)
         return weights.folder(branched.version)
 
 

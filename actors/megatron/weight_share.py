@@ -1,0 +1,49 @@
+"""`weight_share`: the whole tensors that one rank writes, hashes or compares. Together the ranks have each tensor once,
+so that none of them holds all, and all disks, cores and links work at once.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from actors.megatron.architecture import Architecture
+from actors.megatron.heartbeat import beat
+from actors.megatron.trainee import Place
+from actors.megatron.weights import gathered, hf_tensors, model_rules, named_parameters, tensor_bytes
+from storage.weights.shards import TensorBytes
+
+LEAST_BYTES = 256 * 1024**2
+"""Of a rank's share. Weights of less are one rank's work: more files are more to open, and nothing is won."""
+
+
+def owners(sizes: Mapping[str, int], ranks: int, least: int) -> dict[str, int]:
+    """Which rank has which parameter. sizes: bytes of the whole ones, in the model's order.
+
+    The next parameter is for the rank that has the fewest bytes so far, so that ranks that gather parameters together
+    fill their files, and write them, at the same time. No more ranks have some than there are `least` bytes for.
+    """
+    has = [0] * max(1, min(ranks, sum(sizes.values()) // least))
+    owner = {}
+    for name, size in sizes.items():
+        owner[name] = has.index(min(has))
+        has[owner[name]] += size
+    return owner
+
+
+def weight_share(model: torch.nn.Module, arch: Architecture, place: Place) -> Iterator[TensorBytes]:
+    """This rank's tensors under their Hugging Face names, as bytes on the CPU, one Megatron parameter at a time.
+
+    Collective: it must be run to its end. On the CPU a tensor may share memory with the model: use it before the next
+    training step.
+    """
+    rules, tensor, data = model_rules(model, arch), place.tensor, place.data
+    parameters = {name: parameter.detach() for name, parameter in named_parameters(model)}
+    sizes = {name: part.nbytes * (1 if rules[name].cut is None else tensor.size()) for name, part in parameters.items()}
+    mine = data.rank() * tensor.size() + tensor.rank()
+    for name, owner in owners(sizes, data.size() * tensor.size(), LEAST_BYTES).items():
+        if owner // tensor.size() != data.rank():
+            continue
+        parts = gathered(rules[name], parameters[name], tensor)
+        if owner == mine:
+            yield from (tensor_bytes(*named) for named in hf_tensors(rules[name], parts))
+        beat()
