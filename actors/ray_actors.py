@@ -149,7 +149,8 @@ class TrainerActor:
         """Train to the end of the run; the version reached."""
         from actors.trainer.commanded import CommandedTrainer
         from actors.trainer.ray_ranks import RayRanks
-        from actors.trainer.trainer import Trainer, TrainerPlan
+        from actors.trainer.trainer import Trainer
+        from actors.trainer.trainer_plan import TrainerPlan
 
         begun = time.perf_counter()
         os.environ.update(rank_secrets(settings.trainer))

@@ -29,7 +29,9 @@ class TrainerRestored(Event, frozen=True, kw_only=True, tag="trainer.restored"):
 
     version: the newest that was committed, which it goes on from. trainer: its worker id. checkpoint: the version that
     it loaded, or the run's first. retrained: steps since, trained again from the log; differing: those of them that
-    came out with other weights or another optimizer state than committed. weights: always exact; where training came
+    came out with other weights or another optimizer state than committed. skipped: steps since the checkpoint that were
+    not trained again, being too many (max-retrained-steps): the newest weights were loaded from their files, and the
+    optimizer's moments lack these steps. weights: always exact; where training came
     to others, they were loaded from their files. distance: of those others from the committed, the largest of all
     steps; None where no weights differed or none could be compared. optimizer: approximate where its state is not the
     committed one, or a critic's is not; optimizer_digest, critic_digest: sha256 (hex) of the states that it goes on
@@ -46,6 +48,7 @@ class TrainerRestored(Event, frozen=True, kw_only=True, tag="trainer.restored"):
     weights: Fidelity = Fidelity.EXACT
     retrained: int = 0
     differing: int = 0
+    skipped: int = 0
     distance: WeightsDistance | None = None
     optimizer_digest: str = ""
     seconds: float = 0.0

@@ -12,7 +12,8 @@ from typing import Any
 
 from actors.debug.answerer import Answer, Answerer
 from actors.trainer.ranks import HeldWeights, Ranks
-from actors.trainer.trainer import Trainer, TrainerPlan
+from actors.trainer.trainer import Trainer
+from actors.trainer.trainer_plan import TrainerPlan
 from schemas.batches import BatchSealed
 from schemas.event import Event
 from schemas.ids import LOADED

@@ -271,6 +271,10 @@ class TrainerRank:
         follow_weights(self.trainee.optimizer)
         self._commanded.forget()
 
+    def advance_schedule(self, optimizer_steps: int) -> None:
+        """Let the schedule be where it is so many optimizer steps later."""
+        self.trainee.scheduler.step(optimizer_steps)
+
     def close(self) -> None:
         """Leave the group; this process may then become another rank."""
         leave()

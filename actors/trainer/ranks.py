@@ -86,6 +86,10 @@ class Ranks:
         CheckpointMismatch where it does not fit; the ranks are then not to be used."""
         await self.everywhere("load_weights", folder)
 
+    async def advance_schedule(self, optimizer_steps: int) -> None:
+        """Let the learning rate be what it is so many optimizer steps later."""
+        await self.everywhere("advance_schedule", optimizer_steps)
+
     async def reset(self) -> None:
         """Back to what the run started from: weights, new optimizer, new schedule."""
         await self.everywhere("reset")

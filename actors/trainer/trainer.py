@@ -15,7 +15,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.past_weights import PastWeights
 from actors.trainer.ranks import Ranks, train
 from actors.trainer.restoration import Restoration
+from actors.trainer.trainer_plan import TrainerPlan
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import TrainerError, WeightsDamaged
@@ -31,12 +31,10 @@ from schemas.event import Event
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.subjects import about
 from schemas.weights import WeightsPublished
-from slime_events.core.config.save_steps import NEVER, SaveSteps
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.train_batch import StepResult, StoredVersion
-from slime_events.loop.training.past_versions import NO_PAST, PastVersions
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.loop.training.training_state import Digests, TrainingState, digests_of, read_training_state
 from storage.blobs import BlobStore
@@ -44,56 +42,9 @@ from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, once
 from storage.payloads import fetch
 from storage.weights.copies import copy_version
-from storage.weights.store import Retention, WeightManifest, WeightStore, verify
+from storage.weights.store import WeightManifest, WeightStore, verify
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerPlan:
-    """steps: of the run; weights of the last are published. checkpoints: the folder that they are saved into.
-    publish_every: versions. saves: of which a checkpoint is saved. retention: which weights stay, beside those of a
-    checkpoint that does; None keeps all. checkpoint_retention: which checkpoints stay. exact: a step that is trained
-    again and comes out otherwise ends the run. shows: a user's function is shown each version before it is published.
-    save_hf: path with {rollout_id}, which the weights of a checkpoint are copied to.
-    past: versions that steps need beside their own. on_demand: versions go to the engines when a client asks for them.
-    """
-
-    steps: int
-    checkpoints: str
-    publish_every: int = 1
-    saves: SaveSteps = NEVER
-    retention: Retention | None = None
-    checkpoint_retention: Retention | None = None
-    exact: bool = False
-    shows: bool = False
-    save_hf: str | None = None
-    past: PastVersions = NO_PAST
-    on_demand: bool = False
-
-    @classmethod
-    def of(cls, settings: TrainSettings, checkpoints: str, *, evaluated: int = 0) -> TrainerPlan:
-        """As the settings have it. checkpoints: where they name no folder. evaluated: as `Retention` has it."""
-        trainer = settings.trainer
-        weights = Retention(trainer.keep_weights, trainer.keep_weights_every or 0, evaluated)
-        saved = Retention(trainer.keep_checkpoints, trainer.keep_checkpoints_every or 0)
-        return cls(
-            settings.rollout.num_rollout or 0,
-            trainer.save or checkpoints,
-            trainer.update_weights_interval,
-            trainer.saves,
-            weights if weights.newest else None,
-            saved if saved.newest else None,
-            trainer.exact,
-            trainer.custom_update_weight_post_write_path is not None,
-            trainer.save_hf,
-            PastVersions.of(settings),
-            settings.run.tinker is not None,
-        )
-
-    def publishes(self, version: int) -> bool:
-        """Whether a version that a step has made goes to the engines."""
-        return not self.on_demand and (version % self.publish_every == 0 or version == self.steps)
 
 
 class Trainer:
@@ -180,7 +131,8 @@ class Trainer:
         newest = trained.version if self._to_write < 0 else self._to_write
         needed = (trained.version, self._to_write)
         self._restoration = Restoration(self._ranks, self._store, trained, needed=needed, exact=self.plan.exact)
-        self._version = await self._restoration.begin(self._folders, newest=newest, lacks=self._past.lacking)
+        most, lacks = self.plan.retrains if self._to_write < 0 else -1, self._past.lacking
+        self._version = await self._restoration.begin(self._folders, newest=newest, lacks=lacks, most=most)
         first = trained.published.get(trained.first)
         if self._version > trained.first:
             if self._to_write == self._version:
@@ -198,6 +150,8 @@ class Trainer:
         await self._keep_stored()
         if self._version == trained.version > trained.first:
             await self._restored()
+            if self._restoration.skipped and self._version not in self._saved:
+                await self._checkpoint(self._restoration.digests)
 
     async def _keep_stored(self) -> None:
         """Write the version of the ranks again where later steps need it and retention has removed it."""

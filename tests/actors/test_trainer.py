@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from actors.trainer.checkpoints import CheckpointFolders
-from actors.trainer.trainer import Trainer, TrainerPlan
+from actors.trainer.trainer import Trainer
+from actors.trainer.trainer_plan import TrainerPlan
 from schemas.arrays import unpack
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import Conflict, TrainerError

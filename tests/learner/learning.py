@@ -15,7 +15,8 @@ from actors.learner.followed_batches import FollowedBatches
 from actors.learner.learner import Learner, parent_records
 from actors.offline.retrainer import ranks_at
 from actors.trainer.checkpoints import CheckpointFolders
-from actors.trainer.trainer import Trainer, TrainerPlan
+from actors.trainer.trainer import Trainer
+from actors.trainer.trainer_plan import TrainerPlan
 from schemas.arrays import unpack
 from schemas.runs import RunStarted
 from slime_events.algorithms.reward_norm import normalize_rewards

@@ -145,6 +145,25 @@ def test_main_weights_follow_the_weights_that_are_loaded(
         assert weights(rank) != committed.digest
 
 
+def test_a_schedule_goes_on_where_steps_were_not_trained_again(tiny: Path, tmp_path: Path, trainer: Trainer) -> None:
+    """The newest weights, the moments of a checkpoint, and the learning rate of the next step."""
+    schedule = {"lr_warmup_iters": 1, "lr_decay_style": "cosine", "lr_decay_iters": 10}
+    store = WeightStore(str(tmp_path / "weights"), durable=False)
+    with trainer(tiny, **schedule) as rank:
+        rank.train(make_batch(0))
+        rank.save_checkpoint(tmp_path / "v1")
+        moments = rank.optimizer_digest()
+        steps = sum(rank.train(make_batch(step)).metrics["optimizer_steps"] for step in (1, 2))
+        newest = store.write(3, rank.export_bytes(), 2).digest
+        through = rank.train(make_batch(3)).metrics["lr"]
+        rank.load_checkpoint(tmp_path / "v1")
+        rank.load_weights(store.folder(3))
+        assert (weights(rank), rank.optimizer_digest()) == (newest, moments)
+        behind = rank.trainee.optimizer.param_groups[0]["lr"]
+        rank.advance_schedule(int(steps))
+        assert rank.train(make_batch(3)).metrics["lr"] == through != behind
+
+
 def test_other_settings_hold_from_a_checkpoint_on(tiny: Path, tmp_path: Path, trainer: Trainer) -> None:
     before = {"lr": 1e-3, "lr_warmup_iters": 4, "weight_decay": 0.0}
     with trainer(tiny, **before) as rank:

@@ -19,7 +19,8 @@ import pytest
 from ray.exceptions import RayActorError
 
 from actors.trainer.ranks import HeldWeights
-from actors.trainer.trainer import Trainer, TrainerPlan
+from actors.trainer.trainer import Trainer
+from actors.trainer.trainer_plan import TrainerPlan
 from schemas.errors import TrainerError
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.rollout import ChunkRule

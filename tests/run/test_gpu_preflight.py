@@ -174,9 +174,24 @@ def test_the_device_decides_what_was_not_given() -> None:
     assert (cuda.trainer.bf16, cuda.engine.chunk_tokens, cuda.engine.device) == (True, 512, "cuda")
     assert (cpu.trainer.log_probs_chunk_size, cpu.trainer.optimizer_digest) == (-1, "every")
     assert (cuda.trainer.log_probs_chunk_size, cuda.trainer.optimizer_digest) == (1024, "checkpoint")
-    given = {"log_probs_chunk_size": -1, "optimizer_digest": "every"}
+    given = {"log_probs_chunk_size": -1, "optimizer_digest": "every", "max_retrained_steps": -1}
     kept = on_device(msgspec.convert({"trainer": given}, TrainSettings), "cuda").trainer
-    assert (kept.log_probs_chunk_size, kept.optimizer_digest) == (-1, "every")
+    assert {name: getattr(kept, name) for name in given} == given
+    assert (cpu.trainer.max_retrained_steps, cuda.trainer.max_retrained_steps) == (-1, 8)
     own = msgspec.convert({"trainer": {"bf16": False}, "engine": {"chunk_tokens": 7}}, TrainSettings)
     assert (on_device(own, "cuda").trainer.bf16, on_device(own, "cuda").engine.chunk) == (False, 7)
     assert on_device(cuda, "cuda") == cuda
+
+
+def test_on_gpus_checkpoints_are_saved_where_nothing_was_said_of_them() -> None:
+    def saved(device: Device, debug: dict[str, Any] | None = None, **given: Any) -> tuple[list[int], int]:
+        settings = {"rollout": {"num_rollout": 50}, "trainer": given, "debug": debug or {}}
+        trainer = on_device(msgspec.convert(settings, TrainSettings), device).trainer
+        return [version for version in range(51) if trainer.saves.due(version)], trainer.keep_checkpoints
+
+    assert saved("cpu") == saved("auto") == ([], 0)
+    assert saved("cuda") == ([20, 40, 50], 2)
+    assert saved("cuda", keep_checkpoints=5, save_last=45) == ([20, 40, 45], 5)
+    assert saved("cuda", save_interval=0) == ([], 0)
+    assert saved("cuda", save_interval=25) == ([25, 50], 0)
+    assert saved("cuda", {"debug_rollout_only": True}) == ([], 0)

@@ -71,6 +71,7 @@ class ScriptedRanks(HeldWeights):
         self.trained: list[TrainBatch] = []
         self.saved: list[str] = []
         self.disk = {} if disk is None else disk
+        self.scheduled = 0
         self._seconds = seconds
 
     async def train(self, batch: TrainBatch) -> StepResult:
@@ -104,6 +105,9 @@ class ScriptedRanks(HeldWeights):
 
     async def load_weights(self, folder: str) -> None:
         self.weights = bytes(open_checkpoint(folder)["w"].data)
+
+    async def advance_schedule(self, optimizer_steps: int) -> None:
+        self.scheduled += optimizer_steps
 
     async def reset(self) -> None:
         self.weights = b"\0" * 32

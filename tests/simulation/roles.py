@@ -11,7 +11,8 @@ from typing import Any
 from actors.archivist import LetGo, SealPolicy, archive_run
 from actors.conductor import Conductor
 from actors.grader import Grader
-from actors.trainer.trainer import Trainer, TrainerPlan
+from actors.trainer.trainer import Trainer
+from actors.trainer.trainer_plan import TrainerPlan
 from schemas.arrays import unpack
 from serve_apps.engine.engine import Engine
 from serve_apps.engine_weights import HOLD_S, EngineWeights

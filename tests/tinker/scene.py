@@ -18,7 +18,8 @@ import tinker
 import uvicorn
 
 from actors.trainer.commanded import CommandedTrainer
-from actors.trainer.trainer import Trainer, TrainerPlan
+from actors.trainer.trainer import Trainer
+from actors.trainer.trainer_plan import TrainerPlan
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Sources
 from serve_apps.tinker.answers import Answers

@@ -20,7 +20,8 @@ from actors.learner.followed_batches import FollowedBatches
 from actors.learner.learner import Learner, parent_records
 from actors.offline.retrainer import MakeRanks
 from actors.trainer.local_ranks import local_ranks
-from actors.trainer.trainer import Trainer, TrainerPlan
+from actors.trainer.trainer import Trainer
+from actors.trainer.trainer_plan import TrainerPlan
 from schemas.batches import BatchSealed
 from schemas.errors import DeadlineExceeded, InvalidValue, RunNotFound, SlimeEventsError
 from schemas.runs import Branched

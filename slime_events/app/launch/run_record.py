@@ -27,7 +27,7 @@ MAY_CHANGE = {
     "engine": ("device", "rollout_num_gpus", "colocate", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),
     "trainer": (
         *("keep_weights", "keep_weights_every", "keep_checkpoints", "keep_checkpoints_every", "save_hf"),
-        *("distributed_timeout_minutes", "hang_seconds", "exact", "optimizer_digest"),
+        *("distributed_timeout_minutes", "hang_seconds", "exact", "max_retrained_steps", "optimizer_digest"),
     ),
     "metrics": MetricsSettings.__struct_fields__,
     "gateway": RunGatewaySettings.__struct_fields__,

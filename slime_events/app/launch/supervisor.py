@@ -371,7 +371,9 @@ def _said_of(event: Event, folder: RunFolder) -> str | None:
         return f"the gateway is at {event.facts['url']}; {token}"
     if not isinstance(event, TrainerRestored) or event.optimizer is Fidelity.EXACT:
         return None
-    return (
-        f"the trainer goes on from exactly version {event.version}, with an approximate optimizer: "
-        f"{event.differing} of {event.retrained} steps trained again came out with other bits than before"
+    why = (
+        f"it is that of version {event.checkpoint}, as {event.skipped} steps are more than --max-retrained-steps"
+        if event.skipped
+        else f"{event.differing} of {event.retrained} steps trained again came out with other bits than before"
     )
+    return f"the trainer goes on from exactly version {event.version}, with an approximate optimizer: {why}"

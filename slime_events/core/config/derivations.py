@@ -187,6 +187,10 @@ def _teacher_notes(algorithm: AlgorithmSettings, rollout: RolloutSettings) -> It
 
 GPU_HANG_S = 180.0
 """A micro batch takes seconds there, with kernels that are compiled first a minute."""
+GPU_SAVE_INTERVAL, GPU_KEPT = 20, 2
+"""Steps, and checkpoints, of 18 bytes for each parameter."""
+GPU_RETRAINED = 8
+"""Steps: training again gives other bits there, so all that is gained by it are the optimizer's moments."""
 GPU_CHUNK = 1024
 """Rows of logits at once: 32k of them, of 152k tokens, take tens of gigabytes."""
 
@@ -200,14 +204,24 @@ def on_device(settings: TrainSettings, device: Device) -> TrainSettings:
         "bf16": on_gpu,
         "hang_seconds": GPU_HANG_S if on_gpu else None,
         "log_probs_chunk_size": GPU_CHUNK if on_gpu else -1,
+        "max_retrained_steps": GPU_RETRAINED if on_gpu else -1,
         "optimizer_digest": "checkpoint" if on_gpu else "every",  # 12 bytes for each parameter, through the host
     }
     missing = {name: value for name, value in by_device.items() if getattr(trainer, name) is None}
+    trainer = replace(trainer, **missing)
+    if on_gpu and trainer.save_interval is None and not settings.debug.debug_rollout_only:
+        trainer = _saved_by_default(trainer, settings.rollout)
     return replace(
         settings,
         engine=replace(engine, chunk_tokens=engine.chunk, rollout_num_gpus=engine.rollout_num_gpus or rollout_gpus),
-        trainer=replace(trainer, **missing),
+        trainer=trainer,
     )
+
+
+def _saved_by_default(trainer: TrainerSettings, rollout: RolloutSettings) -> TrainerSettings:
+    last = trainer.save_last or rollout.num_rollout
+    kept = trainer.keep_checkpoints or GPU_KEPT
+    return replace(trainer, save_interval=GPU_SAVE_INTERVAL, save_last=last, keep_checkpoints=kept)
 
 
 def _wider_bound(settings: TrainSettings, rollout: RolloutSettings) -> str | None:
@@ -258,7 +272,7 @@ def _schedule(trainer: TrainerSettings, rollout: RolloutSettings) -> TrainerSett
 
 def _saves(trainer: TrainerSettings, rollout: RolloutSettings, given: Collection[tuple[str, str]]) -> TrainerSettings:
     """Where there are checkpoints, one is of the last step."""
-    if trainer.save_interval is None or ("trainer", "save_last") in given:
+    if not trainer.save_interval or ("trainer", "save_last") in given:
         return trainer
     return replace(trainer, save_last=rollout.num_rollout)
 

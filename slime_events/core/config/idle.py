@@ -54,7 +54,12 @@ def _of_the_run(settings: TrainSettings) -> Iterator[_Rule]:
     yield "trainer", "micro_batch_size", not dynamic, "micro batches are made by tokens (use_dynamic_batch_size)"
     by_work = dynamic or trainer.balance_data or trainer.micro_batch_size == 1
     yield "trainer", "balance_by_flops", by_work, "neither use_dynamic_batch_size nor balance_data is set"
-    yield "trainer", "save_hf save_epoch save_last", trainer.save_interval, "save_interval is not set"
+    yield (
+        "trainer",
+        "save_hf save_epoch save_last",
+        trainer.save_interval,
+        "save_interval is not set (GPUs have a default)",
+    )
     yield "trainer", "load_optim", trainer.load, "load is not set"
     partial = rollout.partial_rollout
     yield "rollout", "mask_offpolicy_in_partial_rollout", partial, "partial_rollout is not set"

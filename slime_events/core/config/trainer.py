@@ -24,7 +24,12 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     load_optim: Annotated[bool, doc("take optimizer and schedule of load too, not its weights alone")] = True
     save: Annotated[str | None, doc("folder for trainer checkpoints; default: the run folder")] = None
     save_interval: Annotated[
-        int | None, doc("save a checkpoint every N steps, at the end of an epoch, and after the last step", above=0)
+        int | None,
+        doc(
+            "save a checkpoint every N steps, at the end of an epoch, and after the last step; 0: none; default: 20 "
+            "on GPU, where the newest 2 are kept then, none on CPU",
+            least=0,
+        ),
     ] = None
     save_epoch: Annotated[
         int | None, doc("with save-interval, a checkpoint every N steps too; num-epoch sets it to an epoch's", above=0)
@@ -133,6 +138,14 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     exact: Annotated[
         bool, doc("end the run where a step that is trained again after a restart comes out with other bits")
     ] = False
+    max_retrained_steps: Annotated[
+        int | None,
+        doc(
+            "steps since its checkpoint that a restarted trainer trains again; behind more it takes the newest weights "
+            "and goes on with the checkpoint's optimizer, approximately; -1: any number; default: 8 on GPU, any on CPU",
+            least=-1,
+        ),
+    ] = None
     optimizer_digest: Annotated[
         Literal["every", "checkpoint", "off"] | None,
         doc("steps that the optimizer's state is hashed after; default: checkpoint on GPU, every on CPU"),
@@ -182,9 +195,15 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
         return self.optimizer_digest != "off"
 
     @property
+    def retrains(self) -> int:
+        """Steps that a restarted trainer trains again at most; -1: any number, as in earlier versions."""
+        most = self.max_retrained_steps
+        return -1 if most is None or self.exact else most
+
+    @property
     def saves(self) -> SaveSteps:
         """Of which versions a checkpoint is saved."""
-        return SaveSteps(self.save_interval, self.save_epoch, self.save_last)
+        return SaveSteps(self.save_interval or None, self.save_epoch, self.save_last)
 
     @property
     def world_size(self) -> int:

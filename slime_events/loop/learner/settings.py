@@ -36,7 +36,7 @@ NOT_OF_A_LEARNER = {"evaluation": NO_ENGINE, "debug": NO_DUMPS, "gateway": NO_GA
 """Component to why a learner cannot decide on it."""
 IDLE = ("hf_checkpoint", "save", "save_interval", "save_epoch", "save_last", "save_hf", "keep_weights",
         "keep_weights_every", "keep_checkpoints", "keep_checkpoints_every", "update_weights_interval",
-        "global_batch_size", "distributed_timeout_minutes", "hang_seconds")  # fmt: skip
+        "global_batch_size", "distributed_timeout_minutes", "hang_seconds", "max_retrained_steps")  # fmt: skip
 """Fields of the trainer that do not change the weights."""
 
 

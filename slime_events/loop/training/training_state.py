@@ -33,12 +33,14 @@ def digests_of(said: StepCommitted | CheckpointSaved | Branched) -> Digests:
 @dataclass(slots=True)
 class TrainingState:
     """first: the run's first version: 0, or the version that it branched off at. committed: digests by version.
+    optimizer_steps: of the step that made a version.
     published: versions that engines may load. saved: checkpoints by version. restored: by trainers that took over.
     over: the run has ended, or was resumed without this worker.
     """
 
     first: int = 0
     committed: dict[int, Digests] = field(default_factory=dict)
+    optimizer_steps: dict[int, int] = field(default_factory=dict)
     published: dict[int, WeightsPublished] = field(default_factory=dict)
     saved: dict[int, CheckpointSaved] = field(default_factory=dict)
     restored: list[TrainerRestored] = field(default_factory=list)
@@ -48,6 +50,7 @@ class TrainingState:
         """Fold one event in."""
         if isinstance(event, StepCommitted):
             self.committed[event.version] = digests_of(event)
+            self.optimizer_steps[event.version] = int(event.metrics.get("optimizer_steps", 0))
         elif isinstance(event, WeightsPublished):
             self.published[event.version] = event
         elif isinstance(event, CheckpointSaved):

@@ -102,6 +102,7 @@ RESTORATIONS = Table(
         Column("optimizer", TEXT, "t.optimizer", "`exact` or `approximate`"),
         Column("retrained", INT, "t.retrained", "steps since the checkpoint, trained again"),
         Column("differing", INT, "t.differing", "those of them that came out otherwise"),
+        Column("skipped", INT, "t.skipped", "steps since the checkpoint whose weights were loaded instead"),
         Column("max_abs", FLOAT, "t.distance_max_abs", "of weights trained again from the committed, any number"),
         Column("relative_l2", FLOAT, "t.distance_relative_l2", "the same, over all tensors"),
         Column("optimizer_digest", TEXT, "t.optimizer_digest", "sha256 of the state that it went on with, hex"),

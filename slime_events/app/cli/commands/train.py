@@ -19,7 +19,7 @@ from slime_events.app.launch.run_record import RunRecord
 from slime_events.app.launch.slime_folders import as_in_slime
 from slime_events.app.launch.view import make_view
 from slime_events.app.loggers.open_loggers import missing
-from slime_events.core.config.derivations import derive
+from slime_events.core.config.derivations import GPU_KEPT, GPU_SAVE_INTERVAL, derive
 from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.idle import crowded, idle_on_cpu
 from slime_events.core.config.paths import require_paths
@@ -74,7 +74,9 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
     if settings.engine.device != parsed.settings.engine.device:
         say(f"note: device is {settings.engine.device}: {Needs.of(settings)} (--device cpu for the CPU).")
     cores, on_gpu = len(os.sched_getaffinity(0)), settings.engine.device == "cuda"
-    for sentence in _toolkit_notes() if on_gpu else (*idle_on_cpu(settings), *crowded(settings, cores)):
+    for sentence in (
+        (*_toolkit_notes(), *_saving(settings)) if on_gpu else (*idle_on_cpu(settings), *crowded(settings, cores))
+    ):
         say(f"note: {sentence}")
     settings, counted = resolve_epochs(settings)
     if counted:
@@ -86,6 +88,16 @@ def _toolkit_notes() -> list[str]:
     """No refusal: kernels that another start has compiled are kept."""
     end = "; an engine that has to compile a kernel will fail"
     return [f"{what} on this machine: {mend}{end}" for what, mend in find_toolkit().missing()]
+
+
+def _saving(settings: TrainSettings) -> list[str]:
+    if settings.trainer.save_interval is not None or settings.debug.debug_rollout_only:
+        return []
+    kept = settings.trainer.keep_checkpoints or GPU_KEPT
+    return [
+        f"a checkpoint is saved every {GPU_SAVE_INTERVAL} steps, and the newest {kept} are kept: --save-interval N for "
+        "another interval, 0 for none"
+    ]
 
 
 def resolve_epochs(settings: TrainSettings) -> tuple[TrainSettings, str | None]:
@@ -108,7 +120,7 @@ def resolve_epochs(settings: TrainSettings) -> tuple[TrainSettings, str | None]:
         )
     rollout = replace(settings.rollout, num_rollout=steps, num_epoch=None)
     trainer = settings.trainer
-    if trainer.save_interval is not None and trainer.save_epoch is None:
+    if trainer.save_interval and trainer.save_epoch is None:
         trainer = replace(trainer, save_epoch=max(1, rows // batch))
     resolved, _ = derive(replace(settings, rollout=rollout, trainer=trainer))
     return resolved, f"num_epoch {epochs} over {rows} rows is num_rollout {steps}."

@@ -128,6 +128,7 @@ def restored_text(facts: Mapping[str, Any]) -> str:
     """What a trainer that took over came to, of a `trainer.restored` as plain values."""
     said = f"weights {facts['weights']}, optimizer {facts['optimizer']}, {facts['retrained']} steps since "
     said += f"v{facts['checkpoint']} trained again"
+    said += f", {facts['skipped']} not" if facts.get("skipped") else ""
     said += f", {facts['differing']} of them came out otherwise" if facts["differing"] else ""
     if (apart := facts["distance"]) is not None:
         said += f" (weights by up to {apart['max_abs']:.3g}, relative L2 {apart['relative_l2']:.3g})"
