@@ -8,7 +8,7 @@ keeps it out of every real token, in the forward and in the backward pass; all o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,9 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.transformer.attention import Attention
 from megatron.core.transformer.module import MegatronModule
 from torch import Tensor
-
-from actors.megatron.cpu import has_transformer_engine
 
 Ints = npt.NDArray[np.int64]
 # A grid takes sequences down to this share of its longest: at most 1 / share of its tokens are padding.
@@ -34,12 +33,15 @@ Layer = Callable[[Tensor], Tensor]
 class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's class is not typed
     """Megatron's THD parameters, with what is computed once per micro batch for all layers.
 
+    cu_seqlens_q and cu_seqlens_kv are on the host: Megatron's RoPE reads them in Python, for queries and keys of each
+    layer, and on a device each time waits for it. ends: the same on the device, int32 [sequences + 1], for kernels.
     grids: (sequences, longest) of each grid. to_grid: int64 [slots], the packed token of each slot of all grids end
     to end (any token in a padding slot). from_grid: int64 [tokens], the slot of each packed token. rows: int64, the
     packed positions whose logits are wanted; None for all of them. by_rows: takes the output layer and the hidden
     states of these rows, [rows, hidden], and gives what the model gives in place of logits.
     """
 
+    ends: Tensor | None = None
     grids: tuple[tuple[int, int], ...] = ()
     to_grid: Tensor | None = None
     from_grid: Tensor | None = None
@@ -51,15 +53,14 @@ class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's clas
         """Parameters for sequences of these lengths (tokens, each at least 1), packed in this order."""
         sizes = np.asarray(lengths)
         grids, to_grid, from_grid = lay_out(alike(sizes), np.cumsum(sizes) - sizes, sizes)
-        # Megatron's RoPE reads them in Python for every layer: on a device each time waits for it.
-        read_on = device if has_transformer_engine() else torch.device("cpu")
-        starts = torch.tensor(np.concatenate([[0], np.cumsum(lengths)]), dtype=torch.int32, device=read_on)
+        ends = torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
         return cls(
             qkv_format="thd",
-            cu_seqlens_q=starts,
-            cu_seqlens_kv=starts,
+            cu_seqlens_q=ends,
+            cu_seqlens_kv=ends,
             max_seqlen_q=max(lengths),
             max_seqlen_kv=max(lengths),
+            ends=ends.to(device),
             grids=grids,
             to_grid=torch.from_numpy(to_grid).to(device),
             from_grid=torch.from_numpy(from_grid).to(device),
@@ -83,6 +84,23 @@ class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's clas
     def keys(self, tokens: Tensor) -> Sequence[Tensor]:
         """Likewise, of what the queries look at: here of their own sequence."""
         return self.queries(tokens)
+
+
+def give_ends_to_kernels(model: torch.nn.Module) -> None:
+    """Let kernels that are not ours find `PackedSequences.ends` where they look for them: Transformer Engine's
+    attention, and its fused RoPE, which the layer calls before the attention.
+    """
+    for layer in model.modules():
+        if isinstance(layer, Attention):
+            reader = layer if layer.config.apply_rope_fusion else layer.core_attention
+            if not isinstance(reader, PackedAttention):
+                reader.register_forward_pre_hook(_with_ends, with_kwargs=True)
+
+
+def _with_ends(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    packed = kwargs["packed_seq_params"]
+    ends = {"cu_seqlens_q": packed.ends, "cu_seqlens_kv": packed.ends}
+    return args, {**kwargs, "packed_seq_params": replace(packed, **ends)}
 
 
 def alike(lengths: Ints) -> list[Ints]:

@@ -18,7 +18,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from actors.megatron.architecture import SAME_NAMES, Architecture
-from actors.megatron.attention import PackedAttention, PackedSequences
+from actors.megatron.attention import PackedAttention, PackedSequences, give_ends_to_kernels
 from actors.megatron.cpu import has_transformer_engine, on_cpu, stand_in
 from actors.megatron.own_model import WANTED, Building, check_parameters, own_model
 from actors.megatron.tree_batch import TreeSequences
@@ -117,6 +117,7 @@ def build_model(
         model: torch.nn.Module = usual() if own is None else own_model(own, Building(args, config, usual))
         if type(model) is GPTModel:
             model.__class__ = PolicyModel
+        give_ends_to_kernels(model)
         model = model.to(device)
         # Say which parameters are cut over ranks, as Megatron's initialisation does on the way: without it the gradient
         # norm would count only one rank's part of them.

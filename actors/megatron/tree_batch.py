@@ -52,7 +52,7 @@ class TreeSequences(PackedSequences):
             last_seen = shared[chosen, None] + np.arange(longest)
             seen.append(_mask(column, last_seen).to(device) if shared[chosen].any() else None)
         tokens = len(tree.tokens)
-        whole = torch.tensor([0, tokens], dtype=torch.int32, device=device)
+        whole = torch.tensor([0, tokens], dtype=torch.int32)
         return cls(
             qkv_format="thd",
             cu_seqlens_q=whole,

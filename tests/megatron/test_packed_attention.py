@@ -2,30 +2,137 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from megatron.core.transformer.attention import Attention
 from torch import Tensor
 
 from actors.megatron import attention
-from actors.megatron.attention import PackedAttention, PackedSequences, takes_groups
+from actors.megatron.attention import PackedAttention, PackedSequences, give_ends_to_kernels, takes_groups
+from actors.megatron.forward import MicroBatch, response_outputs
+from tests.megatron.tiny import make_batch
 
+Trainer = Callable[..., Any]
 LENGTHS = [5, 3, 1, 7]
+READS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "numpy", "cpu")
 
 
-def test_rope_reads_the_ends_of_sequences_on_the_host() -> None:
-    """Reading them from a device waits for it, twice for queries and keys of each layer."""
+class Watched(Tensor):
+    """Stands for a tensor on a device, and so does all that is computed from it: notes what Python reads of it."""
+
+    reads: list[str] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        if (name := getattr(func, "__name__", "")) in READS:
+            cls.reads.append(name)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def watched(tensor: Tensor | None) -> Any:
+    return None if tensor is None else tensor.as_subclass(Watched)
+
+
+def on_a_device(batch: MicroBatch) -> MicroBatch:
+    """The batch with what `pack` puts on the device watched."""
+    moved = {name: watched(getattr(batch.packed, name)) for name in ("ends", "to_grid", "from_grid", "rows")}
+    packed = dataclasses.replace(batch.packed, **moved)
+    tokens, positions = watched(batch.token_ids), watched(batch.position_ids)
+    return dataclasses.replace(batch, token_ids=tokens, position_ids=positions, packed=packed)
+
+
+class OtherKernel(torch.nn.Module):
+    """Another core attention than ours, as Transformer Engine's is one: takes the ends where Megatron has them."""
+
+    def __init__(self, ours: PackedAttention) -> None:
+        super().__init__()
+        self.ours, self.ends = ours, list[Tensor]()
+
+    def forward(self, *args: Any, packed_seq_params: PackedSequences, **more: Any) -> Tensor:
+        self.ends += [packed_seq_params.cu_seqlens_q, packed_seq_params.cu_seqlens_kv]
+        out: Tensor = self.ours(*args, packed_seq_params=packed_seq_params, **more)
+        return out
+
+
+def layers_of(model: torch.nn.Module) -> list[Any]:
+    return [module for module in model.modules() if isinstance(module, Attention)]
+
+
+def test_no_layer_waits_for_the_device(tiny: Path, trainer: Trainer) -> None:
+    """Megatron's RoPE reads the ends of sequences in Python, for queries and keys of each layer: on the host."""
+    with trainer(tiny) as rank, torch.no_grad():
+        batch, model = rank.trainee.pack(make_batch().samples, range(8)), rank.trainee.model
+        expected = response_outputs(model, batch)
+        Watched.reads.clear()
+        moved = on_a_device(batch)
+        found = response_outputs(model, moved)
+        assert isinstance(found, Watched)
+        assert Watched.reads == []
+        assert torch.equal(found.as_subclass(Tensor), expected)
+        ends = moved.packed.ends
+        response_outputs(model, dataclasses.replace(moved, packed=dataclasses.replace(moved.packed, cu_seqlens_q=ends)))
+        assert len(Watched.reads) >= len(layers_of(model)), "this test sees who reads"
+
+
+PROVIDER = """
+from megatron.training import get_args
+from slime.backends.megatron_utils.model_provider import get_model_provider_func
+
+from tests.megatron.test_packed_attention import OtherKernel, layers_of
+
+
+def build(pre_process, post_process):
+    model = get_model_provider_func(get_args())(pre_process, post_process)
+    for layer in layers_of(model):
+        layer.core_attention = OtherKernel(layer.core_attention)
+    return model
+"""
+
+
+def test_a_kernel_of_others_gets_the_ends_on_the_device(tmp_path: Path, tiny: Path, trainer: Trainer) -> None:
+    """Of the batch that RoPE reads on the host; without a wait either."""
+    file = tmp_path / "other_kernel.py"
+    file.write_text(PROVIDER)
+    with trainer(tiny, custom_model_provider_path=f"{file}:build") as rank, torch.no_grad():
+        batch, model = rank.trainee.pack(make_batch().samples, range(8)), rank.trainee.model
+        expected = response_outputs(model, batch)
+        for layer in layers_of(model):
+            layer.core_attention.ends.clear()
+        Watched.reads.clear()
+        moved = on_a_device(batch)
+        assert torch.equal(response_outputs(model, moved).as_subclass(Tensor), expected)
+        assert Watched.reads == []
+        for layer in layers_of(model):
+            assert [ends is moved.packed.ends for ends in layer.core_attention.ends] == [True, True]
+
+
+def test_fused_rope_gets_the_ends_on_the_device(monkeypatch: pytest.MonkeyPatch, tiny: Path, trainer: Trainer) -> None:
+    """It is a kernel: what reads them is the layer, before its core attention."""
+    with trainer(tiny) as rank:
+        (model, packed), seen = (rank.trainee.model, PackedSequences.of(LENGTHS, None, torch.device("cpu"))), []
+        for layer in layers_of(model):
+            monkeypatch.setattr(layer.config, "apply_rope_fusion", True)
+            layer.forward = lambda *args, packed_seq_params: seen.append(packed_seq_params)
+        give_ends_to_kernels(model)
+        for layer in layers_of(model):
+            layer(torch.zeros(1), None, packed_seq_params=packed)
+    assert [one.cu_seqlens_q is packed.ends is one.cu_seqlens_kv for one in seen] == [True] * len(layers_of(model))
+
+
+def test_ends_are_on_the_host_and_on_the_device() -> None:
     packed = PackedSequences.of(LENGTHS, None, torch.device("meta"))
     assert packed.cu_seqlens_q.tolist() == packed.cu_seqlens_kv.tolist() == [0, 5, 8, 9, 16]
-    assert packed.to_grid is not None
-    assert packed.to_grid.device.type == "meta"
-
-
-def test_transformer_engine_reads_them_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "has_transformer_engine", lambda: True)
-    assert PackedSequences.of(LENGTHS, None, torch.device("meta")).cu_seqlens_q.device.type == "meta"
+    for tensor in (packed.ends, packed.to_grid, packed.from_grid):
+        assert tensor is not None
+        assert tensor.device.type == "meta"
+    assert packed.ends is not None
+    assert (packed.ends.dtype, packed.ends.shape) == (torch.int32, (5,))
 
 
 def outcome(dtype: torch.dtype) -> list[Tensor]:
