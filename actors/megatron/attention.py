@@ -1,13 +1,14 @@
-"""Causal attention over packed sequences with torch's scaled_dot_product_attention, as a Megatron core attention.
+"""Causal attention over packed sequences with torch's kernels, as a Megatron core attention.
 
-Megatron's own local attention does not take packed (THD) input. Here the sequences of a micro batch are laid into a
+Megatron's own local attention does not take packed (THD) input. `attention_kernel` chooses: torch's attention over
+packed tokens, or its scaled_dot_product_attention over grids. For these the sequences of a micro batch are laid into a
 few right-padded grids of similar length, one attention call each. Padding comes last, so that the causal mask alone
 keeps it out of every real token, in the forward and in the backward pass; all other layers see no padding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,14 @@ from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer.attention import Attention
 from megatron.core.transformer.module import MegatronModule
 from torch import Tensor
+
+from actors.megatron.attention_kernel import (
+    AttentionCall,
+    AttentionKernel,
+    capability_of,
+    kernel_for,
+    varlen_attention,
+)
 
 Ints = npt.NDArray[np.int64]
 # A grid takes sequences down to this share of its longest: at most 1 / share of its tokens are padding.
@@ -34,7 +43,9 @@ class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's clas
     """Megatron's THD parameters, with what is computed once per micro batch for all layers.
 
     cu_seqlens_q and cu_seqlens_kv are on the host: Megatron's RoPE reads them in Python, for queries and keys of each
-    layer, and on a device each time waits for it. ends: the same on the device, int32 [sequences + 1], for kernels.
+    layer, and on a device each time waits for it. ends: the same on the device, int32 [sequences + 1], for kernels;
+    None where lengths do not say what a token looks at.
+
     grids: (sequences, longest) of each grid. to_grid: int64 [slots], the packed token of each slot of all grids end
     to end (any token in a padding slot). from_grid: int64 [tokens], the slot of each packed token. rows: int64, the
     packed positions whose logits are wanted; None for all of them. by_rows: takes the output layer and the hidden
@@ -139,6 +150,47 @@ def takes_groups(query: Tensor) -> bool:
     return not (query.is_cuda and query.dtype == torch.float32)
 
 
+def in_grids(query: Tensor, key: Tensor, value: Tensor, packed: PackedSequences, scale: float | None) -> Tensor:
+    """Attention grid by grid. query [tokens, heads, size], key and value [tokens, groups, size] ->
+    [tokens, heads * size].
+    """
+    masks = [None if mask is None else mask.to(query.dtype) for mask in packed.masks]
+    times = query.size(1) // key.size(1)
+    if times > 1 and not takes_groups(query):
+        key, value = (tensor.repeat_interleave(times, 1) for tensor in (key, value))
+    grids = packed.queries(query), packed.keys(key), packed.keys(value), masks
+    grouped = query.size(1) != key.size(1)
+    outputs = []
+    for *qkv, seen in zip(*grids, strict=True):
+        q, k, v = (tensor.transpose(1, 2) for tensor in qkv)
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=seen, is_causal=seen is None, scale=scale, enable_gqa=grouped
+        )
+        outputs.append(mixed.transpose(1, 2).reshape(q.size(0) * q.size(2), -1))
+    joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    packed_output: Tensor = _FromGrid.apply(joined, packed.to_grid, packed.from_grid)  # type: ignore[no-untyped-call]
+    return packed_output
+
+
+def in_varlen(query: Tensor, key: Tensor, value: Tensor, packed: PackedSequences, scale: float | None) -> Tensor:
+    """The same of all packed tokens at once."""
+    attend = varlen_attention()
+    assert attend is not None, "kernel_for has looked"
+    ends, longest = packed.ends, packed.max_seqlen_q
+    grouped = query.size(1) != key.size(1)
+    # The window of everything before a token and itself is how torch is told of causal attention.
+    mixed = attend(
+        query, key, value, ends, ends, longest, longest, scale=scale, window_size=(-1, 0), enable_gqa=grouped
+    )
+    return mixed.flatten(1)
+
+
+KERNELS: Mapping[AttentionKernel, Callable[[Tensor, Tensor, Tensor, PackedSequences, float | None], Tensor]] = {
+    AttentionKernel.GRIDS: in_grids,
+    AttentionKernel.VARLEN: in_varlen,
+}
+
+
 class PackedAttention(MegatronModule):  # type: ignore[misc]
     """Core attention of a layer spec. Takes Megatron's keyword arguments; dropout is not supported."""
 
@@ -151,23 +203,16 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
         self, query: Tensor, key: Tensor, value: Tensor, *_: Any, packed_seq_params: PackedSequences, **layer: Any
     ) -> Tensor:
         """query [tokens, heads, size], key and value [tokens, groups, size] -> [tokens, heads * size]."""
-        packed = packed_seq_params
-        masks = [None if mask is None else mask.to(query.dtype) for mask in packed.masks]
-        times = query.size(1) // key.size(1)
-        if times > 1 and not takes_groups(query):
-            key, value = (tensor.repeat_interleave(times, 1) for tensor in (key, value))
-        grids = packed.queries(query), packed.keys(key), packed.keys(value), masks
-        grouped = query.size(1) != key.size(1)
-        outputs = []
-        for *qkv, seen in zip(*grids, strict=True):
-            q, k, v = (tensor.transpose(1, 2) for tensor in qkv)
-            mixed = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=seen, is_causal=seen is None, scale=self.softmax_scale, enable_gqa=grouped
-            )
-            outputs.append(mixed.transpose(1, 2).reshape(q.size(0) * q.size(2), -1))
-        joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-        packed_output: Tensor = _FromGrid.apply(joined, packed.to_grid, packed.from_grid)  # type: ignore[no-untyped-call]
-        return packed_output
+        packed, capability = packed_seq_params, capability_of(query.device)
+        call = AttentionCall(
+            capability=capability,
+            dtype=query.dtype,
+            head_size=query.size(-1),
+            sequences=len(packed.cu_seqlens_q) - 1,
+            shares=packed.ends is None,
+            has_varlen=capability is not None and varlen_attention() is not None,
+        )
+        return KERNELS[kernel_for(call)](query, key, value, packed, self.softmax_scale)
 
 
 class _ToGrid(torch.autograd.Function):

@@ -23,7 +23,7 @@ from slime_events.core.train_batch import TrainSample
 
 @dataclass
 class TreeSequences(PackedSequences):
-    """The sequences of `grids` are what samples have of their own.
+    """The sequences of `grids` are what samples have of their own. There are no `ends`: a mask says what is seen.
 
     to_keys: int64 [key slots], the packed token of each key of all grids end to end (any token in a padding slot).
     key_grids: (sequences, longest path) of each grid. seen: its mask, None for a grid of roots. position_ids: int64

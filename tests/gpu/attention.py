@@ -1,8 +1,7 @@
-"""`torch.nn.attention.varlen` against `PackedAttention`: values, gradients and time at one layer's sizes."""
+"""The kernels of `PackedAttention`, and the one that it chooses: values, gradients and time at one layer's sizes."""
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from actors.megatron.attention import PackedAttention, PackedSequences
+from actors.megatron.attention import PackedAttention, PackedSequences, in_grids, in_varlen
 from tests.gpu.report import Row
 from tests.gpu.scene import Scene, forget_peak, lengths_to, peak, synchronize
 
@@ -37,33 +36,25 @@ def ours(lengths: Sequence[int], device: torch.device) -> Attention:
     return lambda q, k, v: layer(q, k, v, None, packed_seq_params=packed)
 
 
+def grids(lengths: Sequence[int], device: torch.device) -> Attention:
+    """Right-padded grids, whatever is chosen."""
+    packed = PackedSequences.of(lengths, None, device)
+    return lambda q, k, v: in_grids(q, k, v, packed, None)
+
+
 def varlen(lengths: Sequence[int], device: torch.device) -> Attention:
-    """torch's, causal; keys are repeated where this torch does not take fewer of them."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    ends = torch.tensor([0, *lengths], device=device).cumsum(0).to(torch.int32)
-    known = inspect.signature(varlen_attn).parameters
-    how: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in known else {"is_causal": True}
-    grouped = "enable_gqa" in known
-    if grouped:
-        how["enable_gqa"] = True
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if not grouped:
-            k, v = (t.repeat_interleave(HEADS // GROUPS, 1) for t in (k, v))
-        out: Any = varlen_attn(q, k, v, ends, ends, max(lengths), max(lengths), **how)
-        return torch.flatten(out, 1)
-
-    return attend
+    """torch's over packed tokens, likewise."""
+    packed = PackedSequences.of(lengths, None, device)
+    return lambda q, k, v: in_varlen(q, k, v, packed, None)
 
 
 def repeated(lengths: Sequence[int], device: torch.device) -> Attention:
-    """Ours with a copy of the keys for each query head: kernels that know no groups can take it."""
-    attend, times = ours(lengths, device), HEADS // GROUPS
+    """Grids with a copy of the keys for each query head: kernels that know no groups can take it."""
+    attend, times = grids(lengths, device), HEADS // GROUPS
     return lambda q, k, v: attend(q, k.repeat_interleave(times, 1), v.repeat_interleave(times, 1))
 
 
-WAYS = {"ours": ours, "ours, keys repeated": repeated, "varlen": varlen}
+WAYS = {"ours": ours, "grids": grids, "grids, keys repeated": repeated, "varlen": varlen}
 
 
 def inputs(tokens: int, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
@@ -106,14 +97,14 @@ def milliseconds(attend: Attention, given: Sequence[Tensor], repeat: int = 10) -
 
 
 def look_values(scene: Scene) -> None:
-    """Both in bfloat16 against the math path in float64, on one size."""
+    """Each in bfloat16 against the math path in float64, on one size."""
     device = torch.device(scene.device)
     lengths = lengths_to(1024, 256)
     given = inputs(1024, device, torch.bfloat16)
     exact = [t.detach().double() for t in given]
     with sdpa_kernel(SDPBackend.MATH):
-        true = outcome(ours(lengths, device), exact)
-    for name, make in (("PackedAttention", ours), ("varlen_attn", varlen)):
+        true = outcome(grids(lengths, device), exact)
+    for name, make in (("PackedAttention", ours), ("grids", grids), ("varlen_attn", varlen)):
         try:
             far = apart(outcome(make(lengths, device), given), true)
         except Exception as error:
@@ -124,7 +115,7 @@ def look_values(scene: Scene) -> None:
 
 
 def look_time(scene: Scene) -> None:
-    """Both at the sizes of `CASES`, forward and backward."""
+    """Each at the sizes of `CASES`, forward and backward."""
     device = torch.device(scene.device)
     for tokens, longest, dtype in CASES if scene.on_gpu else ((256, 64, torch.float32),):
         lengths = lengths_to(tokens, longest)

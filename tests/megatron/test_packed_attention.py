@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from actors.megatron import attention
 from actors.megatron.attention import PackedAttention, PackedSequences, give_ends_to_kernels, takes_groups
-from actors.megatron.forward import MicroBatch, response_outputs
+from actors.megatron.attention_kernel import AttentionCall, AttentionKernel, kernel_for, varlen_attention
+from actors.megatron.forward import MicroBatch, pack, response_log_probs, response_outputs
 from tests.megatron.tiny import make_batch
 
 Trainer = Callable[..., Any]
@@ -135,12 +137,12 @@ def test_ends_are_on_the_host_and_on_the_device() -> None:
     assert (packed.ends.dtype, packed.ends.shape) == (torch.int32, (5,))
 
 
-def outcome(dtype: torch.dtype) -> list[Tensor]:
-    """Output and gradients of four query heads over two key heads."""
+def outcome(dtype: torch.dtype, heads: Sequence[int] = (4, 2, 2), lengths: Sequence[int] = LENGTHS) -> list[Tensor]:
+    """Output and gradients of query heads over key heads."""
     torch.manual_seed(0)
     config: Any = SimpleNamespace()
-    layer, packed = PackedAttention(config), PackedSequences.of(LENGTHS, None, torch.device("cpu"))
-    leaves = [torch.randn(sum(LENGTHS), heads, 8, dtype=dtype, requires_grad=True) for heads in (4, 2, 2)]
+    layer, packed = PackedAttention(config), PackedSequences.of(lengths, None, torch.device("cpu"))
+    leaves = [torch.randn(sum(lengths), count, 8, dtype=dtype, requires_grad=True) for count in heads]
     out = layer(*leaves, None, packed_seq_params=packed)
     out.backward(torch.linspace(-1, 1, out.numel(), dtype=dtype).view_as(out))
     return [out.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
@@ -160,3 +162,125 @@ def test_repeated_keys_are_the_same_attention(monkeypatch: pytest.MonkeyPatch) -
 def test_keys_are_repeated_in_float32_on_cuda_alone(*, is_cuda: bool, dtype: torch.dtype, takes: bool) -> None:
     query: Any = SimpleNamespace(is_cuda=is_cuda, dtype=dtype)
     assert takes_groups(query) is takes
+
+
+def plain_varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float | None,
+    window_size: tuple[int, int],
+    enable_gqa: bool,
+) -> Tensor:
+    """What torch documents of `varlen_attn`, query by query. [tokens, heads, size] of each -> of the query."""
+    assert window_size == (-1, 0)
+    assert enable_gqa is (query.size(1) != key.size(1))
+    assert cu_seq_q.dtype is cu_seq_k.dtype is torch.int32
+    times, factor = query.size(1) // key.size(1), scale or query.size(-1) ** -0.5
+    rows, ends = [], cu_seq_q.tolist()
+    assert ends == cu_seq_k.tolist()
+    assert max_q == max_k == max(end - begin for begin, end in pairwise(ends))
+    for begin, end in pairwise(ends):
+        for place in range(begin, end):
+            heads = []
+            for head in range(query.size(1)):
+                seen = key[begin : place + 1, head // times] @ query[place, head]
+                heads.append((seen * factor).softmax(0) @ value[begin : place + 1, head // times])
+            rows.append(torch.stack(heads))
+    return torch.stack(rows)
+
+
+@pytest.fixture
+def in_place_of_torch_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The packed kernel is taken for all, and computed by `plain_varlen`: torch has none for the CPU."""
+    monkeypatch.setattr(attention, "kernel_for", lambda call: AttentionKernel.VARLEN)
+    monkeypatch.setattr(attention, "varlen_attention", lambda: plain_varlen)
+
+
+@pytest.mark.parametrize("heads", [(4, 2, 2), (3, 3, 3), (4, 1, 1)])
+@pytest.mark.parametrize("lengths", [LENGTHS, [1], [1, 1, 6], [2, 9, 1]])
+def test_the_packed_kernel_is_the_same_attention(
+    heads: Sequence[int], lengths: Sequence[int], request: pytest.FixtureRequest
+) -> None:
+    """Output and gradients of grids, with fewer key heads too. A batch may be filled up by a last sequence of one."""
+    grids = outcome(torch.float64, heads, lengths)
+    request.getfixturevalue("in_place_of_torch_s")
+    for seen, expected in zip(outcome(torch.float64, heads, lengths), grids, strict=True):
+        torch.testing.assert_close(seen, expected, atol=1e-12, rtol=1e-12)
+
+
+def test_a_model_with_the_packed_kernel_gives_the_same_log_probs(
+    tiny: Path, trainer: Trainer, request: pytest.FixtureRequest
+) -> None:
+    """Of a batch that is filled up to a multiple, with the gradient of all weights."""
+    with trainer(tiny) as rank:
+        model = rank.trainee.model.module
+        batch = pack(make_batch().samples[:5], rank.place.device, multiple_of=16)
+
+        def both() -> list[Tensor]:
+            model.zero_grad()
+            parts, _ = response_log_probs(model, batch, 0.7, rank.place.tensor)
+            parameters = list(model.parameters())
+            return [torch.cat(parts), *torch.autograd.grad(torch.cat(parts).sum(), parameters)]
+
+        grids = both()
+        request.getfixturevalue("in_place_of_torch_s")
+        for seen, expected in zip(both(), grids, strict=True):
+            torch.testing.assert_close(seen, expected, atol=2e-5, rtol=1e-4)
+
+
+def test_torch_s_kernel_takes_our_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its shapes, forward and backward: the meta device has no values."""
+    monkeypatch.setattr(attention, "kernel_for", lambda call: AttentionKernel.VARLEN)
+    config: Any = SimpleNamespace()
+    device = torch.device("meta")
+    leaves = [
+        torch.empty(sum(LENGTHS), heads, 8, dtype=torch.bfloat16, device=device, requires_grad=True)
+        for heads in (4, 2, 2)
+    ]
+    packed = PackedSequences.of(LENGTHS, None, device)
+    out = PackedAttention(config)(*leaves, None, packed_seq_params=packed)
+    assert varlen_attention() is not None
+    assert (out.shape, out.dtype) == ((sum(LENGTHS), 32), torch.bfloat16)
+    gradients = torch.autograd.grad(out.sum(), leaves)
+    assert [one.shape for one in gradients] == [leaf.shape for leaf in leaves]
+
+
+HALF = AttentionCall((9, 0), torch.bfloat16, head_size=128, sequences=2, shares=False, has_varlen=True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "kernel"),
+    [
+        ({}, AttentionKernel.VARLEN),
+        ({"dtype": torch.float16}, AttentionKernel.VARLEN),
+        ({"capability": (8, 0), "head_size": 192}, AttentionKernel.VARLEN),
+        ({"capability": None}, AttentionKernel.GRIDS),
+        ({"capability": (7, 5)}, AttentionKernel.GRIDS),
+        ({"dtype": torch.float32}, AttentionKernel.GRIDS),
+        ({"head_size": 256}, AttentionKernel.GRIDS),
+        ({"head_size": 100}, AttentionKernel.GRIDS),
+        ({"sequences": 1}, AttentionKernel.GRIDS),
+        ({"shares": True}, AttentionKernel.GRIDS),
+        ({"has_varlen": False}, AttentionKernel.GRIDS),
+    ],
+)
+def test_which_kernel_is_taken(changed: dict[str, Any], kernel: AttentionKernel) -> None:
+    assert kernel_for(dataclasses.replace(HALF, **changed)) is kernel
+
+
+def test_the_choice_is_told_what_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[AttentionCall] = []
+
+    def noted(call: AttentionCall) -> AttentionKernel:
+        calls.append(call)
+        return kernel_for(call)
+
+    monkeypatch.setattr(attention, "kernel_for", noted)
+    outcome(torch.float64)
+    assert calls == [AttentionCall(None, torch.float64, 8, len(LENGTHS), shares=False, has_varlen=False)]

@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from actors.megatron import attention
+from actors.megatron.attention_kernel import AttentionCall, AttentionKernel, kernel_for
 from actors.megatron.data_split import branch_tokens, layer_flops, sharing_pays, split_trees
 from actors.megatron.forward import MicroBatch, pack
 from actors.megatron.tree_batch import TreeSequences, pack_tree
@@ -263,3 +265,20 @@ def test_a_mask_is_held_for_shared_prefixes_alone() -> None:
     packed = pack_tree([*roots, leaf], torch.device("cpu"), lambda shared, length: shared > 1).packed
     assert isinstance(packed, TreeSequences)
     assert [None if one is None else tuple(one.shape) for one in packed.masks] == [None, (1, 1, 5, 30)]
+
+
+def test_the_choice_of_a_kernel_hears_of_shared_prefixes(
+    tiny: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No lengths say what a branch looks at: a kernel that is told lengths alone is no choice."""
+    calls: list[AttentionCall] = []
+
+    def noted(call: AttentionCall) -> AttentionKernel:
+        calls.append(call)
+        return kernel_for(call)
+
+    monkeypatch.setattr(attention, "kernel_for", noted)
+    with trainer(tiny) as rank:
+        outcome(rank, pack_tree(session("g0", np.random.default_rng(0)), rank.place.device, lambda *_: True))
+    assert calls
+    assert all(call.shares for call in calls)
