@@ -20,6 +20,7 @@ from torch import Tensor
 from actors.megatron.architecture import SAME_NAMES, Architecture
 from actors.megatron.attention import PackedAttention, PackedSequences, give_ends_to_kernels
 from actors.megatron.cpu import has_transformer_engine, on_cpu, stand_in
+from actors.megatron.fusions import FusedKernels, fusions
 from actors.megatron.own_model import WANTED, Building, check_parameters, own_model
 from actors.megatron.tree_batch import TreeSequences
 from actors.megatron.weights import model_rules, named_parameters
@@ -61,7 +62,9 @@ class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not ty
 def transformer_config(
     architecture: Architecture, settings: TrainerSettings, flags: Mapping[str, Any]
 ) -> TransformerConfig:
-    """Megatron's TransformerConfig; `flags` are its fields as the user gave them and win over our defaults."""
+    """Megatron's TransformerConfig; `flags` are its fields as the user gave them and win over our defaults. Raises
+    InvalidValue.
+    """
     architecture.check_parallelism(settings)
     if settings.sequence_parallel and not has_transformer_engine():
         logger.warning("sequence-parallel has no effect without CUDA and Transformer Engine")
@@ -75,10 +78,8 @@ def transformer_config(
         "attention_dropout": 0.0,
         "use_cpu_initialization": on_cpu(),
         "perform_initialization": False,  # every weight comes from a checkpoint; on the CPU it would also be kept twice
-        "bias_activation_fusion": False,
         "bias_dropout_fusion": False,
-        "masked_softmax_fusion": False,
-        "gradient_accumulation_fusion": False,
+        **fusions(flags, None if on_cpu() else FusedKernels.of_this_machine()),
     }
     fixed = {
         **{name: getattr(architecture, name) for name in SAME_NAMES},
