@@ -18,7 +18,7 @@ from actors.megatron.cpu import has_transformer_engine, on_cpu
 from actors.megatron.critic import build_critic
 from actors.megatron.flags import sort_flags
 from actors.megatron.frozen import freeze
-from actors.megatron.frozen_model import REFERENCE, load_frozen
+from actors.megatron.frozen_model import REFERENCE, Residences, load_frozen
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.optimizer import (
     build_optimizer,
@@ -28,6 +28,7 @@ from actors.megatron.optimizer import (
     wrap_data_parallel,
 )
 from actors.megatron.own_model import args_of
+from actors.megatron.residence import waits_on_host
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee, join, leave
@@ -114,8 +115,9 @@ class TrainerRank:
         policy = self._build()
         load_hf_weights(policy, architecture, base if saved else load or base, group)
         freeze(policy, settings)
-        how = (settings, self._algorithm, self._flags.transformer, self.place.device, group)
-        frozen = load_frozen(architecture, self._build, *how)
+        room = Residences(policy, self._build, self.place.device, on_host=waits_on_host())
+        how = (settings, self._algorithm, self._flags.transformer, room, group)
+        frozen = load_frozen(architecture, *how)
         model = wrap_data_parallel(policy, self._config, self._flags)
         optimizer = build_optimizer(model, settings, self._flags)
         scheduler = build_scheduler(optimizer, settings, self._flags.scheduler)
@@ -183,7 +185,7 @@ class TrainerRank:
         """Let the reference be what it is at this step; the digests of all models that the step asks, by name."""
         frozen = self.trainee.frozen
         if batch.reference is not None:
-            frozen[REFERENCE].become(batch.reference)
+            frozen[REFERENCE].become(batch.reference, self.trainee.model)
         elif REFERENCE in frozen and frozen[REFERENCE].version is not None:
             raise TrainerError(f"step {batch.step} has the reference that was loaded, which has moved on: begin anew")
         old = {old_actor(one.version): one.digest for one in batch.old}

@@ -52,7 +52,7 @@ class Scores:
         """Under the policy as it is now, and of tokens that an older version made under that one, where it is kept."""
         scores = self.policy(indices)
         for stored in self._batch.old:
-            self._trainee.frozen[OLD_ACTOR].become(stored)
+            self._trainee.frozen[OLD_ACTOR].become(stored, self._trainee.model)
             spans = {
                 index: [span for span in self._batch.samples[index].spans if span.version == stored.version]
                 for index in indices
@@ -66,11 +66,13 @@ class Scores:
 
     def frozen(self, name: str, indices: Sequence[int]) -> OfSamples:
         """Under another model. Raises TrainerError where the trainer was built without it."""
-        frozen, batch = self._trainee.frozen.get(name), self._batch
+        trainee, batch = self._trainee, self._batch
+        frozen = trainee.frozen.get(name)
         if frozen is None:
             raise TrainerError(f"the settings ask for log-probs of the {name}, but the trainer was built without it")
-        self._trainee.functions.notify(BEFORE_LOG_PROB, [frozen.model], PREFIXES[name])
-        return self._trainee.score(frozen.model, batch.samples, indices, batch.temperature)
+        with frozen.residence.present(trainee.model) as model:
+            trainee.functions.notify(BEFORE_LOG_PROB, [model], PREFIXES[name])
+            return trainee.score(model, batch.samples, indices, batch.temperature)
 
     def teacher(self, indices: Sequence[int]) -> OfSamples:
         """Under the teacher in the ranks, or as graders have recorded them. Raises TrainerError for one that is not."""

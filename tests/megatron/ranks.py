@@ -8,10 +8,12 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from safetensors.torch import save_file
 
+from actors.megatron import rank as rank_module
 from actors.megatron import weight_share
 from actors.megatron.rank import TrainerRank
 from actors.trainer.ranks import rendezvous_address
@@ -40,6 +42,7 @@ ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"num_steps_per_rollout": 2, "critic_lr": 2e-3},
     ),
 }
+ALGORITHMS["exchange, on the host"] = ALGORITHMS["exchange"]
 PARALLEL: dict[str, dict[str, Any]] = {"data": {}, "tensor": {"tensor_model_parallel_size": 2}}
 STEPS = 3
 SHARE_BYTES = 4096
@@ -54,9 +57,10 @@ def run(model: Path, out: Path, kind: str, case: str, rank: int, world_size: int
     if world_size > 1 and case != "grpo":  # compared with logits of all rows at once
         parallel = parallel | {"log_probs_chunk_size": 6}
     parallel = parallel | ({"opd_teacher_load": str(model)} if "use_opd" in algorithm else {})
-    trainer = TrainerRank(
-        settings_for(model, **settings, **parallel), AlgorithmSettings(**algorithm), rank, world_size, master
-    )
+    given = settings_for(model, **settings, **parallel)
+    # Reference and teacher exchange weights with the policy, as on a GPU. One rank alone has a model for each.
+    with patch.object(rank_module, "waits_on_host", lambda: case.endswith("on the host") and world_size > 1):
+        trainer = TrainerRank(given, AlgorithmSettings(**algorithm), rank, world_size, master)
     results = []
     for step in range(STEPS):
         dump = f"{out}/{kind}-{case}-{world_size}.pt" if step == 0 else None

@@ -82,6 +82,15 @@ def test_each_rank_writes_its_share_of_the_weights(kind: str, two_ranks: tuple[P
     }
 
 
+@pytest.mark.real
+@pytest.mark.parametrize("kind", PARALLEL)
+def test_weights_that_are_exchanged_give_the_bits_of_separate_models(
+    kind: str, two_ranks: tuple[Path, list[dict[str, Any]]]
+) -> None:
+    for rank in two_ranks[1]:
+        assert rank[f"{kind}-exchange, on the host"] == rank[f"{kind}-exchange"]
+
+
 def _check_dumps(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     """What two ranks had of a batch, gathered, is what one had."""
     places = [place for shard in ours["dp_shards"] for place in shard["partition"]]
