@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingException
+from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 from megatron.core.dist_checkpointing.strategies.torch import (
     MCoreSavePlanner,
     TorchDistSaveShardedStrategy,
@@ -22,6 +23,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as write_state
 
 from actors.megatron.cpu import stand_in
 from actors.megatron.optimizer import follow_weights
+from actors.megatron.sharded_state import is_sharded, load_sharded_state, shard_views, sharded_state
 from actors.megatron.trainee import Critic, Trainee
 from schemas.errors import CheckpointMismatch, TrainerError
 from slime_events.core.config.trainer import TrainerSettings
@@ -66,13 +68,13 @@ def save(trainee: Trainee, folder: str | Path) -> None:
         (partial / CRITIC if trainee.critic else partial).mkdir(parents=True)
     dist.barrier()
     by_layer = _is_partly_frozen(trainee)
-    _save(trainee, partial, by_layer=by_layer)
+    _save(trainee, partial, trainee.place.data, by_layer=by_layer)
     if trainee.critic is not None:
-        _save(trainee.critic, partial / CRITIC, by_layer=False)
+        _save(trainee.critic, partial / CRITIC, trainee.place.data, by_layer=False)
     dist.barrier()
     if trainee.place.rank == 0:
         mark = {
-            "format": 1,
+            "format": 2,  # 1: digests of several ranks are of each rank's part
             "optimizer_steps": trainee.scheduler.num_steps,
             "tensor_model_parallel_size": trainee.place.tensor.size(),
             "data_parallel_size": trainee.place.data.size(),
@@ -121,16 +123,19 @@ def _mark(folder: str | Path) -> dict[str, Any]:
     return mark
 
 
-def _save(part: Trainee | Critic, folder: Path, *, by_layer: bool) -> None:
+def _save(part: Trainee | Critic, folder: Path, replicas: dist.ProcessGroup, *, by_layer: bool) -> None:
+    """replicas: what all of them hold is written once, a share of it by each."""
     with stand_in():
         state = _state(part, loading=False, by_layer=by_layer)
-        dist_checkpointing.save(state, str(folder), sharded_strategy=InProcessWriter("torch_dist", 1))
+        writer = FullyParallelSaveStrategyWrapper(InProcessWriter("torch_dist", 1), replicas)
+        dist_checkpointing.save(state, str(folder), sharded_strategy=writer)
 
 
 def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings, *, optimizer: bool, by_layer: bool) -> None:
     with stand_in():
         try:
             wanted = _state(part, loading=True, by_layer=by_layer)
+            views = shard_views(wanted["optimizer"])
             state = dist_checkpointing.load(wanted if optimizer else {"model": wanted["model"]}, str(folder))
         except CheckpointException as error:  # of torch: some ranks' errors in one
             reasons = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items()))
@@ -150,7 +155,10 @@ def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings, *, op
             {name: value for name, value in group.items() if name not in ("params", "step")}
             for group in part.optimizer.param_groups
         ]
-        part.optimizer.load_state_dict(state["optimizer"])
+        if is_sharded(part.optimizer):
+            load_sharded_state(part.optimizer, state["optimizer"], views)
+        else:
+            part.optimizer.load_state_dict(state["optimizer"])
         for group, rates in zip(part.optimizer.param_groups, own, strict=True):
             group |= rates
     # The settings of this run rule rates and schedule; the checkpoint says only how far they are. A branch may have
@@ -169,13 +177,12 @@ def _state(part: Trainee | Critic, *, loading: bool, by_layer: bool) -> dict[str
     """
     # Megatron writes this run's process groups into it.
     metadata = {
-        "distrib_optim_sharding_type": "fully_reshardable",
         "chained_optim_avoid_prefix": True,
         "non_homogeneous_layers": by_layer,
     }
     model = part.model.module.sharded_state_dict(metadata=metadata)
-    return {
-        "model": model,
-        "optimizer": part.optimizer.sharded_state_dict(model, is_loading=loading, metadata=metadata),
-        "scheduler": part.scheduler.state_dict(),
-    }
+    if is_sharded(part.optimizer):
+        optimizer = sharded_state(part.optimizer, model)
+    else:
+        optimizer = part.optimizer.sharded_state_dict(model, is_loading=loading, metadata=metadata)
+    return {"model": model, "optimizer": optimizer, "scheduler": part.scheduler.state_dict()}

@@ -70,7 +70,7 @@ def build_critic(
         head.bias.zero_()
     given = [one for one in (settings.critic_load, settings.load) if one and not checkpoint.is_checkpoint(one)]
     load_hf_weights(model, headless, [*given, settings.hf_checkpoint][0], place.tensor)
-    wrapped = wrap_data_parallel(model, config, flags)
+    wrapped = wrap_data_parallel(model, config, own, flags)
     optimizer = build_optimizer(wrapped, own, flags)
     return Critic(wrapped, optimizer, build_scheduler(optimizer, own, flags.scheduler))
 

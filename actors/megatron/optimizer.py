@@ -9,7 +9,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from actors.megatron.cpu import has_transformer_engine, on_cpu, stand_in
+from actors.megatron.cpu import on_cpu, stand_in
 from actors.megatron.flags import MegatronFlags
 from schemas.errors import InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
@@ -18,12 +18,26 @@ TORCH_OWN = (torch.optim.Adam, torch.optim.SGD)
 """Where neither Transformer Engine nor Apex is installed, and nothing is offloaded to the CPU. AdamW is an Adam."""
 
 
+def shards_state(settings: TrainerSettings, given: bool | None, *, offloaded: bool, cpu: bool) -> bool:
+    """Whether each data parallel rank has only its part of the optimizer's state (`--use-distributed-optimizer`): as
+    given, else on CUDA and for Adam on the device, as in slime. Raises InvalidValue where Megatron's has no such state.
+    """
+    unfit = f"--optimizer {settings.optimizer}" if settings.optimizer != "adam" else ""
+    if offloaded:
+        unfit = "--optimizer-cpu-offload"
+    if given and unfit:
+        raise InvalidValue(f"--use-distributed-optimizer does not go with {unfit}: leave one of them out")
+    return given if given is not None else not cpu and not unfit
+
+
 def wrap_data_parallel(
-    model: torch.nn.Module, config: TransformerConfig, flags: MegatronFlags
+    model: torch.nn.Module, config: TransformerConfig, settings: TrainerSettings, flags: MegatronFlags
 ) -> DistributedDataParallel:
-    """The model with gradients accumulated and summed over data parallel ranks in float32."""
-    defaults = {"use_distributed_optimizer": has_transformer_engine()}
-    ddp_config = DistributedDataParallelConfig(**{**defaults, **flags.distributed, "grad_reduce_in_fp32": True})
+    """The model with gradients accumulated and summed over data parallel ranks in float32. Raises InvalidValue."""
+    given = flags.distributed.get("use_distributed_optimizer")
+    offloaded = bool(flags.optimizer.get("optimizer_cpu_offload"))
+    sharded = {"use_distributed_optimizer": shards_state(settings, given, offloaded=offloaded, cpu=on_cpu())}
+    ddp_config = DistributedDataParallelConfig(**{**flags.distributed, **sharded, "grad_reduce_in_fp32": True})
     with stand_in():
         return DistributedDataParallel(config, ddp_config, model)
 
@@ -32,8 +46,7 @@ def build_optimizer(model: DistributedDataParallel, settings: TrainerSettings, f
     """Megatron's optimizer, its state there from the start: a checkpoint before the first step is complete too.
 
     torch's own optimizers are fused: on the CPU in place of a loop over parameters, on CUDA in place of `foreach`,
-    which takes longer and makes temporaries. Megatron's distributed optimizer stays off with them, because its
-    checkpoints need Transformer Engine's Adam.
+    which takes longer and makes temporaries.
     """
     given = {
         "optimizer": settings.optimizer,

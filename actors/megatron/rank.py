@@ -1,7 +1,6 @@
 """`TrainerRank`: one Megatron process of the trainer."""
 
 import gc
-import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,19 +26,14 @@ from actors.megatron.optimizer import (
     forget_moments,
     wrap_data_parallel,
 )
+from actors.megatron.optimizer_digest import optimizer_digest
 from actors.megatron.own_model import args_of
 from actors.megatron.residence import waits_on_host
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee, join, leave
 from actors.megatron.weight_share import weight_share
-from actors.megatron.weights import (
-    export_hf_weights,
-    load_hf_weights,
-    named_parameters,
-    optimizer_digest,
-    tensor_bytes,
-)
+from actors.megatron.weights import export_hf_weights, load_hf_weights, tensor_bytes
 from schemas.errors import TrainerError
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.analysis.retrain.difference import Distance, PartDistance, whole_distance
@@ -118,7 +112,7 @@ class TrainerRank:
         room = Residences(policy, self._build, self.place.device, on_host=waits_on_host())
         how = (settings, self._algorithm, self._flags.transformer, room, group)
         frozen = load_frozen(architecture, *how)
-        model = wrap_data_parallel(policy, self._config, self._flags)
+        model = wrap_data_parallel(policy, self._config, settings, self._flags)
         optimizer = build_optimizer(model, settings, self._flags)
         scheduler = build_scheduler(optimizer, settings, self._flags.scheduler)
         critic = None
@@ -192,20 +186,15 @@ class TrainerRank:
         return {name: one.digest for name, one in frozen.items() if name != OLD_ACTOR} | old
 
     def optimizer_digest(self) -> str:
-        """Hex sha256 of the optimizer state, of each rank's in rank order where there are several."""
-        return self._of_all_ranks(optimizer_digest(self.trainee.optimizer))
+        """Hex sha256 of the optimizer's state, the same on any number of ranks that have the same state."""
+        return optimizer_digest(self.trainee.optimizer, self.trainee.model, self._architecture, self.place)
 
     def critic_digest(self) -> str:
         """The same of the critic's weights and of its optimizer's state; empty where there is no critic."""
         critic = self.trainee.critic
         if critic is None:
             return ""
-        weights = ((name, parameter.detach()) for name, parameter in named_parameters(critic.model))
-        return self._of_all_ranks(optimizer_digest(critic.optimizer, *weights))
-
-    def _of_all_ranks(self, mine: str) -> str:
-        everyone = self._of_each_rank(mine)
-        return mine if len(everyone) == 1 else hashlib.sha256("\n".join(everyone).encode()).hexdigest()
+        return optimizer_digest(critic.optimizer, critic.model, self._architecture, self.place, weights=True)
 
     def _of_each_rank(self, mine: T) -> list[T]:
         """What each rank has, in rank order; collective."""

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from torch import Tensor
 from actors.megatron.architecture import Architecture
 from actors.megatron.heartbeat import beat, beating
 from schemas.errors import CheckpointMismatch
-from storage.digests import TensorDigest, tensor_digests, weights_digest
+from storage.digests import TensorDigest, tensor_digests
 from storage.weights.shards import TensorBytes
 
 
@@ -235,25 +234,3 @@ def digest_tensors(named: Iterable[tuple[str, Tensor]]) -> dict[str, TensorDiges
     """name -> digest, of any device."""
     stored = (tensor_bytes(name, tensor) for name, tensor in beating(named))
     return tensor_digests((name, (dtype, shape, memoryview(data))) for name, dtype, shape, data in stored)
-
-
-def optimizer_digest(optimizer: Any, *more: tuple[str, Tensor]) -> str:
-    """Digest of a Megatron optimizer's state on this rank: moments, step counts, and float32 main weights if any.
-
-    Tensors are named by their place in the parameter groups, which is the same in every run of the same model. more:
-    tensors to digest with them, by name.
-    """
-    return weights_digest(digest_tensors(chain(_state_tensors(optimizer), more)))
-
-
-def _state_tensors(optimizer: Any) -> Iterator[tuple[str, Tensor]]:
-    for chained, part in enumerate(optimizer.chained_optimizers):
-        inner = part.optimizer
-        for group_index, group in enumerate(inner.param_groups):
-            for index, parameter in enumerate(group["params"]):
-                prefix = f"{chained}.{group_index}.{index}"
-                if hasattr(part, "fp32_from_float16_groups") or hasattr(part, "shard_fp32_from_float16_groups"):
-                    yield f"{prefix}.main", parameter
-                for name, value in inner.state[parameter].items():
-                    if isinstance(value, Tensor):
-                        yield f"{prefix}.{name}", value

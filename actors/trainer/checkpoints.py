@@ -1,6 +1,8 @@
 """A run's trainer checkpoints: where they are (`CheckpointFolders`), and which one is loaded (`restore`)."""
 
+import asyncio
 import contextlib
+import json
 import logging
 import shutil
 from collections.abc import Callable, Collection
@@ -100,9 +102,23 @@ async def _load(ranks: Ranks, saved: CheckpointSaved, folder: str) -> str | None
     except CheckpointMismatch as error:
         return str(error)
     weights = await ranks.weights_digest()
-    # None of an optimizer that a branch begins anew, which no run has had before, and with --optimizer-digest off.
-    optimizer = await ranks.optimizer_digest() if saved.optimizer_digest else ""
-    # A branch may have no critic where its parent had one.
-    critic = (await ranks.critic_digest() if saved.critic_digest else "") or saved.critic_digest
+    optimizer, critic = saved.optimizer_digest, saved.critic_digest
+    if not await asyncio.to_thread(_is_of_parts, Path(folder)):
+        # None of an optimizer that a branch begins anew, which no run has had before, and with --optimizer-digest off.
+        optimizer = await ranks.optimizer_digest() if optimizer else ""
+        # A branch may have no critic where its parent had one.
+        critic = (await ranks.critic_digest() if critic else "") or critic
     found = Digests(weights, optimizer, critic)
     return None if found == digests_of(saved) else f"{folder} holds {found}, saved were {digests_of(saved)}"
+
+
+def _is_of_parts(folder: Path) -> bool:
+    """Whether several ranks of an older version saved it: their digests were of each rank's part, and cannot be
+    compared with those of now. Its weights can.
+    """
+    try:
+        mark = json.loads((folder / "trainer.json").read_text())
+    except (OSError, ValueError):
+        return False
+    of = [mark.get(f"{kind}_parallel_size", 1) for kind in ("tensor_model", "data")]
+    return mark.get("format", 1) < 2 and of != [1, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,21 @@ async def test_only_what_was_committed_and_is_there_is_gone_on_from(
     assert await restore(ranks, trained, folders, newest=1) == version
     assert ranks.weights == (WEIGHTS if version else b"\0" * 32), "ranks that were touched are as they began"
     assert await restore(ranks, trained, folders, newest=0) == 0
+
+
+@pytest.mark.parametrize(("form", "ranks_of_data", "version"), [(1, 2, 1), (1, 1, 0), (2, 2, 0)])
+async def test_of_several_ranks_of_an_older_version_the_weights_are_compared(
+    tmp_path: Path, form: int, ranks_of_data: int, version: int
+) -> None:
+    """Their digests of the optimizer were of each rank's part."""
+    folders = CheckpointFolders(str(tmp_path))
+    mark = {"format": form, "tensor_model_parallel_size": 1, "data_parallel_size": ranks_of_data}
+    Path(folders.of(1)).mkdir()
+    (Path(folders.of(1)) / "trainer.json").write_text(json.dumps(mark))
+    ranks = ScriptedRanks(disk={folders.of(1): WEIGHTS})
+    told = CheckpointSaved(version=1, url=folders.of(1), weights_digest=SAID.weights, optimizer_digest="of parts")
+    trained = TrainingState(committed={1: Digests(SAID.weights, "of parts")}, saved={1: told})
+    assert await restore(ranks, trained, folders, newest=1) == version
 
 
 def test_a_checkpoint_is_found_where_it_was_saved_or_where_the_run_s_folder_is_now(tmp_path: Path) -> None:

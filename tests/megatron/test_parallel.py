@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +14,14 @@ from actors.trainer.ranks import rendezvous_address
 from storage.weights.files import open_checkpoint
 from storage.weights.store import WeightStore, verify
 from tests.megatron.ranks import ALGORITHMS, PARALLEL, run
-
-DEADLINE = 300.0
+from tests.megatron.two_processes import run_two
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     """The folder with what the ranks wrote, and each rank's figures."""
     out = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-m", "tests.megatron.ranks", str(tiny), str(out)]
-    logs = [out / f"rank{rank}.log" for rank in range(2)]
-    processes = []
-    for rank, log in enumerate(logs):
-        with log.open("w") as stderr:
-            processes.append(subprocess.Popen([*command, str(rank)], env=environment, stderr=stderr))
-    try:
-        for process in processes:
-            process.wait(timeout=DEADLINE)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(log.read_text()[-3000:] for log in logs)
+    run_two("tests.megatron.ranks", tiny, out)
     return out, [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 

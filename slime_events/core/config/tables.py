@@ -178,9 +178,9 @@ MEGATRON_CUDA = frozenset((
     "apply_rope_fusion", "masked_softmax_fusion", "bias_activation_fusion", "bias_dropout_fusion",
     "gradient_accumulation_fusion", "persist_layer_norm", "cross_entropy_loss_fusion", "tp_comm_overlap",
     "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
-    "attention_backend", "use_distributed_optimizer", "optimizer_cpu_offload", "overlap_cpu_optimizer_d2h_h2d",
-    "use_precision_aware_optimizer", "optimizer_offload_fraction", "overlap_param_gather",
-    "overlap_grad_reduce", "sequence_parallel", "transformer_impl", "fp8", "fp8_recipe",
+    "attention_backend", "optimizer_cpu_offload", "overlap_cpu_optimizer_d2h_h2d", "use_precision_aware_optimizer",
+    "optimizer_offload_fraction", "overlap_param_gather", "overlap_grad_reduce", "sequence_parallel",
+    "transformer_impl", "fp8", "fp8_recipe",
 ))  # fmt: skip
 """Megatron's settings that the CPU has no kernels or no CUDA random state for, and goes without."""
 

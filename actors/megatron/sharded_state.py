@@ -1,0 +1,162 @@
+"""The state of Megatron's distributed optimizer, of which each data parallel rank has its own part, in checkpoints.
+
+Megatron-core has three formats for it. One needs Transformer Engine or Apex, one gathers the whole state of 12 bytes a
+parameter on every host, one can be read by no other tensor parallel size. Here a rank writes what it holds, as blocks
+of the same tensors that the optimizer without sharding writes whole. So a checkpoint can be read with any number of
+data and tensor parallel ranks, and with the distributed optimizer or without it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from megatron.core.dist_checkpointing import ShardedTensor
+from megatron.core.dist_checkpointing.dict_utils import nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from torch import Tensor
+
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+"""Offset and size of a block in a tensor."""
+
+
+class Shard(NamedTuple):
+    """What this rank holds of a model's parameter: from element `start` on, flat. main: float32, what is updated."""
+
+    parameter: torch.nn.Parameter
+    group: int
+    start: int
+    main: Tensor
+    state: dict[str, Any]
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint has of it, by Megatron's name; the main weights only where they are not the model's own."""
+        own = {} if self.parameter.dtype == self.main.dtype else {"fp32_param": self.main}
+        return own | {name: value for name, value in self.state.items() if torch.is_tensor(value) and value.dim()}
+
+
+def is_sharded(optimizer: Any) -> bool:
+    """Whether Megatron's optimizer is its distributed one, whose state each data parallel rank has a part of."""
+    return all(isinstance(part, DistributedOptimizer) for part in optimizer.chained_optimizers)
+
+
+def shards(optimizer: Any) -> Iterator[Shard]:
+    """This rank's, of an optimizer for which `is_sharded` holds."""
+    (part,) = optimizer.chained_optimizers
+    halves = (part.model_float16_groups, part.shard_fp32_from_float16_groups)
+    whole = (part.model_fp32_groups, part.shard_fp32_groups)
+    for models, mains in (halves, whole):
+        for group, (of_model, of_main) in enumerate(zip(models, mains, strict=True)):
+            for parameter, main in zip(of_model, of_main, strict=True):
+                buffer, dtype, bucket = part.model_param_gbuf_map[parameter]
+                start = part.gbuf_ranges[buffer][dtype][bucket]["param_map"][parameter]["param"].start
+                yield Shard(parameter, group, start, main.detach(), part.optimizer.state[main])
+
+
+def step_count(optimizer: Any) -> int:
+    """Steps that Adam has made: torch counts for a parameter, Transformer Engine for a group."""
+    inner = optimizer.optimizer
+    of_groups = [group["step"] for group in inner.param_groups if "step" in group]
+    of_parameters = [state["step"] for state in inner.state.values() if "step" in state]
+    return int(next(iter((*of_groups, *of_parameters)), 0))
+
+
+def sharded_state(optimizer: Any, model_state: Mapping[str, Any]) -> dict[str, Any]:
+    """What this rank writes or reads; reading fills the state in place. model_state: Megatron's sharded state of the
+    model, whose names and offsets it takes.
+    """
+    inner, config = optimizer.optimizer, optimizer.chained_optimizers[0].config
+    kinds = (ShardedTensor, ShardedTensorFactory)
+    places = {id(one.data): one for one in nested_values(model_state) if isinstance(one, kinds)}
+    blocks = {
+        f"{index}.{name}": list(_blocks(places[id(shard.parameter)], f"optimizer.state.{name}", flat, shard.start))
+        for index, shard in enumerate(shards(optimizer))
+        for name, flat in shard.tensors.items()
+    }
+    groups = [
+        {name: value for name, value in group.items() if name not in ("params", "step")} for group in inner.param_groups
+    ]
+    step = step_count(optimizer)
+    # Every rank reads these. They lie where the optimizer without sharding has them.
+    common = {"param_groups": groups, "state": {"common_step": torch.tensor(float(step))} if step else {}}
+    return ({"optimizer": common} if config.bf16 or config.fp16 else common) | {"blocks": blocks}
+
+
+def shard_views(state: Mapping[str, Any]) -> dict[str, list[Tensor]]:
+    """Where the blocks of `sharded_state` lie, by their names."""
+    return {name: [block.data for block in blocks] for name, blocks in state.get("blocks", {}).items()}
+
+
+def load_sharded_state(optimizer: Any, loaded: Mapping[str, Any], wanted: Mapping[str, Sequence[Tensor]]) -> None:
+    """Take what was read. wanted: the `shard_views` of what was asked for."""
+    for name, views in wanted.items():
+        for view, tensor in zip(views, loaded["blocks"][name], strict=True):
+            view.copy_(tensor)
+    step = loaded.get("optimizer", loaded)["state"]["common_step"]
+    for group in optimizer.param_groups:
+        if "step" in group:
+            group["step"] = int(step)
+    for state in optimizer.optimizer.state.values():
+        if "step" in state:
+            state["step"].fill_(float(step))
+
+
+def _blocks(place: Any, prefix: str, flat: Tensor, start: int) -> Iterator[ShardedTensor]:
+    """`flat`, the elements of a parameter from `start` on, as rectangular blocks of tensors in the checkpoint."""
+    key = f"{prefix}.{place.key}"
+    if isinstance(place, ShardedTensorFactory):  # one parameter that is several tensors there
+        whole = torch.empty_like(place.data, dtype=flat.dtype, device="meta")
+        tensors = list(nested_values({"built": replace(place, key=key, data=whole).build()}))
+    else:
+        tensors = [replace(place, key=key, data=None, dtype=flat.dtype)]
+    for tensor in tensors:
+        first = tensor.data.storage_offset() if tensor.data is not None else 0
+        size = math.prod(tensor.local_shape)
+        begin, end = max(start, first), min(start + flat.numel(), first + size)
+        if begin < end:
+            yield from _cut(tensor, flat[begin - start : end - start], begin - first)
+
+
+def _cut(tensor: ShardedTensor, flat: Tensor, start: int) -> Iterator[ShardedTensor]:
+    lead = (0,) * tensor.prepend_axis_num, (1,) * tensor.prepend_axis_num
+    taken = 0
+    for offset, size in boxes(tensor.local_shape, start, start + flat.numel()):
+        shape, count = (*lead[1], *size), math.prod(size)
+        yield replace(
+            tensor,
+            data=flat[taken : taken + count].view(shape),
+            local_shape=shape,
+            global_offset=tuple(map(sum, zip(tensor.global_offset, (*lead[0], *offset), strict=True))),
+            axis_fragmentations=None,  # of several sizes, so no grid
+            replica_id=(*tensor.replica_id[:-1], 0),
+            prepend_axis_num=0,
+        )
+        taken += count
+
+
+def boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
+    """Blocks that cover elements [start, stop) of a contiguous tensor, in its order: at most two for each axis but the
+    last, and one.
+    """
+    if len(shape) == 1:
+        yield (start,), (stop - start,)
+        return
+    inner = math.prod(shape[1:])
+    first, last = -(-start // inner), stop // inner
+    if first > last:  # within one row
+        yield from _in_row(shape, last, start - last * inner, stop - last * inner)
+        return
+    if start < first * inner:
+        yield from _in_row(shape, first - 1, start - (first - 1) * inner, inner)
+    if first < last:
+        yield (first, *(0,) * (len(shape) - 1)), (last - first, *shape[1:])
+    if stop > last * inner:
+        yield from _in_row(shape, last, 0, stop - last * inner)
+
+
+def _in_row(shape: Sequence[int], row: int, start: int, stop: int) -> Iterator[Box]:
+    for offset, size in boxes(shape[1:], start, stop):
+        yield (row, *offset), (1, *size)

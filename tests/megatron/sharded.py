@@ -1,0 +1,90 @@
+"""What each process of `test_sharded_state` runs: a trainer in two ranks, with all of the optimizer's state on each and
+with a part of it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from actors.megatron.rank import TrainerRank
+from slime_events.core.config.algorithm import AlgorithmSettings
+from storage.weights.store import digest_of
+from tests.megatron.ranks import agree
+from tests.megatron.tiny import make_batch, settings_for
+
+# Clipping takes the norm of all gradients, whose squares are added in another order where ranks share them.
+CASES: dict[str, dict[str, Any]] = {
+    "float32": {"clip_grad": 0.0},
+    "bfloat16": {"clip_grad": 0.0, "bf16": True},
+    "clipped": {"clip_grad": 1.0},
+    "tensor": {"clip_grad": 0.0, "bf16": True, "tensor_model_parallel_size": 2},
+}
+SHARED = {"whole": False, "shared": True}
+STEPS = 3
+
+
+def weights_of(rank: TrainerRank) -> str:
+    """Empty on ranks other than 0."""
+    exported = rank.export_bytes()
+    return digest_of(exported) if rank.place.rank == 0 else ""
+
+
+def state_bytes(rank: TrainerRank) -> int:
+    """Of moments and step counts."""
+    states = rank.trainee.optimizer.optimizer.state.values()
+    return sum(tensor.nbytes for state in states for tensor in state.values())
+
+
+def run(model: Path, out: Path, case: str, kind: str, rank: int, world: int, master: str) -> dict[str, Any]:
+    """Train three steps, with a checkpoint before the last, and that step again from every checkpoint there is. What
+    came of it by what it went on from, "" for nothing.
+    """
+    megatron = {"use_distributed_optimizer": True} if SHARED[kind] else {}
+    given = {name: value for name, value in CASES[case].items() if world > 1 or "parallel" not in name}
+    trainer = TrainerRank(settings_for(model, megatron=megatron, **given), AlgorithmSettings(), rank, world, master)
+    found: dict[str, Any] = {"norms": []}
+    saved = f"{case}-{kind}-{world}"
+    for step in range(STEPS):
+        if step == STEPS - 1:
+            trainer.save_checkpoint(out / saved)
+            found["at"] = weights_of(trainer), trainer.optimizer_digest()
+        result = trainer.train(make_batch(step, zero=True))
+        found["norms"].append(result.metrics["grad_norm"])
+    found["end"] = weights_of(trainer), result.optimizer_digest
+    found["state"] = state_bytes(trainer)
+    weights = {name: tensor.clone() for name, tensor in trainer.export_weights()}
+    if rank == 0:
+        save_file(weights, out / f"{saved}.safetensors")
+    for folder in sorted(out.glob(f"{case}-*-[12]")):
+        trainer.load_checkpoint(folder)
+        loaded = weights_of(trainer), trainer.optimizer_digest()
+        again = trainer.train(make_batch(STEPS - 1, zero=True)).optimizer_digest
+        found[folder.name] = [loaded, (weights_of(trainer), again)]
+    trainer.load_weights(model)  # as a recovery does, with moments as they are
+    found["followed"] = weights_of(trainer), trainer.optimizer_digest()
+    trainer.close()
+    return found
+
+
+def main() -> None:
+    """`model out rank`: every case and kind."""
+    torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(280, exit=True)  # a rank that waits for ever says where
+    model, out, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    found = {}
+    for case in CASES:
+        for kind in SHARED:
+            name = f"{case}-{kind}"
+            found[name] = run(model, out, case, kind, rank, 2, agree(out / f"{name}.master", rank))
+    (out / f"rank{rank}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
