@@ -41,12 +41,8 @@ def optimizer_digest(
     if weights:
         for name, parameter in named_parameters(model):
             pieces.append(Piece(name, name, parameter.shape, parameter.detach()))
-    digests = digest_tensors(_own(pieces, model, architecture, place))
-    if place.world_size > 1:
-        everyone = [digests] * place.world_size
-        dist.all_gather_object(everyone, digests)
-        digests = {name: digest for one in everyone for name, digest in one.items()}
-    return weights_digest(digests)
+    mine = digest_tensors(_own(pieces, model, architecture, place))
+    return weights_digest({name: one for digests in place.of_each_rank(mine) for name, one in digests.items()})
 
 
 def _of_replicas(optimizer: Any, model: torch.nn.Module) -> Iterator[Piece]:

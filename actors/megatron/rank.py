@@ -3,10 +3,9 @@
 import gc
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 import actors.megatron.import_core  # noqa: F401
@@ -48,8 +47,6 @@ from slime_events.plugins.trainer_points import IN_STEPS, INIT, MODEL, WRITTEN, 
 from storage.digests import tensor_digests, weights_digest
 from storage.weights.files import open_checkpoint
 from storage.weights.shards import Shard, TensorBytes, write_shards
-
-T = TypeVar("T")
 
 
 class TrainerRank:
@@ -196,13 +193,6 @@ class TrainerRank:
             return ""
         return optimizer_digest(critic.optimizer, critic.model, self._architecture, self.place, weights=True)
 
-    def _of_each_rank(self, mine: T) -> list[T]:
-        """What each rank has, in rank order; collective."""
-        everyone = [mine] * self.place.world_size
-        if len(everyone) > 1:
-            dist.all_gather_object(everyone, mine)
-        return everyone
-
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, whole tensor) in the trainer's dtype; nothing on ranks other than 0.
 
@@ -225,19 +215,19 @@ class TrainerRank:
         share = weight_share(self.trainee.model, self.trainee.architecture, self.place)
         prefix = f"rank{self.place.rank:05d}"
         mine = write_shards(Path(folder), prefix, share, max_bytes=max_bytes, durable=durable)
-        return [shard for shards in self._of_each_rank(mine) for shard in shards]
+        return [shard for shards in self.place.of_each_rank(mine) for shard in shards]
 
     def weights_digest(self) -> str:
         """Digest of the whole weights (storage/digests.py), each rank's share hashed where it is."""
         share = weight_share(self.trainee.model, self.trainee.architecture, self.place)
         mine = tensor_digests((name, (dtype, shape, data)) for name, dtype, shape, data in share)
-        return weights_digest({name: one for digests in self._of_each_rank(mine) for name, one in digests.items()})
+        return weights_digest({name: one for digests in self.place.of_each_rank(mine) for name, one in digests.items()})
 
     def weights_distance(self, folder: str) -> Distance:
         """Of the weights from a Hugging Face folder's. Raises CheckpointMismatch for other tensors, WeightsDamaged."""
         share = weight_share(self.trainee.model, self.trainee.architecture, self.place)
         recorded = open_checkpoint(folder)
-        return whole_distance(recorded, self._of_each_rank(PartDistance.of(recorded, share)))
+        return whole_distance(recorded, self.place.of_each_rank(PartDistance.of(recorded, share)))
 
     def show_weights(self, folder: str) -> dict[str, str]:
         """Show a written weight version to the user's function that wants to see it. The digest of its source by the

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,8 @@ from slime_events.core.run.process_environment import listen_on_loopback, set_fo
 from slime_events.core.train_batch import TrainSample
 from slime_events.plugins.trainer_points import TrainerFunctions
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -41,6 +43,13 @@ class Place:
     device: torch.device
     tensor: dist.ProcessGroup
     data: dist.ProcessGroup
+
+    def of_each_rank(self, mine: T) -> list[T]:
+        """What each rank has, in rank order. Collective; pickled."""
+        everyone = [mine] * self.world_size
+        if len(everyone) > 1:
+            dist.all_gather_object(everyone, mine)
+        return everyone
 
 
 def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> Place:
