@@ -27,10 +27,16 @@ class Session:
         self.decoded.append(len(body))
         return read_object(body)
 
+    def begin(self, agent: str, *before: Any) -> None:
+        """Its chat, with more than 3000 bytes of its own behind these messages."""
+        self._chats[agent] = [*before, {"role": "user", "content": agent * 3000}]
+
     def ask(self, agent: str) -> int:
         """Goes on; the most bytes that were decoded at once."""
         self.decoded.clear()
-        chat = self._chats.setdefault(agent, [{"role": "user", "content": agent * 3000}])
+        if agent not in self._chats:
+            self.begin(agent)
+        chat = self._chats[agent]
         asked, _ = self._requests.read(CHAT, "/", json.dumps({"model": "m", "messages": chat}).encode())
         assert list(asked.messages) == chat
         chat += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "and?"}]
@@ -61,3 +67,14 @@ def test_the_fifth_is_read_whole_again(session: Session) -> None:
     for agent in "abcde":
         session.ask(agent)
     assert session.ask("a") > 3000
+
+
+def test_agents_of_one_system_prompt_go_on_each_from_its_own(session: Session) -> None:
+    """A short request of another one lies nearer in time, and has less in common."""
+    system = {"role": "system", "content": "s" * 200}
+    for agent in "ab":
+        session.begin(agent, system)
+        for _ in range(5):
+            session.ask(agent)
+    for agent in "abab":
+        assert session.ask(agent) < 1000

@@ -1,0 +1,132 @@
+"""A session whose rollout the run asks for again, before it is sealed or in the midst of that; and what ended turns
+leave behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from msgspec.structs import replace
+
+from schemas.event import Event, Purpose
+from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutRequested
+from schemas.sessions import SessionOpened, SessionSealed
+from slime_events.core.run.participant import Participant
+from storage.log import Append
+from storage.memory_log import MemoryLog
+from tests.agents.lone_session import SAMPLE, LoneSession
+from tests.agents.stage import ASKED, ask, seal, state
+
+ANSWER = 4
+
+
+class Log(MemoryLog):
+    """`first` is in it before the next seal is, whoever was about to seal."""
+
+    first: Event | None = None
+
+    async def append(self, appends: Sequence[Append]) -> list[int]:
+        if self.first is not None and any(isinstance(one.envelope.event, SessionSealed) for one in appends):
+            first, self.first = self.first, None
+            await Participant(self, "conductor").append_fenced(first)
+        return await super().append(appends)
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        """Its events of this type that are about the session's rollout."""
+        events = [one.envelope.event for one in self.records]
+        return [event for event in events if isinstance(event, kind) and event.sample == SAMPLE]
+
+    def requested_again(self) -> RolloutRequested:
+        (request,) = self.of(RolloutRequested)
+        return replace(request, attempt=1)
+
+
+class Scene:
+    """A session of one turn. again: the run asks for its rollout again now."""
+
+    def __init__(self, lone: LoneSession, log: Log, client: httpx.AsyncClient, session: dict[str, Any]) -> None:
+        self.lone, self.log, self.client, self.session = lone, log, client, session
+
+    async def again(self) -> None:
+        await Participant(self.log, "conductor").append_fenced(self.log.requested_again())
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    log = Log("lone")
+    lone = LoneSession(log, tmp_path, ANSWER)
+    await lone.begin()
+    async with lone.engine(), lone.gateway() as client:
+        session = await lone.open(client)
+        await ask(client, session, ASKED)
+        yield Scene(lone, log, client, session)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+async def test_a_session_that_was_given_up_is_not_sealed(scene: Scene, knows: bool) -> None:
+    """By the gateway that has it in memory, and by one that reads it for the first time."""
+    await scene.again()
+    async with scene.lone.gateway() as another:
+        gateway = scene.client if knows else another
+        assert (await seal(gateway, scene.session, reward=1.0)).status_code == 409
+        assert (await state(gateway, scene.session))["turns"] != []
+        body = {"model": "m", "messages": ASKED}
+        assert (await gateway.post(f"{scene.session['base_url']}/chat/completions", json=body)).status_code in (404, 409)
+    assert scene.log.of(SessionSealed) == scene.log.of(RolloutCompleted) == scene.log.of(RolloutFailed) == []
+
+
+async def test_the_next_session_of_its_rollout_is_its_own(scene: Scene) -> None:
+    await scene.again()
+    headers = {"authorization": f"Bearer {scene.lone._token}", "idempotency-key": "two"}
+    answer = await scene.client.post("/v1/runs/lone/sessions", json={"wait_s": 10}, headers=headers)
+    second = dict(answer.json())
+    assert [(one.attempt, one.key) for one in scene.log.of(SessionOpened)] == [(0, "one"), (1, "two")]
+    await ask(scene.client, second, ASKED)
+    assert (await seal(scene.client, scene.session, reward=0.0)).status_code == 409
+    assert (await seal(scene.client, second, reward=1.0)).status_code == 200
+    (sealed,) = scene.log.of(SessionSealed)
+    assert (sealed.attempt, sealed.reward, sealed.turns) == (1, 1.0, 1)
+
+
+async def test_a_session_that_is_given_up_in_the_midst_of_its_seal_is_not_sealed(scene: Scene) -> None:
+    scene.log.first = scene.log.requested_again()
+    assert (await seal(scene.client, scene.session, reward=1.0)).status_code == 409
+    assert (scene.log.of(SessionSealed), scene.log.of(RolloutCompleted)) == ([], [])
+
+
+async def test_what_comes_amid_a_seal_is_read_before_it_is_tried_again(scene: Scene) -> None:
+    """Another gateway's turn, say: the seal is of the session as it is then."""
+    scene.log.first = scene.log.of(SessionOpened)[0]
+    assert (await seal(scene.client, scene.session, reward=1.0)).status_code == 200
+    assert len(scene.log.of(SessionSealed)) == 1
+
+
+async def test_turns_that_have_ended_are_held_by_nobody(scene: Scene) -> None:
+    """A gateway makes turns for days."""
+    seen = weakref.WeakSet[asyncio.Task[Any]]()
+
+    async def held_after(turns: int) -> int:
+        """Tasks that have ended and are held, of all that there were."""
+        for number in range(turns):
+            chat = [*ASKED, {"role": "user", "content": f"and {number}?"}]
+            asking = asyncio.create_task(ask(scene.client, scene.session, chat))
+            while not asking.done():
+                seen.update(asyncio.all_tasks())
+                await asyncio.sleep(0.001)
+            await asking
+            del asking
+        await asyncio.sleep(0.01)
+        gc.collect()
+        return sum(task.done() for task in seen)
+
+    held = await held_after(2)
+    assert await held_after(4) <= held
+    calls = [record.envelope.event for record in scene.log.records]
+    assert sum(isinstance(one, RolloutRequested) and one.purpose is Purpose.CALL for one in calls) == 7
