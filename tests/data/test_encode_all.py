@@ -73,6 +73,27 @@ def test_a_class_that_encodes_in_a_way_of_its_own_does_so() -> None:
     assert encode_all(louder, ["hi", "there a"]) == [[3, 7], [4, 5, 7]]
 
 
+def test_one_whose_own_encode_was_set_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = words()
+    monkeypatch.setattr(own, "encode", lambda text, **more: [7], raising=False)
+    assert encode_all(own, ["hi", "there a"]) == [[7], [7]]
+
+
+@pytest.mark.parametrize("name", ["demo", "words"])
+def test_only_the_first_of_many_goes_the_whole_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import PreTrainedTokenizerBase
+
+    asked, encode = list[str](), PreTrainedTokenizerBase.encode
+
+    def noted(self: Any, text: str, **more: Any) -> Any:
+        asked.append(text)
+        return encode(self, text, **more)
+
+    monkeypatch.setattr(PreTrainedTokenizerBase, "encode", noted)
+    encode_all(TOKENIZERS[name](), ["hi", "there", "a", "b"])
+    assert asked == ["hi"]
+
+
 prompts = st.builds(
     InboxPrompt,
     key=st.text(min_size=1, max_size=5),
