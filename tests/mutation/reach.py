@@ -37,7 +37,8 @@ class Reach:
 
     def record(self, file: str, ask: Ask) -> None:
         """Of one test file, kept while that is the same. An older record chooses worse, and judges nothing."""
-        digest = hashlib.sha256(file.encode() + (self._root / file).read_bytes())
+        source = (self._root / file).read_bytes()
+        digest = hashlib.sha256(file.encode() + source)
         kept = self._kept / f"{digest.hexdigest()[:16]}.json"
         if not kept.exists():
             answer = ask({"tests": [file], "record": True, "limit_s": RECORD_S, "test_s": RECORD_S})
@@ -45,13 +46,16 @@ class Reach:
                 raise SystemExit(f"{file} ended with {answer['code']} without a fault: run it with pytest and mend it")
             kept.write_text(json.dumps(answer))
         answer = json.loads(kept.read_text())
-        tests = answer["tests"]
+        tests, read = answer["tests"], [f"{path}::<import>" for path in _imported(source)]
+        for test in tests.values():
+            test["calls"] += read  # values that are made on import are read without a call
         self._files[file] = _Tests(tests, answer["took_s"] - sum(test["took_s"] for test in tests.values()))
         self.failed += answer["failed"]
 
     def tests_of(self, fault: Fault, source: bytes, files: Iterable[str]) -> list[list[str]]:
         """Those of `files`, file by file, the quickest file first, up to ENOUGH_S. Of its function; if none calls that
-        (it runs in another process, or when it is imported), of the file; if none does, of its package.
+        (it runs in another process, or when it is imported), of the file, or of test files that import it; if there
+        are none, of its package.
         """
         function = f"{fault.file}::{_function(source, fault.line(source))}"
         package = fault.file.rpartition("/")[0] + "/"
@@ -91,6 +95,17 @@ def _reaching(tests: _Tests, reaches: Callable[[list[str]], bool], *, all_of: bo
         kept.append(name)
         total += took_s
     return (total, kept) if kept else None
+
+
+def _imported(source: bytes) -> set[str]:
+    """Files that a test file names in its imports, as far as there are such."""
+    names = set[str]()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+    return {f"{name.replace('.', '/')}.py" for name in names}
 
 
 def _function(source: bytes, line: int) -> str:

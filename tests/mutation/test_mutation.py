@@ -78,13 +78,13 @@ def test_generated_faults_leave_prose_and_timings_alone(tmp_path: Path) -> None:
 def test_a_fault_is_tried_with_the_quickest_tests_of_its_function(tmp_path: Path) -> None:
     (tmp_path / "chosen.py").write_text(SOURCE)
     (tmp_path / "tests").mkdir()
-    for name in ("test_a.py", "test_b.py", "test_c.py"):
-        (tmp_path / "tests" / name).write_text("")
+    for name in "abcd":
+        (tmp_path / "tests" / f"test_{name}.py").write_text("from chosen import LIMIT_S" if name == "d" else "")
     reach = Reach(tmp_path, tmp_path / "kept")
     functions = {"a": ["chosen"], "b": ["other"], "c": ["<module>", "chosen"]}  # the last is the first to import it
     calls = {
         f"tests/test_{name}.py": [f"chosen.py::{function}" for function in called] for name, called in functions.items()
-    }
+    } | {"tests/test_d.py": ["elsewhere.py::other"]}
 
     def ask(task: dict[str, object]) -> dict[str, object]:
         (file,) = task["tests"]  # type: ignore[misc]
@@ -100,10 +100,10 @@ def test_a_fault_is_tried_with_the_quickest_tests_of_its_function(tmp_path: Path
         for change in ("min to max", "2 to 3")
     )
     source = SOURCE.encode()
-    first, other, third = ([f"{file}::quick", f"{file}::slow"] for file in calls)
+    first, other, third, reads = ([f"{file}::quick", f"{file}::slow"] for file in calls)
     assert reach.tests_of(inside, source, calls) == [first, third]
-    assert reach.tests_of(inside, source, [*calls][1:]) == [other, third], "nothing but an import calls it"
-    assert reach.tests_of(outside, source, calls) == [first, other, third], (
+    assert reach.tests_of(inside, source, [*calls][1:]) == [other, third, reads], "nothing but an import calls it"
+    assert reach.tests_of(outside, source, calls) == [first, other, third, reads], (
         "a default is read when the file is imported"
     )
     assert reach.tests_of(inside, source, ["tests/test_b.py"]) == [other]
