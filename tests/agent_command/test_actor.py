@@ -152,10 +152,10 @@ async def test_a_program_may_have_removed_its_folders(scene: Scene) -> None:
 
 async def test_programs_of_a_role_that_was_killed_are_ended_first(scene: Scene) -> None:
     environment = os.environ | {MARK: str(scene.folder / FOLDER)}
-    with subprocess.Popen([sys.executable, "-c", "input()"], env=environment, stdin=subprocess.PIPE) as left:
-        async with scene.running(WAITS) as role:
-            await scene.until(role, lambda: scene.events(WorkerJoined))
-            assert left.wait(WAIT_S) < 0
+    left = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", env=environment, stdin=subprocess.PIPE)
+    async with scene.running(WAITS) as role:
+        await scene.until(role, lambda: scene.events(WorkerJoined))
+        assert await left.wait() < 0
 
 
 async def test_it_fails_where_the_gateway_refuses(scene: Scene) -> None:

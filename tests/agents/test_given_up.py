@@ -78,7 +78,10 @@ async def test_a_session_that_was_given_up_is_not_sealed(scene: Scene, knows: bo
         assert (await seal(gateway, scene.session, reward=1.0)).status_code == 409
         assert (await state(gateway, scene.session))["turns"] != []
         body = {"model": "m", "messages": ASKED}
-        assert (await gateway.post(f"{scene.session['base_url']}/chat/completions", json=body)).status_code in (404, 409)
+        assert (await gateway.post(f"{scene.session['base_url']}/chat/completions", json=body)).status_code in (
+            404,
+            409,
+        )
     assert scene.log.of(SessionSealed) == scene.log.of(RolloutCompleted) == scene.log.of(RolloutFailed) == []
 
 

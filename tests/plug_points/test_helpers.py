@@ -21,6 +21,7 @@ from slime_events.plugins.slime_hosts import exec_command, find_available_port, 
 from slime_events.plugins.slime_utils import (
     build_processor_kwargs,
     encode_image_for_rollout_engine,
+    load_processor,
     should_run_periodic_action,
 )
 from slime_events.plugins.traces import (
@@ -142,6 +143,15 @@ def test_a_port_that_somebody_listens_at_is_not_free() -> None:
     assert not slime_hosts.is_port_available(-1)
 
 
+def test_a_port_is_free_as_soon_as_its_server_has_ended() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            server.accept()[0].close()  # who closes first keeps the address for a minute
+            assert client.recv(1) == b""
+    assert slime_hosts.is_port_available(port)
+
+
 def test_a_machine_without_a_way_out_has_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_way(self: Any, address: Any) -> None:
         raise OSError
@@ -216,6 +226,31 @@ def test_an_image_is_sent_as_rgb() -> None:
 
     sent = [encode_image_for_rollout_engine(image(mode, mode.encode())) for mode in ("RGB", "L")]
     assert [base64.b64decode(one.partition(",")[2]) for one in sent] == [b"RGB", b"L converted"]
+
+
+def test_a_processor_is_looked_for_on_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoProcessor, PreTrainedTokenizerFast
+
+    asked: list[Any] = []
+
+    def found(one: Any) -> Any:
+        def read(path: str, **how: Any) -> Any:
+            asked.append((path, how))
+            if isinstance(one, Exception):
+                raise one
+            return one
+
+        return read
+
+    tokenizer = PreTrainedTokenizerFast.__new__(PreTrainedTokenizerFast)
+    for one, loaded in (
+        ("processor", "processor"),
+        (tokenizer, None),
+        *((error, None) for error in (OSError(), ValueError())),
+    ):
+        monkeypatch.setattr(AutoProcessor, "from_pretrained", found(one))
+        assert load_processor("model", trust_remote_code=True) == loaded
+    assert asked == [("model", {"local_files_only": True})] * 4
 
 
 def test_a_processor_gets_tensors_of_media_and_lists_of_text() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
 
-from schemas.groups import GroupAccepted, GroupRejected
+from schemas.arrays import pack_tokens
+from schemas.event import Purpose
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.prompts import PromptSubmitted, Source
 from schemas.rollouts import RolloutCompleted
 from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupState
@@ -51,6 +55,40 @@ async def test_texts_of_undecided_groups_are_there_live_and_after_a_restart(reco
         texts.apply(event, state)
     assert compared > 10
     assert not texts._said, "nothing is kept of decided groups, nor of evaluations"
+
+
+TOOLS, CHAT = [{"name": "look"}], {"messages": [{"role": "user", "content": "?"}], "chat": True}
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({}, False),
+        ({"tools": TOOLS}, True),
+        (CHAT, True),
+        ({"generate_function_path": "own:f"}, True),
+        ({"custom_rm_path": "own:f"}, True),
+        ({"attributes": {"mine": 1}}, True),
+        ({"tools": TOOLS, "purpose": Purpose.EVAL}, False),
+    ],
+)
+def test_a_prompt_is_shown_where_it_says_more_than_the_state(fields: dict[str, Any], shown: bool) -> None:
+    asked = PromptSubmitted(group="g", text="?", tokens=pack_tokens([1]), source=Source(path="p"), **fields)
+    group, state = GroupState(group="g", prompt=asked.tokens), RunState(run="run")
+    state.groups["g"] = group
+    rejected = GroupRejected(group="g", cause=RejectionCause.STALE, reason="too old")
+    for texts, stays in ((Texts(), False), (Texts(until_trained=True), True)):
+        texts.apply(asked, state)
+        assert texts.told(group).asked == (asked if shown else msgspec.UNSET)
+        texts.apply(rejected, state)
+        assert texts.told(group).asked == (asked if shown and stays else msgspec.UNSET)
+        state.groups.clear()
+        texts.apply(rejected, state)
+        assert texts.told(group).asked is msgspec.UNSET
+        state.groups["g"] = group
+    old = Texts(of_all=True)
+    old.apply(asked, state)
+    assert old.told(group).asked is msgspec.UNSET, "as states held it once"
 
 
 def test_no_state_holds_a_text(records: list[Recorded]) -> None:
