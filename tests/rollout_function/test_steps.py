@@ -1,6 +1,7 @@
 """A run whose steps are what a rollout function returns."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,8 +21,9 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested, RolloutReturned
 from schemas.runs import RunFailed
 from serve_apps.rollout_function import slime_loop
+from serve_apps.rollout_function.calls import Calls
 from slime_events.core.state.run import RunPhase
-from storage.log import Append
+from storage.log import Append, Recorded
 from tests.rollout_function import functions
 from tests.rollout_function.scene import FUNCTIONS, a_run, check_log, runner
 from tests.scripted_engine import Script
@@ -63,6 +65,28 @@ async def test_it_wraps_slimes_generation(tmp_path: Path) -> None:
             assert sample.loss_mask is not None
             assert sample.loss_mask.data[:2] == b"\0\1"
     check_log(run)
+
+
+async def test_calls_of_steps_before_hear_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes in the log is shown to what is under way; else each step would make every event dearer."""
+    shown, made = Counter[int](), list[Calls]()
+
+    class Noted(Calls):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            made.append(self)
+
+        def apply(self, recorded: Recorded) -> None:
+            shown[recorded.position] += 1
+            super().apply(recorded)
+
+    monkeypatch.setattr("serve_apps.rollout_function.runner.Calls", Noted)
+    async with a_run(tmp_path, steps=6) as run:
+        run.start_engine()
+        run.start_role("function", runner(run, "wrapped").run())
+        assert await run.finish() is RunPhase.FINISHED
+    assert (len(made), max(shown.values())) == (6, 1)
+    assert all(one.is_over for one in made)
 
 
 async def test_generations_go_on_after_a_kill(tmp_path: Path) -> None:
