@@ -83,7 +83,7 @@ def _proven(rendering: Rendering, name: str, arguments: dict[str, Any]) -> Any:
     from renderers import config_from_name, create_renderer
 
     try:
-        renderer = create_renderer(rendering.tokenizer, config_from_name(name), chat_template_kwargs=arguments or None)
+        renderer = create_renderer(rendering.tokenizer, config_from_name(name), chat_template_kwargs=arguments)
         for chat, tools in ((_ASKED, None), (_CALLED, [_TOOL])):
             made = renderer.render_ids(chat, tools=tools, add_generation_prompt=True)
             if made != rendering.ids(rendering.text(chat, tools or (), arguments)).tolist():
