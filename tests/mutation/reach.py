@@ -20,10 +20,13 @@ ENOUGH_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Tests:
-    """Of one file: what each test calls, and how long it takes; begin_s: what is imported before the first."""
+    """Of one file: what each test calls, and how long it takes; begin_s: what is imported before the first; read: what
+    the file itself imports.
+    """
 
     of: dict[str, dict[str, Any]]
     begin_s: float
+    read: frozenset[str]
 
 
 class Reach:
@@ -46,16 +49,17 @@ class Reach:
                 raise SystemExit(f"{file} ended with {answer['code']} without a fault: run it with pytest and mend it")
             kept.write_text(json.dumps(answer))
         answer = json.loads(kept.read_text())
-        tests, read = answer["tests"], [f"{path}::<import>" for path in _imported(source)]
+        tests, read = answer["tests"], frozenset(f"{path}::<import>" for path in _imported(source))
         for test in tests.values():
             test["calls"] += read  # values that are made on import are read without a call
-        self._files[file] = _Tests(tests, answer["took_s"] - sum(test["took_s"] for test in tests.values()))
+        begin_s = answer["took_s"] - sum(test["took_s"] for test in tests.values())
+        self._files[file] = _Tests(tests, begin_s, read)
         self.failed += answer["failed"]
 
     def tests_of(self, fault: Fault, source: bytes, files: Iterable[str]) -> list[list[str]]:
-        """Those of `files`, file by file, the quickest file first, up to ENOUGH_S. Of its function; if none calls that
-        (it runs in another process, or when it is imported), of the file, or of test files that import it; if there
-        are none, of its package.
+        """Those of `files`, file by file, up to ENOUGH_S: first files that import the fault's, and of these and the
+        others the quickest. Of its function; if none calls that (it runs in another process, or when it is imported),
+        of the file, or of test files that import it; if there are none, of its package.
         """
         function = f"{fault.file}::{_function(source, fault.line(source))}"
         package = fault.file.rpartition("/")[0] + "/"
@@ -69,11 +73,12 @@ class Reach:
                 lambda calls: any(call.startswith(package) for call in calls),
             )
         ):
-            if found := [file for tests in known if (file := _reaching(tests, reaches, all_of=number > 0))]:
+            reaching = ((tests.read, _reaching(tests, reaches, all_of=number > 0)) for tests in known)
+            if found := [(read, file) for read, file in reaching if file]:
                 break
         chosen: list[list[str]] = []
         total = 0.0
-        for took_s, names in sorted(found):
+        for _, took_s, names in sorted((f"{fault.file}::<import>" not in read, *file) for read, file in found):
             total += took_s
             if chosen and total > ENOUGH_S:
                 break

@@ -75,7 +75,7 @@ def test_generated_faults_leave_prose_and_timings_alone(tmp_path: Path) -> None:
     assert len({fault.id for fault in faults}) == len(faults)
 
 
-def test_a_fault_is_tried_with_the_quickest_tests_of_its_function(tmp_path: Path) -> None:
+def test_a_fault_is_tried_with_the_nearest_and_quickest_tests(tmp_path: Path) -> None:
     (tmp_path / "chosen.py").write_text(SOURCE)
     (tmp_path / "tests").mkdir()
     for name in "abcd":
@@ -102,8 +102,8 @@ def test_a_fault_is_tried_with_the_quickest_tests_of_its_function(tmp_path: Path
     source = SOURCE.encode()
     first, other, third, reads = ([f"{file}::quick", f"{file}::slow"] for file in calls)
     assert reach.tests_of(inside, source, calls) == [first, third]
-    assert reach.tests_of(inside, source, [*calls][1:]) == [other, third, reads], "nothing but an import calls it"
-    assert reach.tests_of(outside, source, calls) == [first, other, third, reads], (
+    assert reach.tests_of(inside, source, [*calls][1:]) == [reads, other, third], "nothing but an import calls it"
+    assert reach.tests_of(outside, source, calls) == [reads, first, other, third], (
         "a default is read when the file is imported"
     )
     assert reach.tests_of(inside, source, ["tests/test_b.py"]) == [other]
