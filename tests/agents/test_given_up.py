@@ -16,9 +16,12 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.event import Event, Purpose
+from schemas.ids import sample_id, turn_group_id
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutRequested
 from schemas.sessions import SessionOpened, SessionSealed
+from schemas.subjects import about
 from slime_events.core.run.participant import Participant
+from storage.follow import Follower
 from storage.log import Append
 from storage.memory_log import MemoryLog
 from tests.agents.lone_session import SAMPLE, LoneSession
@@ -131,5 +134,29 @@ async def test_turns_that_have_ended_are_held_by_nobody(scene: Scene) -> None:
 
     held = await held_after(2)
     assert await held_after(4) <= held
-    calls = [record.envelope.event for record in scene.log.records]
-    assert sum(isinstance(one, RolloutRequested) and one.purpose is Purpose.CALL for one in calls) == 7
+    assert sum(one.purpose is Purpose.CALL for one in _calls(scene.log)) == 7
+
+
+async def test_nothing_goes_on_behind_a_gateway_that_has_ended(tmp_path: Path) -> None:
+    """Turns under way are another gateway's then, whoever still waits for them here."""
+    log = Log("lone")
+    lone = LoneSession(log, tmp_path, ANSWER)
+    await lone.begin()
+    async with lone.engine(), lone.gateway() as client:
+        session = await lone.open(client)
+    before = asyncio.all_tasks()
+    async with lone.gateway() as client:
+        body = {"model": "m", "messages": ASKED}
+        asking = asyncio.create_task(client.post(f"{session['base_url']}/chat/completions", json=body))
+        begun = about(log.run, "rollout", sample_id(turn_group_id(SAMPLE, 0), 0))
+        async with Follower(log, 1, begun) as follower:
+            assert len(await follower.next(10.0)) == 1
+        assert not asking.done()
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert asyncio.all_tasks() - before == set()
+
+
+def _calls(log: Log) -> list[RolloutRequested]:
+    events = [record.envelope.event for record in log.records]
+    return [event for event in events if isinstance(event, RolloutRequested)]
