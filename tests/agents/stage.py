@@ -34,6 +34,7 @@ from slime_events.core.trajectory import content_digest
 from storage.cancellation import end_all
 from storage.log import EventLog, Readable
 from tests.agents.models import MODELS, tokenizer
+from tests.simulation.seconds import check_seconds
 from tests.simulation.simulation import Simulation, make_plan
 
 ASKED: list[Any] = [{"role": "user", "content": "2+3="}]
@@ -133,6 +134,7 @@ class Stage:
 
     def check_turns(self) -> list[TurnRecorded]:
         """Every recorded turn is what its generation was: prompt and tokens. All of them."""
+        check_seconds(self.simulation.log.records)
         calls = {one.sample: one for one in self.simulation.events(RolloutRequested)}
         made = {one.sample: one for one in self.simulation.events(RolloutCompleted)}
         turns = self.simulation.events(TurnRecorded)

@@ -16,6 +16,7 @@ from storage.follow import Follower
 from tests.history.checker import check
 from tests.scripted_engine import Script
 from tests.simulation.crash import Crashed, Fate, Scene
+from tests.simulation.seconds import check_seconds
 from tests.simulation.simulation import make_plan
 
 EventT = TypeVar("EventT", bound=Event)
@@ -56,6 +57,7 @@ async def run_until(run: Crashed, kind: type[Event]) -> None:
 def check_log(run: Crashed) -> None:
     """What both judges of a log have to say: nothing."""
     assert check([(recorded.position, recorded.subject, recorded.data) for recorded in run.log.records]) == []
+    check_seconds(run.log.records)
     auditor = Audit("sim", fetch=unpack, files=False)
     for recorded in run.log.records:
         auditor.apply(recorded)

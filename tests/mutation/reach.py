@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,9 @@ class Reach:
         self.failed += answer["failed"]
 
     def tests_of(self, fault: Fault, source: bytes, files: Iterable[str]) -> list[list[str]]:
-        """Those of `files`, file by file, up to ENOUGH_S: first files that import the fault's, and of these and the
-        others the quickest. Of its function; if none calls that (it runs in another process, or when it is imported),
-        of the file, or of test files that import it; if there are none, of its package.
+        """Those of `files`, file by file, up to ENOUGH_S: first files that import the fault's, and of these and of the
+        others first those whose tests are quick. Of its function; if none calls that (it runs in another process, or
+        when it is imported), of the file, or of test files that import it; if there are none, of its package.
         """
         function = f"{fault.file}::{_function(source, fault.line(source))}"
         package = fault.file.rpartition("/")[0] + "/"
@@ -78,12 +79,18 @@ class Reach:
                 break
         chosen: list[list[str]] = []
         total = 0.0
-        for _, took_s, names in sorted((f"{fault.file}::<import>" not in read, *file) for read, file in found):
+        at_first = partial(_nearness, f"{fault.file}::<import>")
+        for _, (took_s, names) in sorted(found, key=at_first):
             total += took_s
             if chosen and total > ENOUGH_S:
                 break
             chosen.append(names)
         return chosen
+
+
+def _nearness(imported: str, one: tuple[frozenset[str], tuple[float, list[str]]]) -> tuple[bool, float]:
+    read, (took_s, names) = one
+    return imported not in read, took_s / len(names)
 
 
 def _reaching(tests: _Tests, reaches: Callable[[list[str]], bool], *, all_of: bool) -> tuple[float, list[str]] | None:

@@ -21,6 +21,7 @@ from storage.log import Recorded
 from tests.replay.replayed import policy_for, replayed
 from tests.simulation.parts import Letters
 from tests.simulation.roles import inline
+from tests.simulation.seconds import check_seconds
 from tests.simulation.simulation import Simulation, make_plan
 
 FUNCTIONS = "tests.rollout_function.functions"
@@ -63,6 +64,7 @@ def check_log(run: Simulation) -> None:
 
 def check_records(records: Sequence[Recorded], plan: Plan) -> None:
     """The same of a log's records."""
+    check_seconds(records)
     auditor = Audit("sim", fetch=unpack, files=False)
     for recorded in records:
         auditor.apply(recorded)
