@@ -165,6 +165,21 @@ async def test_nothing_opens_once_a_call_or_its_thread_has_ended() -> None:
         loop.begin(asyncio.sleep(0))
 
 
+async def test_a_connection_that_a_client_keeps_ends_with_the_call() -> None:
+    loop = UserLoop(1, "listener")
+    listener = Listener(await session_of(MemoryLog("r")), loop, lambda: None)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.open())
+    writer.write(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" not in head.lower()
+    await listener.close()
+    async with asyncio.timeout(10):
+        assert (await reader.read())[-2:] in (b"{}", b"")
+    writer.close()
+    loop.stop()
+
+
 def test_args_open_the_port_when_it_is_read() -> None:
     opened: list[int] = []
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from schemas.arrays import pack_log_probs, pack_tokens, unpack
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import Place, RolloutCompleted, RolloutRequested, Sampling, StopReason, WeightSpan
+from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.trajectory import Trajectory
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.sample_view import (
@@ -21,6 +23,7 @@ from slime_events.plugins.sample_view import (
     given_metadata,
     graded_metadata,
     graded_sample,
+    group_samples,
     left_metadata,
     prompt_decoder,
     prompt_text,
@@ -118,6 +121,20 @@ def test_metadata_has_the_tools_and_is_a_copy(metadata: Any) -> None:
     ended = done(metadata={"b": 2})
     assert left_metadata(prompt, ended) == ({"a": 1, "b": 2} if isinstance(metadata, dict) else metadata)
     assert left_metadata(prompt, done(attributes={"metadata": 3})) == 3
+
+
+@pytest.mark.parametrize("name", ["generate_function_path", "custom_rm_path"])
+def test_a_filter_s_sample_has_the_paths_of_its_prompt(name: str) -> None:
+    """As the sample that its grader sees."""
+    plain = GroupState(group="g", prompt=pack_tokens([1]), order=3, samples={"g-s0": SampleState(sample="g-s0")})
+    for group, path in ((plain, None), (replace(plain, asked=asked(**{name: "own:f"})), "own:f")):
+        (sample,) = group_samples(group)
+        assert isinstance(sample, Sample)
+        paths = dict.fromkeys(("generate_function_path", "custom_rm_path")) | {name: path}
+        assert {one: getattr(sample, one) for one in paths} == paths
+        assert (sample.index, sample.group_index, sample.session_id) == (3, 3, "g-s0")
+    graded = completed_sample(done(), asked(**{name: "own:f"}))
+    assert getattr(graded, name) == "own:f"
 
 
 @pytest.mark.parametrize("detail", [None, {}, {"metadata": 3}, {"metadata": {"b": [2]}}])

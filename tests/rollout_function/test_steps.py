@@ -55,6 +55,7 @@ async def test_it_wraps_slimes_generation(tmp_path: Path) -> None:
         assert await run.finish() is RunPhase.FINISHED
     calls = run.events(RolloutRequested, purpose="call")
     assert len(calls) == len({one.sample for one in calls}) == 12
+    assert {one.group.split("-")[1] for one in calls} == {"0", "1", "2"}, "each of its step, and none of an evaluation"
     assert all(request.function for request in run.events(RolloutRequested, purpose="train"))
     done = {one.sample: one for one in run.events(RolloutCompleted)}
     for step, batch in enumerate(run.events(BatchSealed)):
