@@ -1,6 +1,7 @@
 """`MadeTurns`: the generations of a rollout function, found again by the tokens of the samples that it returns."""
 
 from collections import defaultdict
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -40,11 +41,9 @@ class MadeTurns:
         """The turns that these tokens are of, in order: of those with one prompt, the one that they share most with."""
         found, lengths = list[MadeTurn](), sorted({len(prompt) // tokens.itemsize for prompt in self._by_prompt})
         for length in lengths:
-            turns = self._by_prompt.get(tokens[:length].tobytes(), ())
-            shares = [(_shared(turn, tokens), turn) for _, turn in turns]
-            best, turn = max(shares, key=lambda one: one[0], default=(0, None))
-            if turn is not None and best:
-                found.append(turn)
+            if turns := self._by_prompt.get(tokens[:length].tobytes()):
+                share, turn = max(((_shared(turn, tokens), turn) for _, turn in turns), key=itemgetter(0))
+                found += [turn] if share else []
         return found
 
 
