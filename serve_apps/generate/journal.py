@@ -83,8 +83,9 @@ class TurnLog:
 
     def new_turn(self, asked: str, call: ToolCall | None = None) -> InFlight:
         """The next turn, with no tokens."""
+        index = self.next_index
         self.next_index += 1
-        return InFlight(self.next_index - 1, asked, self._new_draft(self.next_index - 1), call)
+        return InFlight(index, asked, self._new_draft(index), call)
 
     def _new_draft(self, turn: int) -> Trajectory:
         return Trajectory(f"{self._sample}, turn {turn}", EMPTY_TOKENS)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from schemas.arrays import pack_tokens, unpack
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
-from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, StopReason
+from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, StopReason, WeightSpan
 from schemas.sessions import Credit, SealReason, SessionSealed
 from schemas.turns import TurnRecorded
 from serve_apps.agents.live_session import LiveSession
@@ -109,6 +109,19 @@ def test_each_path_is_a_sample_and_has_its_reward() -> None:
     end = int(TOKENIZER.eos_token_id)
     _, special, *_ = ended(live(FOREST[0], turn(1, 0, [end], [6])), Verdict(SealReason.REWARD, 1.0))
     assert special.text == f"t0{TOKENIZER.eos_token}t1", "as the model was shown it"
+
+
+def test_tokens_keep_the_weights_that_made_them() -> None:
+    """Wherever their turns stand behind what was observed."""
+    made = (
+        turn(0, None, [1, 2], [3, 4], spans=(WeightSpan(0, 1, 6), WeightSpan(1, 2, 7))),
+        turn(1, 0, [5], [6, 7], spans=(WeightSpan(0, 2, 8),)),
+        turn(2, 1, [8, 9, 3], [4], spans=(WeightSpan(0, 1, 9),)),
+    )
+    _, completed, *_ = ended(live(*made), Verdict(SealReason.REWARD, 1.0))
+    assert unpack(completed.tokens).tolist() == [3, 4, 5, 6, 7, 8, 9, 3, 4]
+    spans = [(one.start, one.end, one.version) for one in completed.spans]
+    assert spans == [(0, 1, 6), (1, 2, 7), (3, 5, 8), (8, 9, 9)]
 
 
 def test_what_counts_less_is_in_the_credit() -> None:

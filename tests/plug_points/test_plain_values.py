@@ -106,6 +106,14 @@ def test_a_list_is_made_of_an_array_only_where_it_has_room() -> None:
     assert isinstance(plain([True, Array(1)], room=2)[-1], str)
 
 
+def test_what_does_not_say_its_size_is_a_list_as_far_as_there_is_room() -> None:
+    class Unsized:
+        def tolist(self) -> list[int]:
+            return [7]
+
+    assert [plain([Unsized()], room=room) for room in (2, 4)] == [[[f"{CUT} (0 of 1 values)"]], [[7]]]
+
+
 def test_a_list_that_grows_while_it_is_read_has_an_end() -> None:
     class Grows(list[Any]):
         def __iter__(self) -> Any:

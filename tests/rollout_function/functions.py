@@ -30,6 +30,7 @@ def external(args: Any, rollout_id: int, data_source: Any, evaluation: bool = Fa
 
 async def wrapped(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
     """slime's own generation, with other rewards, and tokens that are not trained on."""
+    assert evaluation is False
     state = GenerateState(args)
     groups = data_source.get_samples(args.rollout_batch_size)
     CALLED.append(("wrapped", rollout_id, [group[0].group_index for group in groups]))

@@ -1,6 +1,7 @@
 """Evaluations that a user's function makes, beside training."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ from schemas.errors import PlugPointError
 from schemas.evals import EvalCompleted
 from schemas.rollouts import RolloutCompleted, RolloutRequested, RolloutReturned
 from slime_events.core.state.run import RunPhase
+from slime_events.plugins.rollout_types import RolloutFnEvalOutput
 from tests.rollout_function.scene import FUNCTIONS, a_run, check_log, runner
 from tests.scripted_engine import Script
 
@@ -50,3 +52,19 @@ async def test_what_is_no_result_ends_its_process(tmp_path: Path) -> None:
     async with a_run(tmp_path, **EVALS) as run:
         with pytest.raises(PlugPointError, match=r"--eval-function-path: .*evaluation of v0"):
             await runner(run, None, "external").run()
+
+
+class Unreadable(dict[str, Any]):
+    def items(self) -> Any:
+        raise ValueError("unreadable")
+
+
+async def unreadable(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
+    return RolloutFnEvalOutput(Unreadable(held={"rewards": [1.0]}))
+
+
+async def test_what_cannot_be_read_names_its_function(tmp_path: Path) -> None:
+    async with a_run(tmp_path, **EVALS) as run:
+        with pytest.raises(PlugPointError, match=r":unreadable .*evaluation of v0"):
+            await runner(run, None, f"{__name__}:unreadable").run()
+        assert run.events(EvalCompleted) == run.events(RolloutReturned) == []
