@@ -43,5 +43,7 @@ def test_a_text_is_refused_from_twice_the_tokens_on(tokens: int, has_more: bool)
 
     told: Any = Told(64)
     assert has_far_more(told, "x" * (8 * 10_000 + 1), 10_000) is has_more
+    read = list(told.read)
     assert not has_far_more(told, "x" * (8 * 10_000), 10_000)
     assert not has_far_more(told, "x" * PIECE, 1)
+    assert told.read == read, "one that is not very long is not counted"

@@ -17,6 +17,8 @@ Ask = Callable[[dict[str, Any]], dict[str, Any]]
 RECORD_S = 400.0
 ENOUGH_S = 60.0
 """As long as one fault's tests may take by the record: the quickest that reach it."""
+OF_A_FILE_S = 10.0
+"""Of these, those of one test file: there may be another that is about the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ def _reaching(tests: _Tests, reaches: Callable[[list[str]], bool], *, all_of: bo
     found = sorted((tests.of[name]["took_s"], name) for name in chosen)
     kept, total = [], tests.begin_s
     for took_s, name in found:
-        if kept and total + took_s > ENOUGH_S:
+        if kept and total + took_s > OF_A_FILE_S:
             break
         kept.append(name)
         total += took_s

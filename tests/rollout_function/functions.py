@@ -79,6 +79,15 @@ def own_prompts(args: Any, rollout_id: int, data_source: Any, evaluation: bool =
     ]
 
 
+def numbered(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> RolloutFnTrainOutput:
+    """As `external`; it notes that it was called, and with which numbers its samples came."""
+    numbers: list[Any] = []
+    CALLED.append(("numbered", rollout_id, numbers))
+    output = external(args, rollout_id, data_source)
+    numbers += [(sample.group_index, sample.index) for group in output.samples for sample in group]
+    return output
+
+
 def picky(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
     """Draws three groups more than a step has: returns some, gives one back, loses one."""
     groups = data_source.get_samples(args.rollout_batch_size + 2)

@@ -47,6 +47,17 @@ async def test_what_it_returns_is_the_batch(tmp_path: Path, staleness: int) -> N
     check_log(run)
 
 
+async def test_it_is_called_once_for_each_step_with_samples_of_numbers_of_their_own(tmp_path: Path) -> None:
+    functions.CALLED.clear()
+    async with a_run(tmp_path) as run:
+        run.start_role("function", runner(run, "numbered").run())
+        assert await run.finish() is RunPhase.FINISHED
+    assert [step for _, step, _ in functions.CALLED] == [0, 1, 2]
+    numbers = [one for _, _, drawn in functions.CALLED for one in drawn]
+    assert numbers == [(number // 2, number) for number in range(12)]
+    assert all(type(index) is int for _, index in numbers)
+
+
 async def test_it_wraps_slimes_generation(tmp_path: Path) -> None:
     """Engines make what it asks for, and the log says which generations a sample's tokens are of."""
     async with a_run(tmp_path) as run:
