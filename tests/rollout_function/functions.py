@@ -88,6 +88,24 @@ def numbered(args: Any, rollout_id: int, data_source: Any, evaluation: bool = Fa
     return output
 
 
+def rebuilt(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
+    """New samples in the place of those that it drew, which say whose they are by their group's number alone. One of
+    three groups is given back.
+    """
+    output = external(args, rollout_id, data_source)
+    extra = data_source.get_samples(1)
+    CALLED.append(("rebuilt", rollout_id, [group[0].group_index for group in [*output.samples, *extra]]))
+    data_source.add_samples(extra)
+    names = ("group_index", "tokens", "response", "response_length", "reward", "status")
+    return [[Sample(**{name: getattr(sample, name) for name in names}) for sample in group] for group in output.samples]
+
+
+def with_a_port(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
+    """As `external`, with an engine behind a port of its own, which it notes."""
+    CALLED.append(("with_a_port", rollout_id, int(args.sglang_router_port)))
+    return external(args, rollout_id, data_source)
+
+
 def picky(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
     """Draws three groups more than a step has: returns some, gives one back, loses one."""
     groups = data_source.get_samples(args.rollout_batch_size + 2)
@@ -125,6 +143,10 @@ def hangs(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False
 
 def no_groups(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
     return []
+
+
+def a_number(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
+    return 7
 
 
 async def evaluates(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:

@@ -35,7 +35,14 @@ def a_run(folder: Path, **changes: Any) -> Simulation:
 
 
 def runner(
-    run: Simulation, train: str | None, evaluate: str | None = None, *, log: Any = None, **args: Any
+    run: Simulation,
+    train: str | None,
+    evaluate: str | None = None,
+    *,
+    log: Any = None,
+    keeper: Any = None,
+    grades: bool = True,
+    **args: Any,
 ) -> FunctionRunner:
     """Of functions in functions.py. args: that they see, beside the usual ones."""
     plan = run.plan
@@ -46,13 +53,13 @@ def runner(
         rollout_max_response_len=24,
     )
     usual = ArgsView.of_run(TrainSettings(rollout=rollout)).as_dict()
-    context = RunnerContext(plan, Letters(), ArgsView({**usual, "rm_type": "f1", **args}), unpack, inline)
+    context = RunnerContext(plan, Letters(), ArgsView({**usual, "rm_type": "f1", **args}), unpack, inline, grades)
     worker = Participant(log or run.log, "rollout-function")
     functions = [
         RolloutFunction(flag, name if ":" in name else f"{FUNCTIONS}:{name}") if name else None
         for flag, name in ((ROLLOUT, train), (EVALUATION, evaluate))
     ]
-    return FunctionRunner(worker, context, *functions)
+    return FunctionRunner(worker, context, *functions, keeper)
 
 
 def check_log(run: Simulation) -> None:

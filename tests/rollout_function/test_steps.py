@@ -47,9 +47,10 @@ async def test_what_it_returns_is_the_batch(tmp_path: Path, staleness: int) -> N
     check_log(run)
 
 
-async def test_it_is_called_once_for_each_step_with_samples_of_numbers_of_their_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("staleness", [0, 2])
+async def test_it_is_called_once_for_each_step_with_numbered_samples(tmp_path: Path, staleness: int) -> None:
     functions.CALLED.clear()
-    async with a_run(tmp_path) as run:
+    async with a_run(tmp_path, max_staleness=staleness) as run:
         run.start_role("function", runner(run, "numbered").run())
         assert await run.finish() is RunPhase.FINISHED
     assert [step for _, step, _ in functions.CALLED] == [0, 1, 2]
@@ -81,12 +82,13 @@ async def test_it_wraps_slimes_generation(tmp_path: Path) -> None:
 
 async def test_calls_of_steps_before_hear_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes in the log is shown to what is under way; else each step would make every event dearer."""
-    shown, made = Counter[int](), list[Calls]()
+    shown, made, looked_up = Counter[int](), list[Calls](), list[bool]()
 
     class Noted(Calls):
         def __init__(self, *given: Any, **more: Any) -> None:
             super().__init__(*given, **more)
             made.append(self)
+            looked_up.append(more["looks_up"])
 
         def apply(self, recorded: Recorded) -> None:
             shown[recorded.position] += 1
@@ -98,6 +100,7 @@ async def test_calls_of_steps_before_hear_no_more(tmp_path: Path, monkeypatch: p
         run.start_role("function", runner(run, "wrapped").run())
         assert await run.finish() is RunPhase.FINISHED
     assert (len(made), max(shown.values())) == (6, 1)
+    assert looked_up == [True] + [False] * 5, "the log has none of this process but what it has asked for itself"
     assert all(one.is_over for one in made)
 
 
@@ -186,10 +189,12 @@ async def test_a_sample_that_cannot_be_trained_on_rejects_its_group(tmp_path: Pa
     check_log(run)
 
 
-@pytest.mark.parametrize("name", ["raises", "no_groups"])
-async def test_a_function_that_fails_ends_its_process(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "what"), [("raises", "the agents are away"), ("no_groups", "no groups"), ("a_number", "7")]
+)
+async def test_a_function_that_fails_ends_its_process(tmp_path: Path, name: str, what: str) -> None:
     async with a_run(tmp_path) as run:
-        with pytest.raises(PlugPointError, match=f"--rollout-function-path: {FUNCTIONS}:{name} .*step 0"):
+        with pytest.raises(PlugPointError, match=f"--rollout-function-path: {FUNCTIONS}:{name} .*{what}.*step 0"):
             await runner(run, name).run()
 
 

@@ -1,0 +1,103 @@
+"""`FunctionRunner` by itself: where it starts, which groups are whose, what it grades, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.batches import BatchSealed
+from schemas.prompts import PromptSubmitted
+from schemas.rewards import RewardAssigned
+from schemas.rollouts import RolloutReturned
+from slime_events.core.state.run import RunPhase
+from slime_events.core.state.state_fold import StateFold
+from storage.log import Readable
+from tests.rollout_function import functions
+from tests.rollout_function.scene import a_run, check_log, runner
+from tests.run.sockets import listening
+
+WAIT_S = 20.0
+
+
+class Keeper:
+    """It has a snapshot of this position of the log."""
+
+    def __init__(self, position: int) -> None:
+        self.position, self.asked = position, 0
+
+    async def restore(self, fold: StateFold, log: Readable) -> None:
+        self.asked += 1
+        async for recorded in log.read(1):
+            if recorded.position <= self.position:
+                fold.apply(recorded)
+
+
+async def test_it_starts_at_the_snapshot_that_there_is(tmp_path: Path) -> None:
+    """Of a run that has ended it ends at once, whether the end is in the snapshot or behind it."""
+    functions.CALLED.clear()
+    async with a_run(tmp_path, steps=2) as run:
+        run.start_role("function", runner(run, "numbered").run())
+        assert await run.finish() is RunPhase.FINISHED
+        end = run.log.records[-1].position
+        for position in (0, end // 2, end - 1, end):
+            keeper = Keeper(position)
+            async with asyncio.timeout(WAIT_S):
+                await runner(run, "numbered", keeper=keeper).run()
+            assert keeper.asked == 1
+    assert [step for _, step, _ in functions.CALLED] == [0, 1]
+
+
+async def test_of_two_at_once_one_makes_each_step(tmp_path: Path) -> None:
+    async with a_run(tmp_path, max_staleness=1) as run:
+        for name in ("one", "other"):
+            run.start_role(name, runner(run, "picky").run())
+        assert await run.finish() is RunPhase.FINISHED
+    assert [one.step for one in run.events(RolloutReturned)] == [0, 1, 2]
+    check_log(run)
+
+
+async def test_samples_that_were_made_anew_are_of_the_group_with_their_number(tmp_path: Path) -> None:
+    """And no group that is drawn has the number of one that was given back."""
+    functions.CALLED.clear()
+    async with a_run(tmp_path, max_staleness=1) as run:
+        run.start_role("function", runner(run, "rebuilt").run())
+        assert await run.finish() is RunPhase.FINISHED
+    returned, drawn = run.events(RolloutReturned), {one.group for one in run.events(PromptSubmitted)}
+    assert all(set(one.groups) <= drawn for one in returned)
+    assert len({name for one in returned for name in one.groups}) == 6
+    assert all(len(set(numbers)) == 3 for _, _, numbers in functions.CALLED)
+    check_log(run)
+
+
+@pytest.mark.parametrize("grades", [True, False])
+async def test_a_sample_without_a_reward_has_none_where_nobody_grades(tmp_path: Path, grades: bool) -> None:
+    async with a_run(tmp_path) as run:
+        run.start_role("function", runner(run, "own_prompts", grades=grades).run())
+        assert await run.finish() is RunPhase.FINISHED
+    graders = {one.grader for one in run.events(RewardAssigned)}
+    assert (graders == {"test"}) is grades
+    if not grades:
+        assert {one.value for one in run.events(RewardAssigned)} == {0.0}
+        assert [set(one.raw_rewards) for one in run.events(BatchSealed)] == [{0.0}] * 3
+
+
+async def test_neither_a_port_nor_a_thread_is_left_of_it(tmp_path: Path) -> None:
+    functions.CALLED.clear()
+    before, threads = listening(os.getpid()), set(threading.enumerate())
+    async with a_run(tmp_path) as run:
+        role: Any = run.start_role("function", runner(run, "with_a_port").run())
+        assert await run.finish() is RunPhase.FINISHED
+        async with asyncio.timeout(WAIT_S):
+            await role
+    ports = [port for _, _, port in functions.CALLED]
+    assert len(set(ports)) == 3
+    assert listening(os.getpid()) == before
+    left = [one for one in set(threading.enumerate()) - threads if "listener" in one.name]
+    for thread in left:
+        await asyncio.to_thread(thread.join, WAIT_S)
+    assert [thread for thread in left if thread.is_alive()] == []
