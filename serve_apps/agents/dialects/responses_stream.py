@@ -113,7 +113,8 @@ class ResponsesStream:
         self._asked, self._id, self._created = asked, id, created
         self._items, self._done, self._number = _Items(asked, id), list[dict[str, Any]](), -1
         self._open: type[Content] | type[Reasoning] | CallBegun | None = None
-        self._item_id = self._text = ""
+        self._item_id: str  # with `_text`, of the open item
+        self._text: str
         self._shown, self._later = list[dict[str, Any]](), list[dict[str, Any]]()
         """Log-probs: of the open message; and those that came with no text of it, and are shown with the next."""
 
