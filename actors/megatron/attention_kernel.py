@@ -7,6 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,8 +70,9 @@ def varlen_attention() -> Varlen | None:
     except ImportError:
         return None
     known = inspect.signature(varlen_attn).parameters
-    found: Varlen = varlen_attn
-    return found if all(name in known for name in ASKED) else None
+    found: Any = varlen_attn  # it returns a tensor alone where nothing beside it is asked for
+    chosen: Varlen | None = found if all(name in known for name in ASKED) else None
+    return chosen
 
 
 @functools.cache
