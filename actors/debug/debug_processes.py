@@ -27,6 +27,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
+from slime_events.core.save_progress import SaveProgress, SaveState
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.core.trajectory import Fetch
 from slime_events.core.vocabulary import vocabulary_of
@@ -107,6 +108,10 @@ class UntrainedRanks(HeldWeights, Ranks):
 
     async def everywhere(self, method: str, *args: Any) -> Any:
         """Nothing has moved: there is nothing to save, load or reset."""
+
+    async def finish_checkpoint(self, *, wait: bool) -> SaveProgress:
+        """There is none to write."""
+        return SaveProgress(SaveState.SAVED)
 
     async def train(self, batch: TrainBatch) -> StepResult:
         """Trains nothing; counts the samples and their mean reward."""

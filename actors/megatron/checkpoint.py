@@ -3,50 +3,34 @@
 import json
 import os
 import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
-from megatron.core.dist_checkpointing.core import CheckpointingException
+from megatron.core.dist_checkpointing.core import CheckpointingConfig, CheckpointingException, save_config
+from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
-from megatron.core.dist_checkpointing.strategies.torch import (
-    MCoreSavePlanner,
-    TorchDistSaveShardedStrategy,
-    _replace_state_dict_keys_with_sharded_keys,
-    mcore_to_pyt_state_dict,
-)
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.state_dict_saver import save as write_state
 
+from actors.megatron.checkpoint_writer import InProcessWriter
 from actors.megatron.cpu import stand_in
 from actors.megatron.optimizer import follow_weights
 from actors.megatron.sharded_state import is_sharded, load_sharded_state, shard_views, sharded_state
 from actors.megatron.trainee import Critic, Trainee
 from schemas.errors import CheckpointMismatch, TrainerError
+from schemas.text import raised_text
 from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.save_progress import SaveProgress, SaveState
 from storage.object_store import fsync
 
 MARK = "trainer.json"
 CRITIC = "critic"
 """Folder in a checkpoint that holds a critic, where there is one."""
-
-
-class InProcessWriter(TorchDistSaveShardedStrategy):  # type: ignore[misc]  # Megatron's class is not typed
-    """Megatron's torch_dist format, written by torch in this process.
-
-    Megatron's own writer forks the trainer and waits without a deadline for its children and for a spawned queue
-    server; a child that dies leaves the rank hanging.
-    """
-
-    def save(self, sharded_state_dict: dict[str, Any], checkpoint_dir: str | Path) -> None:
-        """Collective; returns when this rank's file is on disk."""
-        flat, _, _ = _replace_state_dict_keys_with_sharded_keys(sharded_state_dict, self.keep_only_main_replica)
-        planner = MCoreSavePlanner(dedup_replicated_tensors=not self.keep_only_main_replica, flatten_state_dict=False)
-        writer = FileSystemWriter(checkpoint_dir, single_file_per_rank=True, sync_files=True)
-        write_state(mcore_to_pyt_state_dict(flat, False), storage_writer=writer, planner=planner)
 
 
 def is_checkpoint(folder: str | Path) -> bool:
@@ -57,34 +41,106 @@ def is_checkpoint(folder: str | Path) -> bool:
 def save(trainee: Trainee, folder: str | Path) -> None:
     """Write a checkpoint; collective. The folder appears under its name once everything in it is on disk.
 
-    Raises TrainerError when it exists already. All ranks must see the same file system.
+    Raises TrainerError when it exists already or cannot be written. All ranks must see the same file system.
     """
-    target = Path(folder)
-    if target.exists():
-        raise TrainerError(f"{target} exists already, and is never overwritten: remove it, or give another --save")
-    partial = target.with_name(f".{target.name}.partial")
-    if trainee.place.rank == 0:
-        shutil.rmtree(partial, ignore_errors=True)
-        (partial / CRITIC if trainee.critic else partial).mkdir(parents=True)
-    dist.barrier()
-    by_layer = _is_partly_frozen(trainee)
-    _save(trainee, partial, trainee.place.data, by_layer=by_layer)
-    if trainee.critic is not None:
-        _save(trainee.critic, partial / CRITIC, trainee.place.data, by_layer=False)
-    dist.barrier()
-    if trainee.place.rank == 0:
-        mark = {
+    pending = PendingCheckpoint(trainee, folder)
+    pending.write()
+    progress = pending.complete()
+    if progress.state is not SaveState.SAVED:
+        raise TrainerError(f"{folder} cannot be written: {progress.problem}")
+
+
+class PendingCheckpoint:
+    """A checkpoint of which this rank's files are to be written, or are being written."""
+
+    def __init__(self, trainee: Trainee, folder: str | Path, *, copied: bool = False) -> None:
+        """Collective: take down what there is to write. copied: to the host, so that training may go on meanwhile.
+        Raises TrainerError when the folder exists already.
+        """
+        self._target = target = Path(folder)
+        if target.exists():
+            raise TrainerError(f"{target} exists already, and is never overwritten: remove it, or give another --save")
+        self._partial = partial = target.with_name(f".{target.name}.partial")
+        self._rank = trainee.place.rank
+        self._written: Future[None] = Future()
+        if self._rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+            (partial / CRITIC if trainee.critic else partial).mkdir(parents=True)
+        dist.barrier()
+        by_layer, replicas = _is_partly_frozen(trainee), trainee.place.data
+        self._mark = {
             "format": 2,  # 1: digests of several ranks are of each rank's part
             "optimizer_steps": trainee.scheduler.num_steps,
             "tensor_model_parallel_size": trainee.place.tensor.size(),
-            "data_parallel_size": trainee.place.data.size(),
+            "data_parallel_size": replicas.size(),
             "by_layer": by_layer,
         }
-        (partial / MARK).write_text(json.dumps(mark, indent=1) + "\n")
-        fsync(partial / MARK)
-        os.rename(partial, target)
-        fsync(target.parent)
-    dist.barrier()
+        self._parts = {partial: _request(trainee, partial, replicas, by_layer=by_layer, copied=copied)}
+        if trainee.critic is not None:
+            folder = partial / CRITIC
+            self._parts[folder] = _request(trainee.critic, folder, replicas, by_layer=False, copied=copied)
+
+    def write_in_background(self) -> None:
+        """`write` in a thread that the process does not wait for when it ends."""
+        threading.Thread(target=self.write, name="checkpoint", daemon=True).start()
+
+    def write(self) -> None:
+        """Write this rank's files; they are on disk then. What goes wrong is told by `complete`."""
+        try:
+            for request in self._parts.values():
+                request.async_fn(*request.async_fn_args)
+        except Exception as error:  # of a disk, of torch's format
+            self._written.set_exception(error)
+        else:
+            self._written.set_result(None)
+
+    def complete(self, *, wait: bool = True) -> SaveProgress:
+        """Make the files a checkpoint once all ranks have written theirs; collective, with one answer for all. wait:
+        for this rank's own. Where a rank failed, the files are removed.
+        """
+        if not wait and not self._written.done():
+            problem = None
+        else:
+            error = self._written.exception()
+            problem = f"rank {self._rank}: {raised_text(error)}" if error else ""
+        problems: list[str | None] = [problem] * dist.get_world_size()
+        dist.all_gather_object(problems, problem)
+        if None in problems:
+            return SaveProgress(SaveState.WRITING)
+        failed = next((one for one in problems if one), "") or self._publish()
+        if failed and self._rank == 0:
+            shutil.rmtree(self._partial, ignore_errors=True)
+        return SaveProgress(SaveState.FAILED if failed else SaveState.SAVED, failed)
+
+    def _publish(self) -> str:
+        """Give the folder its name; what went wrong. Collective: what rank 0 cannot write is told to all."""
+        problem = ""
+        for request in self._parts.values():
+            problem = self._problem_of(request.finalize_fns[0]) or problem
+        if self._rank == 0 and not problem:
+            problem = self._problem_of(self._seal)
+        told = [problem]
+        dist.broadcast_object_list(told, 0)
+        return told[0]
+
+    def _problem_of(self, call: Callable[[], None]) -> str:
+        try:
+            call()
+        except OSError as error:
+            return f"rank {self._rank}: {raised_text(error)}"
+        return ""
+
+    def _seal(self) -> None:
+        for folder in self._parts:
+            save_config(CheckpointingConfig("torch_dist", 1), str(folder))
+        (self._partial / MARK).write_text(json.dumps(self._mark, indent=1) + "\n")
+        for folder in reversed(self._parts):
+            for path in folder.iterdir():
+                if path.is_file() and path.suffix != ".distcp":  # which each rank has done
+                    fsync(path)
+            fsync(folder)
+        os.rename(self._partial, self._target)
+        fsync(self._target.parent)
 
 
 def load(trainee: Trainee, folder: str | Path, *, optimizer: bool = True, with_critic: bool = True) -> None:
@@ -123,12 +179,14 @@ def _mark(folder: str | Path) -> dict[str, Any]:
     return mark
 
 
-def _save(part: Trainee | Critic, folder: Path, replicas: dist.ProcessGroup, *, by_layer: bool) -> None:
+def _request(
+    part: Trainee | Critic, folder: Path, replicas: dist.ProcessGroup, *, by_layer: bool, copied: bool
+) -> AsyncRequest:
     """replicas: what all of them hold is written once, a share of it by each."""
     with stand_in():
         state = _state(part, loading=False, by_layer=by_layer)
-        writer = FullyParallelSaveStrategyWrapper(InProcessWriter("torch_dist", 1), replicas)
-        dist_checkpointing.save(state, str(folder), sharded_strategy=writer)
+        writer = FullyParallelSaveStrategyWrapper(InProcessWriter(copied=copied), replicas)
+        return dist_checkpointing.save(state, str(folder), sharded_strategy=writer, async_sharded_save=True)
 
 
 def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings, *, optimizer: bool, by_layer: bool) -> None:

@@ -40,6 +40,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.packing_combinations import check_device
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.datums import Beginning, PassResult, TrainPass
+from slime_events.core.save_progress import SaveProgress, SaveState
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.past_versions import OLD_ACTOR, old_actor
 from slime_events.plugins.args_view import ArgsView
@@ -73,6 +74,7 @@ class TrainerRank:
         missing, PlugPointError for a user's function that cannot be called.
         """
         self._settings, self._algorithm = settings, algorithm
+        self._pending: checkpoint.PendingCheckpoint | None = None
         args = ArgsView.of(settings, algorithm) if shown is None else ArgsView(shown)
         self._functions = TrainerFunctions(args, settings, algorithm)
         self._architecture = architecture = Architecture.read(settings.hf_checkpoint)
@@ -239,6 +241,25 @@ class TrainerRank:
     def save_checkpoint(self, folder: str | Path) -> None:
         """Write model, optimizer, schedule and any critic to a new folder that appears only when it is complete."""
         checkpoint.save(self.trainee, folder)
+
+    def begin_checkpoint(self, folder: str | Path) -> None:
+        """As `save_checkpoint`, but it returns once what is to be written is copied to the host; a thread writes it.
+        One at a time: `finish_checkpoint` says when the next may begin. Raises TrainerError.
+        """
+        if self._pending is not None:
+            raise TrainerError(f"{folder}: the checkpoint before it is being written still")
+        pending = checkpoint.PendingCheckpoint(self.trainee, folder, copied=True)
+        pending.write_in_background()
+        self._pending = pending
+
+    def finish_checkpoint(self, wait: bool) -> SaveProgress:
+        """How far it is on all ranks. Once all have written, it is complete or given up. wait: for its end."""
+        if self._pending is None:
+            raise TrainerError("no checkpoint is being written")
+        progress = self._pending.complete(wait=wait)
+        if progress.state is not SaveState.WRITING:
+            self._pending = None
+        return progress
 
     def load_checkpoint(self, folder: str | Path) -> None:
         """Go on from such a folder. Raises CheckpointMismatch where it does not fit."""

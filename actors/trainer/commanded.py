@@ -104,7 +104,7 @@ class CommandedTrainer(Trainer):
             more.append(self._as_published(await self._write(version)))
             self._published = version
         if given.kind is CommandKind.SAVE_WEIGHTS and version > self._trained.first and version not in self._saved:
-            await self._save_checkpoint(self._trained.committed[version])
+            await self._saver.save(version, self._trained.committed[version], at_once=True)
         path = str(given.arguments.get("path") or "")
         if path:
             self._kept.add(version)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from schemas.errors import RankLost
 from slime_events.analysis.retrain.difference import Distance, distance
 from slime_events.core.datums import PassResult, TrainPass
+from slime_events.core.save_progress import SaveProgress
 from slime_events.core.train_batch import StepResult, TrainBatch
 from storage.cancellation import end_all
 from storage.nats.ports import HOST, free_port
@@ -75,6 +76,15 @@ class Ranks:
     async def save_checkpoint(self, folder: str) -> None:
         """Model, optimizer and scheduler of all ranks, and those of a critic."""
         await self.everywhere("save_checkpoint", folder)
+
+    async def begin_checkpoint(self, folder: str) -> None:
+        """The same, written while the ranks train on: what they have now is copied. One at a time."""
+        await self.everywhere("begin_checkpoint", folder)
+
+    async def finish_checkpoint(self, *, wait: bool) -> SaveProgress:
+        """How far that one is. wait: for its end."""
+        progress: SaveProgress = await self.everywhere("finish_checkpoint", wait)
+        return progress
 
     async def load_checkpoint(self, folder: str) -> None:
         """Go on from such a folder. Raises CheckpointMismatch where it is incomplete or does not fit; the ranks are

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from actors.trainer.checkpoint_saver import CheckpointSaver
 from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.past_weights import PastWeights
 from actors.trainer.ranks import Ranks, train
@@ -64,7 +65,8 @@ class Trainer:
     ) -> None:
         self._worker, self._ranks, self._store, self._batches = worker, ranks, store, batches
         self.plan, self._start_of = plan, start_of
-        self._folders = CheckpointFolders(plan.checkpoints)
+        self._folders = folders = CheckpointFolders(plan.checkpoints)
+        self._saver = CheckpointSaver(ranks, folders, self._append_saved, plan.last_save, background=plan.async_save)
         self._trained = TrainingState()
         self._saved, self._kept = set[int](), set[int]()
         self._past = PastWeights(plan.past, 0, self._stored)
@@ -103,8 +105,10 @@ class Trainer:
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=1.0):
                     await self.take_in(recorded)
+                await self._saver.settle(self._version, self._trained.committed)
                 if follower.caught_up and not self._over:
                     await self.go_on()
+        await self._saver.settle(self._version, self._trained.committed, wait=True)
         return self._version
 
     @property
@@ -277,7 +281,7 @@ class Trainer:
         manifest = await self._write(sealed.step + 1)
         written = time.perf_counter()
         seconds = {"batch": built - begun, "train": trained - built, "weights": written - trained}
-        version = sealed.step + 1
+        version, failed = sealed.step + 1, self._saver.failed
         committed = StepCommitted(
             step=sealed.step,
             batch_digest=sealed.digest,
@@ -287,7 +291,7 @@ class Trainer:
             optimizer_digest=result.optimizer_digest,
             samples=batch.members,
             tokens=batch.tokens,
-            metrics=result.metrics,
+            metrics=result.metrics | ({"checkpoints_failed": float(failed)} if failed else {}),
             seconds=seconds,
             functions=result.functions,
             models=result.models,
@@ -319,32 +323,21 @@ class Trainer:
             self._folders.remove(gone)
             self._saved.difference_update(gone)
         if weights is not None:
-            going_on = {self._version, *self._saved}
+            going_on = {self._version, *self._saved, *self._saver.pending}
             pinned = {self._published, *self._kept, *going_on}.union(*map(self._past.needed_at, going_on))
             self._store.remove(weights.removable(self._store.versions(), pinned=pinned))
 
     async def _checkpoint(self, digests: Digests) -> None:
         """Save the version that the ranks are at, if it is due. Saved again, it is the same event."""
         if self.plan.saves.due(self._version):
-            await self._save_checkpoint(digests)
+            await self._saver.save(self._version, digests)
 
-    async def _save_checkpoint(self, digests: Digests) -> None:
-        version = self._version
-        begun = time.perf_counter()
-        await asyncio.to_thread(self._folders.make_way, version)
-        folder = self._folders.of(version)
-        await self._ranks.save_checkpoint(folder)
-        saved = CheckpointSaved(
-            version=version,
-            url=folder,
-            weights_digest=digests.weights,
-            optimizer_digest=digests.optimizer,
-            critic_digest=digests.critic,
-            seconds=time.perf_counter() - begun,
-        )
+    async def _append_saved(self, saved: CheckpointSaved) -> None:
+        """Say that a checkpoint is on disk."""
+        version = saved.version
         if self.plan.save_hf and version in self._store.versions():
             target = self.plan.save_hf.format(rollout_id=version - 1)
-            await asyncio.to_thread(copy_version, self._store.folder(version, digests.weights), target)
+            await asyncio.to_thread(copy_version, self._store.folder(version, saved.weights_digest), target)
         await self._worker.append([saved])
         self._trained.apply(saved)
         self._saved.add(version)

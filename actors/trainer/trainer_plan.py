@@ -17,9 +17,9 @@ class TrainerPlan:
     publish_every: versions. saves: of which a checkpoint is saved. retention: which weights stay, beside those of a
     checkpoint that does; None keeps all. checkpoint_retention: which checkpoints stay. exact: a step that is trained
     again and comes out otherwise ends the run. shows: a user's function is shown each version before it is published.
-    save_hf: path with {rollout_id}, which the weights of a checkpoint are copied to.
-    retrains: steps that a trainer that takes over trains again; -1: any number, as
-    a critic's weights and what a client chose for each step are in the checkpoints and the steps alone.
+    save_hf: path with {rollout_id}, which the weights of a checkpoint are copied to. async_save: the next step does not
+    wait for a checkpoint. retrains: steps that a trainer that takes over trains again; -1: any number, as a critic's
+    weights, and what a client chose for each step, are in the checkpoints and the steps alone.
     past: versions that steps need beside their own. on_demand: versions go to the engines when a client asks for them.
     """
 
@@ -35,6 +35,7 @@ class TrainerPlan:
     save_hf: str | None = None
     past: PastVersions = NO_PAST
     on_demand: bool = False
+    async_save: bool = False
 
     @classmethod
     def of(cls, settings: TrainSettings, checkpoints: str, *, evaluated: int = 0) -> TrainerPlan:
@@ -55,7 +56,13 @@ class TrainerPlan:
             trainer.save_hf,
             PastVersions.of(settings),
             settings.run.tinker is not None,
+            trainer.async_save,
         )
+
+    @property
+    def last_save(self) -> int:
+        """The newest version of the run that a checkpoint is due of."""
+        return self.saves.newest(self.steps)
 
     def publishes(self, version: int) -> bool:
         """Whether a version that a step has made goes to the engines."""

@@ -48,13 +48,25 @@ def test_an_evaluation_is_due(version: int, first: int | None, eval_first: bool,
 
 
 @pytest.mark.parametrize(
-    ("version", "first", "saved", "complete"),
-    [(4, None, 2, False), (5, None, 1, False), (5, None, 2, True), (5, 2, 0, False), (5, 2, 1, True), (5, 3, 1, True)],
+    ("version", "first", "saved", "newest", "complete"),
+    [
+        (4, None, 2, 4, False),
+        (5, None, 1, 2, False),
+        (5, None, 2, 4, True),
+        (5, None, 1, 4, True),  # the first one could not be written
+        (5, None, 1, 5, True),  # the second could not, and a newer one was
+        (5, 2, 0, 2, False),
+        (5, 2, 1, 4, True),
+        (5, 3, 1, 4, True),
+    ],
 )
-def test_a_run_is_complete_with_its_checkpoints(version: int, first: int | None, saved: int, complete: bool) -> None:
+def test_a_run_is_complete_with_its_checkpoints(
+    version: int, first: int | None, saved: int, newest: int, complete: bool
+) -> None:
     """One after every second step; those before a branch's beginning are its parent's."""
     plan = make_plan(steps=5, checkpoint_every=2)
     state = state_of(version, first=first, counts=Counts(checkpoints=saved))
+    state.batch_starts = dict.fromkeys(range(newest, version), 1)
     assert is_complete(state, plan) is complete
     state.phase = RunPhase.FINISHED
     assert not is_complete(state, plan)

@@ -63,7 +63,8 @@ MOST = f"{PLACE} {CKPT} {OPTIMIZER} {PERF} {EVAL} {SGLANG} {MISC}"
 
 STARTS: dict[str, str] = {
     "grpo, colocated": f"{DENSE} {MOST} {ROLLOUT} {GRPO} {WANDB}",
-    "grpo, offloaded": f"{DENSE} {MOST} {ROLLOUT} {GRPO} --offload --no-offload-rollout --offload-train",
+    "grpo, saved while it trains": f"""{DENSE} {MOST} {ROLLOUT} {GRPO} --async-save --no-offload-rollout
+        --no-offload-train""",
     "grpo, beside": f"{DENSE} {MOST.replace('--colocate', '--rollout-num-gpus 8')} {ROLLOUT} {GRPO}",
     "dapo": f"""{DENSE} {MOST} {ROLLOUT} {GRPO} --rm-type dapo --reward-key score --over-sampling-batch-size 64
         --dynamic-sampling-filter-path slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std

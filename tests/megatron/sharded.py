@@ -4,6 +4,7 @@ with a part of it.
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import json
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from actors.megatron.rank import TrainerRank
 from slime_events.core.config.algorithm import AlgorithmSettings
@@ -53,10 +55,12 @@ def run(model: Path, out: Path, case: str, kind: str, rank: int, world: int, mas
     saved = f"{case}-{kind}-{world}"
     for step in range(STEPS):
         if step == STEPS - 1:
-            trainer.save_checkpoint(out / saved)
             found["at"] = weights_of(trainer), trainer.optimizer_digest()
+            (trainer.begin_checkpoint if SHARED[kind] else trainer.save_checkpoint)(out / saved)
         result = trainer.train(make_batch(step, zero=True))
         found["norms"].append(result.metrics["grad_norm"])
+    if SHARED[kind]:
+        found["saved"] = trainer.finish_checkpoint(wait=True).state.value
     found["end"] = weights_of(trainer), result.optimizer_digest
     found["state"] = state_bytes(trainer)
     weights = {name: tensor.clone() for name, tensor in trainer.export_weights()}
@@ -69,8 +73,26 @@ def run(model: Path, out: Path, case: str, kind: str, rank: int, world: int, mas
         found[folder.name] = [loaded, (weights_of(trainer), again)]
     trainer.load_weights(model)  # as a recovery does, with moments as they are
     found["followed"] = weights_of(trainer), trainer.optimizer_digest()
+    found["failed"] = fail(trainer, out / f"{saved}-failed") if world > 1 else ""
     trainer.close()
     return found
+
+
+def fail(trainer: TrainerRank, folder: Path) -> str:
+    """A checkpoint that rank 1 alone cannot write; what came of it."""
+    write = FileSystemWriter.write_data
+
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    if trainer.place.rank == 1:
+        FileSystemWriter.write_data = full
+    try:
+        trainer.begin_checkpoint(folder)
+        progress = trainer.finish_checkpoint(wait=True)
+    finally:
+        FileSystemWriter.write_data = write
+    return f"{progress.state.value} {progress.problem} {folder.exists()}"
 
 
 def main() -> None:

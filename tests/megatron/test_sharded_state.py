@@ -111,6 +111,17 @@ def test_each_of_two_ranks_holds_and_writes_its_half(trained: tuple[Path, Found,
             assert sizes == pytest.approx([one.stat().st_size / 2] * 2, rel=0.2), (case, kind)
 
 
+@pytest.mark.real
+@pytest.mark.parametrize("case", CASES)
+def test_of_several_ranks_each_has_to_have_written(case: str, trained: tuple[Path, Found, list[Found]]) -> None:
+    """In the background here; `test_a_checkpoint_is_loaded_by_any_number_of_ranks` says what is in it."""
+    out, _, both = trained
+    for found in both:
+        assert found[f"{case}-shared"]["saved"] == "saved"
+        assert found[f"{case}-shared"]["failed"] == "failed rank 1: OSError: [Errno 28] full False"
+    assert list(out.glob("*failed*")) == []
+
+
 @pytest.mark.parametrize("shape", [(7,), (5, 4), (1, 6), (3, 4, 5), (1, 3, 4)])
 def test_blocks_cover_a_range_once_and_in_order(shape: tuple[int, ...]) -> None:
     numbers = np.arange(np.prod(shape)).reshape(shape)

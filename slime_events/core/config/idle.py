@@ -56,7 +56,7 @@ def _of_the_run(settings: TrainSettings) -> Iterator[_Rule]:
     yield "trainer", "balance_by_flops", by_work, "neither use_dynamic_batch_size nor balance_data is set"
     yield (
         "trainer",
-        "save_hf save_epoch save_last",
+        "async_save save_hf save_epoch save_last",
         trainer.save_interval,
         "save_interval is not set (GPUs have a default)",
     )

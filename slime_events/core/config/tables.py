@@ -18,7 +18,7 @@ _NO_ROUTER = "there is no router: engines pull their work from the log when they
 
 _INERT = {
     "trainer and engines are separate processes side by side, and nothing is moved off a device": (
-        "--offload! --offload-train! --no-offload-train! --offload-rollout! --no-offload-rollout!"
+        "--no-offload-train! --no-offload-rollout!"
     ),
     "Ray finds the devices of each node by itself": "--num-gpus-per-node",
     "the device decides: gloo on CPU, NCCL on CUDA": "--distributed-backend",
@@ -40,7 +40,6 @@ _INERT = {
     "the trainer pads micro batches as its kernels need": "--data-pad-size-multiplier",
     "trainer checkpoints have one format": "--ckpt-format",
     "the critic is in the trainer's checkpoints (--save), so that both are restored at the same step": "--critic-save",
-    "a checkpoint is on disk before the next step begins, since the log says of it that it is there": "--async-save!",
     "a run goes on bit for bit from its checkpoints, so they have the optimizer (--keep-checkpoints N keeps fewer)": (
         "--no-save-optim!"
     ),
@@ -109,6 +108,9 @@ ALONE: dict[str, str] = {"--gateway": gateway.DEFAULT}
 """Flags that may stand without a value, and the one that they have then."""
 
 _NOT_YET = {
+    "nothing is moved off a device yet, so ranks and engines of --colocate have to fit side by side (docs/gpu.md)": (
+        "--offload --offload-train --offload-rollout"
+    ),
     "linear attention models are not built in the trainer": "--qwen-gdn-backend",
     "sparse attention models are not built in the trainer": "--freeze-indexer --allgather-cp",
     "it needs a trainer that is stopped and made anew around each step": "--release-train",

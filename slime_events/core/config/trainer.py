@@ -37,6 +37,12 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     save_last: Annotated[
         int | None, doc("with save-interval, a checkpoint after step N too; default: the last one", above=0)
     ] = None
+    async_save: Annotated[
+        bool,
+        doc(
+            "a checkpoint is copied to host memory and written while the next steps train; the log has it once on disk"
+        ),
+    ] = False
     save_hf: Annotated[
         str | None,
         doc("path with {rollout_id}: with each checkpoint, its weights as a Hugging Face folder of their own"),

@@ -143,16 +143,16 @@ def decides_with_more_waiting(state: RunState, plan: Plan) -> bool:
 
 
 def is_complete(state: RunState, plan: Plan) -> bool:
-    """All steps committed, all evaluations done, all checkpoints saved."""
+    """All steps committed, all evaluations done, and the last checkpoint saved, or a newer one."""
     if state.version < plan.steps:  # nearly always: the rest takes a look at each step
         return False
-    due = sum(map(plan.saves.due, range(state.first + 1, plan.steps + 1)))
+    newest = min(state.batch_starts, default=plan.steps)  # checkpoint: batches before it are forgotten
     return (
         state.phase is RunPhase.RUNNING
         and not state.evals
         and not evals_due(state, plan)
         and function_eval_due(state, plan) is None
-        and state.counts.checkpoints >= due
+        and newest >= plan.saves.newest(plan.steps)
     )
 
 
