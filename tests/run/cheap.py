@@ -25,6 +25,7 @@ from schemas.errors import TrainerError
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import EngineContext, InlineRewards, RolloutWorker
+from slime_events.app.launch.placement import GpuNode
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
@@ -139,7 +140,7 @@ class LocalCluster:
     """`Cluster` without Ray: actors are objects here, their calls tasks of this event loop."""
 
     def __init__(self, gpus: int, *_: Any) -> None:
-        self.gpus = gpus
+        self.nodes = [GpuNode("here", "127.0.0.1", gpus, gpus)] if gpus else []
         self._loop = asyncio.get_event_loop()
         self._calls: list[concurrent.futures.Future[Any]] = []
         self.actors: list[_Handle] = []

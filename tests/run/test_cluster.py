@@ -43,7 +43,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         monkeypatch.setattr(Node, name, getattr(Node, name))
     command_of = services._build_python_executable_command_memory_profileable
     monkeypatch.setattr(services, "_build_python_executable_command_memory_profileable", command_of)
-    monkeypatch.setattr(ray, "cluster_resources", dict)
+    monkeypatch.setattr("slime_events.app.launch.cluster.gpu_nodes", list)
     monkeypatch.setattr(auto_init_hook, "enable_auto_connect", True)
     monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)
     for name, value in QUIET.items():

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from schemas.errors import InvalidValue
 from slime_events.app.launch.gpu_preflight import Needs, check_count, check_listed, device_for
+from slime_events.app.launch.placement import GpuNode, count_ranks
 from slime_events.core.config.derivations import on_device
 from slime_events.core.config.engine import Device
 from slime_events.core.config.settings import TrainSettings
@@ -84,7 +85,11 @@ def test_a_machine_that_lists_gpus_and_nothing_else_is_left_for_torch_to_tell() 
         (Needs(ranks=1, engines=2, each=2), [4], ["needs 5"]),
         (Needs(ranks=4, engines=2, shared=True), [2], ["needs 4", "sharing"]),
         (Needs(ranks=1, engines=1, each=2, shared=True), [8], ["--colocate", "2 GPUs"]),
-        (Needs(ranks=0, engines=1, each=4), [3, 3], ["one machine", "0 of 1"]),
+        (
+            Needs(ranks=2, engines=1, each=4),
+            [3, 3],
+            ["2 trainer ranks", "1 engine of 4 GPUs", "one machine", "0 of 1", "--rollout-num-gpus-per-engine"],
+        ),
     ],
 )
 def test_too_few_gpus_are_refused_with_the_numbers(needed: Needs, counts: list[int], named: list[str]) -> None:
@@ -97,6 +102,8 @@ def test_too_few_gpus_are_refused_with_the_numbers(needed: Needs, counts: list[i
     [
         (Needs(ranks=2, engines=2), [4]),
         (Needs(ranks=2, engines=1, each=2), [2, 2]),
+        (Needs(ranks=4, engines=2, each=4), [6, 6]),
+        (Needs(ranks=4, engines=4, shared=True, together=4), [2, 2]),
         (Needs(ranks=1, engines=1, shared=True), [1]),
         (Needs(ranks=0, engines=0), []),
     ],
@@ -113,6 +120,10 @@ def test_enough_gpus_are_not_refused(needed: Needs, counts: list[int]) -> None:
         (
             {"engine": {"colocate": True}, "trainer": {"actor_num_gpus_per_node": 4, "actor_num_nodes": 2}},
             Needs(ranks=8, engines=8, shared=True),
+        ),
+        (
+            {"trainer": {"actor_num_gpus_per_node": 4, "tensor_model_parallel_size": 2}},
+            Needs(ranks=4, engines=1, together=2),
         ),
         ({"debug": {"debug_train_only": True}}, Needs(ranks=1, engines=0)),
         ({"debug": {"debug_rollout_only": True}}, Needs(ranks=0, engines=1)),
@@ -148,15 +159,35 @@ def test_whoever_asks_for_the_cpu_gets_it(machine: Machine) -> None:
     assert device_for("cpu", ONE_EACH, [machine]) == "cpu"
 
 
+@given(needs, st.lists(st.integers(0, 6), max_size=4))
+def test_what_is_not_refused_has_places(needed: Needs, counts: list[int]) -> None:
+    placed = count_ranks(counts, needed.wanted) is not None
+    assert (needed.refusal("", counts) is None) == (placed and needed.total <= sum(counts))
+
+
+def nodes(*counts: tuple[int, int]) -> list[GpuNode]:
+    """counts: free GPUs and all GPUs of each."""
+    return [GpuNode(f"node{n}", f"10.0.0.{n}", count, free) for n, (free, count) in enumerate(counts)]
+
+
 @pytest.mark.parametrize(("device", "counted"), [("cuda", 1), ("cuda", 0), ("auto", 1)])
 def test_ray_counts_otherwise_than_torch(device: Device, counted: int) -> None:
     with pytest.raises(InvalidValue, match=f"Ray counts {counted} GPU"):
-        check_count(device, ONE_EACH, counted)
+        check_count(device, ONE_EACH, nodes((counted, counted)))
 
 
 @pytest.mark.parametrize(("device", "counted"), [("cuda", 2), ("auto", 0), ("cpu", 4)])
 def test_ray_counts_as_torch_sees(device: Device, counted: int) -> None:
-    check_count(device, ONE_EACH, counted)
+    check_count(device, ONE_EACH, nodes((counted, counted)))
+
+
+def test_gpus_that_others_of_a_ray_use_are_not_counted() -> None:
+    engine_of_four = Needs(ranks=2, engines=1, each=4)
+    check_count("cuda", engine_of_four, nodes((2, 8), (4, 8)))
+    with pytest.raises(InvalidValue) as caught:
+        check_count("cuda", engine_of_four, nodes((3, 8), (3, 8)))
+    said = str(caught.value)
+    assert [word for word in ("3 of 8 GPUs on 10.0.0.1", "2 trainer ranks", "0 of 1") if word not in said] == []
 
 
 def test_a_run_of_which_ray_counts_gpus_that_torch_does_not_see_ends_at_once_and_leaves_nothing(

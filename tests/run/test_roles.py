@@ -28,7 +28,7 @@ def test_a_deterministic_trainer_s_processes_alone_have_its_variables(*, is_on: 
         return SimpleNamespace(run=SimpleNamespace(remote=lambda *_: SimpleNamespace(future=concurrent.futures.Future)))
 
     trainer = TrainerSettings(deterministic_mode=is_on, actor_num_gpus_per_node=2)
-    cluster: Any = SimpleNamespace(actor=actor, gpus=0)
+    cluster: Any = SimpleNamespace(actor=actor)
     address: Any = SimpleNamespace(run="sim", folder="")
 
     async def start() -> None:
@@ -73,9 +73,21 @@ class Placing:
     def __init__(self) -> None:
         self.placed: list[tuple[str, float | None]] = []
         self.nice: dict[str, int] = {}
+        self.ranks: dict[str, int] = {}
 
-    def actor(self, cls: type, name: str, *_: Any, gpus: float | None = None, nice: int = 0, **__: Any) -> Any:
+    def actor(
+        self,
+        cls: type,
+        name: str,
+        *_: Any,
+        gpus: float | None = None,
+        nice: int = 0,
+        rank: int | None = None,
+        **__: Any,
+    ) -> Any:
         self.placed.append((name.partition("-")[0], gpus))
+        if rank is not None:
+            self.ranks[self.placed[-1][0]] = rank
         self.nice[self.placed[-1][0]] = nice
         call = SimpleNamespace(remote=lambda *_: SimpleNamespace(future=concurrent.futures.Future))
         return SimpleNamespace(run=call, stop=call)
@@ -107,9 +119,7 @@ async def test_what_each_process_has_of_a_gpu(
     await asyncio.wait([roles.tasks[ENGINES]], timeout=60)
     heavy = {name: gpus for name, gpus in cluster.placed if name in dict(expected)}
     assert sorted(heavy.items()) == sorted(expected)
-    if settings.engine.colocate and settings.engine.device == "cuda":  # an engine that came first could take a rank's
-        names = [name for name, _ in cluster.placed]
-        assert names.index("trainer") < names.index("engines")
+    assert cluster.ranks == {"rank1": 1, "trainer": 0}, "each has a place, and nobody else"
     assert all(not gpus for name, gpus in cluster.placed if name not in heavy)
     yields = settings.engine.device != "cuda"
     assert [bool(cluster.nice[name]) for name in ("trainer", "rank1")] == [yields, yields], "no GPU waits for a thread"

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import DeadlineExceeded, MissingPart
+from slime_events.app.launch.gpu_preflight import Needs
 from slime_events.app.launch.own_ray import make_small
+from slime_events.app.launch.placement import GpuNode
+from slime_events.app.launch.rank_places import RankPlaces, gpu_nodes
 from slime_events.core.run.own_python import own_path
 from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, inherited, yield_to_others
 from slime_events.plugins.loader import USER_FOLDER
@@ -53,7 +56,7 @@ def token_variables(file: Path | None) -> dict[str, str]:
 
 
 class Cluster:
-    """A local Ray on loopback, or the Ray at `address`. gpus: as many as it counts, once it has started.
+    """A local Ray on loopback, or the Ray at `address`. nodes: those with GPUs, once it has started.
 
     token_file: for the token of a local one, which Ray would keep in a file for all that a user starts.
     """
@@ -63,7 +66,8 @@ class Cluster:
         self._apps: list[str] = []
         self._starting = threading.Lock()
         self._ended = self._deploying = False
-        self.gpus = 0
+        self._places: RankPlaces | None = None
+        self.nodes: list[GpuNode] = []
 
     def start(self) -> None:
         """Blocks for some seconds: call it in a thread. Raises MissingPart where Ray is not installed, DeadlineExceeded
@@ -105,7 +109,19 @@ class Cluster:
         # Ray prints of each process that died into whatever the terminal shows, past its own logging. What a death
         # means for the run is said by the run; Ray's words go to the log.
         ray._private.worker.print_to_stdstream = _log_ray
-        self.gpus = int(ray.cluster_resources().get("GPU", 0))
+        self.nodes = gpu_nodes()
+
+    def place_ranks(self, needs: Needs, share: float) -> int:
+        """Reserve the GPUs of all ranks, so that engines fit beside them. Blocks for some seconds: call it in a thread.
+        share: of a GPU that a rank takes. The number of tensor parallel groups that are on several machines.
+
+        Raises DeadlineExceeded where Ray does not give them, or is to stop.
+        """
+        with self._starting:
+            if self._ended:
+                raise DeadlineExceeded("the trainer's ranks got no GPUs: the run ends")
+            self._places = RankPlaces.reserve(needs, self.nodes, share, lambda: self._ended)
+            return self._places.split
 
     def actor(
         self,
@@ -116,16 +132,18 @@ class Cluster:
         nice: int = 0,
         env: Mapping[str, str] | None = None,
         here: bool = False,
+        rank: int | None = None,
     ) -> Any:
         """A Ray actor of `cls` with a process of its own. gpus: with 0 torch sees none in it, with None whatever the
         machine has. nice: by how much it yields to others on its machine. env: of its process alone, beside what all
-        have. here: on this machine.
+        have. here: on this machine. rank: of the trainer; it goes to its place, where `place_ranks` has made some.
         """
         import ray
 
         own = {"runtime_env": {"env_vars": dict(env)}} if env else {}
         remote = ray.remote(num_cpus=0, num_gpus=gpus or 0, max_restarts=0, **own)(cls)
-        placed = remote.options(name=name, **({"scheduling_strategy": _this_node()} if here else {}))
+        where = _this_node() if here else None if rank is None or self._places is None else self._places.of(rank)
+        placed = remote.options(name=name, **({"scheduling_strategy": where} if where else {}))
         actor = placed.remote(*args)
         if nice or gpus == 0:
             actor.__ray_call__.remote(_settle, nice, gpus == 0)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from schemas.errors import InvalidValue
+from slime_events.app.launch.placement import GpuNode, Wanted, count_ranks
 from slime_events.core.config.derivations import on_device
 from slime_events.core.config.engine import Device
 from slime_events.core.config.settings import TrainSettings
@@ -14,14 +15,15 @@ from slime_events.core.gpus import ON_CPU, Machine, gpus
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """ranks: of the trainer, a GPU each. engines: replicas, `each` GPUs each. shared: each GPU has a rank and an
-    engine, half and half.
+    """ranks: of the trainer, a GPU each; `together` of them hold the parts of one layer. engines: replicas, `each`
+    GPUs each. shared: each GPU has a rank and an engine.
     """
 
     ranks: int
     engines: int
     each: int = 1
     shared: bool = False
+    together: int = 1
 
     @classmethod
     def of(cls, settings: TrainSettings) -> Needs:
@@ -32,12 +34,18 @@ class Needs:
             engines=0 if debug.debug_train_only else engine.replicas,
             each=engine.rollout_num_gpus_per_engine,
             shared=engine.colocate,
+            together=settings.trainer.tensor_model_parallel_size,
         )
 
     @property
     def total(self) -> int:
         """GPUs."""
         return max(self.ranks, self.engines) if self.shared else self.ranks + self.engines * self.each
+
+    @property
+    def wanted(self) -> Wanted:
+        """What has to find places."""
+        return Wanted(self.ranks, self.together, 0 if self.shared else self.engines, self.each)
 
     def refusal(self, found: str, counts: Sequence[int]) -> str | None:
         """The sentence where there are too few. counts: GPUs of each machine. found: the same in words."""
@@ -52,11 +60,12 @@ class Needs:
                 f"{found}, and the run needs {self.total}: {self}. Lower --actor-num-gpus-per-node or "
                 f"--rollout-num-gpus{'' if self.shared or self.each > 1 else or_share}"
             )
-        fitting = sum(count // self.each for count in counts)
-        if self.engines > fitting and not self.shared:
+        if count_ranks(counts, self.wanted) is None:
+            fitting = sum(count // self.each for count in counts)
             return (
-                f"{found}, and an engine's {gpus(self.each)} (--rollout-num-gpus-per-engine) have to be on one "
-                f"machine: {fitting} of {self.engines} engines fit"
+                f"{found}, and the run needs {self}: an engine's {gpus(self.each)} (--rollout-num-gpus-per-engine) "
+                f"have to be on one machine, and {fitting} of {self.engines} engines fit. Lower "
+                "--rollout-num-gpus-per-engine or --rollout-num-gpus"
             )
         return None
 
@@ -98,13 +107,19 @@ def device_for(asked: Device, needs: Needs, here: Sequence[Machine]) -> Device:
     return "cuda"
 
 
-def check_count(device: Device, needs: Needs, counted: int) -> None:
-    """Once Ray is there: InvalidValue where it counts other GPUs than the run is to have. counted: of all its nodes."""
+def check_count(device: Device, needs: Needs, nodes: Sequence[GpuNode]) -> None:
+    """Once Ray is there: InvalidValue where it counts other GPUs than the run is to have, or others use them. nodes:
+    of that Ray, those with GPUs.
+    """
+    counted, free = sum(node.count for node in nodes), [node.free for node in nodes]
     if device == "cuda" and needs.total > counted:
         raise InvalidValue(
             f"Ray counts {gpus(counted)}, torch sees more, and the run needs {needs.total}: {needs}. See what "
             "nvidia-smi says (Ray counts by NVML), or start Ray with --num-gpus and give its --ray-address"
         )
+    if device == "cuda":
+        parts = [f"{node.free} of {gpus(node.count)} on {node.address}" for node in nodes]
+        _refuse(needs.refusal(f"Ray has free: {', '.join(parts)}", free))
     if device == "auto" and counted:
         raise InvalidValue(
             f"Ray counts {gpus(counted)}, and torch sees 0 here: there is no NVIDIA device file in /dev. {ON_CPU}"

@@ -44,10 +44,8 @@ class Roles:
     def start_all(self) -> None:
         """All roles, those of `LATER` after a moment: each waits in the log for what it needs of the others."""
         engines = () if self._settings.debug.debug_train_only else (ENGINES,)
-        # Two engines could take one GPU between them and leave none to a rank: where GPUs are shared, ranks come first.
-        shares = self._settings.engine.colocate and self._settings.engine.device == "cuda"
-        for role in (*self._classes, *engines) if shares else (*engines, *self._classes):
-            if role in LATER and HEAD_START_S and not (shares and role == TRAINER):
+        for role in (*engines, *self._classes):
+            if role in LATER and HEAD_START_S:
                 self.tasks[role] = self._late[role] = asyncio.ensure_future(self._start_late(role))
             else:
                 self.start(role)
@@ -99,46 +97,52 @@ class Roles:
             self._address,
             self._settings.engine,
             self._settings.reward,
-            gpus=self._gpus_of_an_engine,
+            gpus=gpus_of_an_engine(self._settings),
             generate=generate_setup(self._settings),
         )
         self._cluster.serve(app, f"rollout-{self._address.run}")
 
     def _run(self, role: str) -> Any:
         """The call of a role's actor. Rank 0 of a trainer and its peers cannot go on without each other."""
-        cls, gpus = self._classes[role], None
+        cls = self._classes[role]
         arguments: list[Any] = [self._address] if cls is ArchivistActor else [self._address, self._settings]
         if cls is TrainerActor:
-            gpus, folder, ranks = (
-                self._gpus_of_a_rank,
+            gpus, folder, world = (
+                gpus_of_a_rank(self._settings),
                 self._address.folder,
-                range(1, self._settings.trainer.world_size),
+                self._settings.trainer.world_size,
             )
-            arguments.append([self._actor(RankActor, role, f"rank{r}", folder, r, gpus=gpus) for r in ranks])
-        return self._actor(cls, role, gpus=gpus).run.remote(*arguments)
+            peers = range(1, world)
+            arguments.append([self._actor(RankActor, role, f"rank{r}", folder, r, gpus=gpus, rank=r) for r in peers])
+            return self._actor(cls, role, gpus=gpus, rank=0).run.remote(*arguments)
+        return self._actor(cls, role).run.remote(*arguments)
 
-    def _actor(self, cls: type, role: str, name: str = "", *args: Any, gpus: float | None = None) -> Any:
+    def _actor(
+        self, cls: type, role: str, name: str = "", *args: Any, gpus: float | None = None, rank: int | None = None
+    ) -> Any:
         place = f"{name or role}-{self._address.run}-{self._starts[role]}"
         env = rank_variables(self._settings.trainer) if role == TRAINER else None
         here = role in (GATEWAY, AGENTS)  # its address is one of this machine
         nice = 0 if gpus else NICE.get(role, 0)
-        actor = self._cluster.actor(cls, place, *args, gpus=gpus, nice=nice, env=env, here=here)
+        actor = self._cluster.actor(cls, place, *args, gpus=gpus, nice=nice, env=env, here=here, rank=rank)
         self._actors.setdefault(role, []).append(actor)
         return actor
 
-    @property
-    def _gpus_of_an_engine(self) -> float:
-        engine = self._settings.engine
-        if engine.device != "cuda":
-            return 0.0
-        return ENGINE_SHARE if engine.colocate else float(engine.rollout_num_gpus_per_engine)
 
-    @property
-    def _gpus_of_a_rank(self) -> float | None:
-        engine = self._settings.engine
-        if engine.device != "cuda":
-            return 0.0 if engine.device == "cpu" else None  # auto: there are none to hide
-        return RANK_SHARE if engine.colocate else 1.0
+def gpus_of_an_engine(settings: TrainSettings) -> float:
+    """Of an engine's replica."""
+    engine = settings.engine
+    if engine.device != "cuda":
+        return 0.0
+    return ENGINE_SHARE if engine.colocate else float(engine.rollout_num_gpus_per_engine)
+
+
+def gpus_of_a_rank(settings: TrainSettings) -> float | None:
+    """None where there are none to hide from it."""
+    engine = settings.engine
+    if engine.device != "cuda":
+        return 0.0 if engine.device == "cpu" else None
+    return RANK_SHARE if engine.colocate else 1.0
 
 
 def _classes_of(settings: TrainSettings) -> dict[str, type]:

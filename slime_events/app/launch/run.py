@@ -34,7 +34,7 @@ from slime_events.app.launch.gpu_preflight import Needs, check_count
 from slime_events.app.launch.launcher_presence import check_absent, present
 from slime_events.app.launch.log_server import LogServer
 from slime_events.app.launch.metrics_process import metrics_written
-from slime_events.app.launch.roles import CONDUCTOR, Roles, error_of
+from slime_events.app.launch.roles import CONDUCTOR, Roles, error_of, gpus_of_a_rank
 from slime_events.app.launch.run_announcement import announce_resume, announce_start
 from slime_events.app.launch.run_lock import holding
 from slime_events.app.launch.run_record import RunRecord
@@ -156,7 +156,7 @@ class Launch:
                 self._view.note(client_words(self._folder, where))
             await asyncio.shield(starting)  # what is being started can be stopped only once it is there
             self._heed_signals()  # Ray takes SIGTERM for a crash: it prints stacks, and aborts at a second one
-            check_count(self._settings.engine.device, Needs.of(self._settings), cluster.gpus)
+            await self._place(cluster)
             check_cancelled()
             self._roles = Roles(cluster, self._settings, self._address(server, incarnation))
             worker = Participant(log, LAUNCHER, incarnation=incarnation)
@@ -184,6 +184,18 @@ class Launch:
         begun = time.perf_counter()
         cluster.start()
         self._seconds["ray"] = time.perf_counter() - begun
+
+    async def _place(self, cluster: Cluster) -> None:
+        """Refuse a run whose GPUs are not there, before anything takes one; then keep those of its ranks."""
+        settings, needs = self._settings, Needs.of(self._settings)
+        check_count(settings.engine.device, needs, cluster.nodes)
+        if settings.engine.device != "cuda" or not needs.ranks:
+            return
+        if split := await asyncio.to_thread(cluster.place_ranks, needs, gpus_of_a_rank(settings)):
+            self._view.note(
+                f"note: {split} of {needs.ranks // needs.together} groups of {needs.together} tensor parallel ranks "
+                "are on several machines, as not all have room on one: each of their layers waits for the network"
+            )
 
     def _address(self, server: NatsAddress, incarnation: Incarnation) -> RunAddress:
         run, folder = self._settings.run, self._folder

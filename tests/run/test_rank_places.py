@@ -1,0 +1,128 @@
+"""Ranks and engines on a Ray of two machines with GPUs that are not there: all find places, and come back to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slime_events.app.launch.rank_places import GpuNode, _address_key
+from slime_events.core.run.own_python import ROOT
+
+WAIT_S = 60.0
+
+
+def own_place() -> list[str]:
+    """In a worker: its machine and its GPUs, as Ray says it and as CUDA would."""
+    import ray
+
+    context = ray.get_runtime_context()
+    own = [str(gpu) for gpu in context.get_accelerator_ids()["GPU"]]
+    assert os.environ["CUDA_VISIBLE_DEVICES"].split(",") == own
+    return [context.get_node_id(), *own]
+
+
+class Rank:
+    """In the place of a rank."""
+
+    def place(self) -> list[str]:
+        return own_place()
+
+
+class Engine:
+    """In the place of an engine's replica. It writes its process and its place where all do."""
+
+    def __init__(self, file: str) -> None:
+        with open(file, "a") as opened:
+            opened.write(json.dumps([os.getpid(), *own_place()]) + "\n")
+
+    def __call__(self) -> None:
+        """Serve wants something that can be called."""
+
+
+def engines_in(file: Path, count: int) -> list[list[Any]]:
+    """What engines have written, once `count` have."""
+    until = time.monotonic() + WAIT_S
+    while len(lines := file.read_text().splitlines() if file.exists() else []) < count:
+        assert time.monotonic() < until, f"{len(lines)} of {count} engines have a place"
+        time.sleep(0.1)
+    return [json.loads(line) for line in lines]
+
+
+def scene(folder: Path, *, shared: bool) -> None:
+    """Print where everybody is, before and after a rank and an engine are lost. In a process of its own."""
+    import ray
+    from ray import serve
+    from ray.cluster_utils import Cluster as FakeMachines
+
+    from slime_events.app.launch.cluster import Cluster
+    from slime_events.app.launch.gpu_preflight import Needs
+    from slime_events.app.launch.own_ray import make_small
+    from slime_events.app.launch.roles import ENGINE_SHARE, RANK_SHARE
+
+    make_small()  # which leaves loopback addresses as they are
+    small: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20, "node_ip_address": "127.0.0.1"}
+    # By itself Ray puts ranks on the driver's machine, which alone has room for an engine of four GPUs; and two engines
+    # that share GPUs on the first one.
+    needs = Needs(ranks=2, engines=2, shared=True) if shared else Needs(ranks=2, engines=1, each=4, together=2)
+    head = small | {"num_gpus": 2 if shared else 4, "include_dashboard": False}
+    machines = FakeMachines(initialize_head=True, head_node_args=head)
+    if not shared:
+        machines.add_node(**small, num_gpus=2)
+    share, engine_gpus = (RANK_SHARE, ENGINE_SHARE) if shared else (1.0, 4)
+    cluster = Cluster(machines.address)
+    cluster.start()
+    try:
+        split = cluster.place_ranks(needs, share)
+        options = {"num_cpus": 0, "num_gpus": engine_gpus}  # as of `rollout_app`
+        engine = serve.deployment(Engine, num_replicas=needs.engines, ray_actor_options=options)
+        app = engine.bind(str(folder / "engines"))
+        deploying = threading.Thread(target=cluster.serve, args=(app, "engines"), daemon=True)
+        deploying.start()  # in any order, as in a run
+        ranks = [cluster.actor(Rank, f"rank{rank}", gpus=share, rank=rank) for rank in range(needs.ranks)]
+        places = ray.get([rank.place.remote() for rank in ranks], timeout=WAIT_S)
+        deploying.join(WAIT_S)
+        first = engines_in(folder / "engines", needs.engines)[0]
+        ray.kill(ranks[1])
+        os.kill(first[0], signal.SIGKILL)
+        ranks[1] = cluster.actor(Rank, "rank1-again", gpus=share, rank=1)
+        again = ray.get([rank.place.remote() for rank in ranks], timeout=WAIT_S)
+        engines = [place for _, *place in engines_in(folder / "engines", needs.engines + 1)]
+        print("\n" + json.dumps([split, places, again, engines]))
+    finally:
+        cluster.stop()
+        machines.shutdown()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("shared", [False, True])
+def test_ranks_and_engines_find_places_and_come_back_to_them(tmp_path: Path, *, shared: bool) -> None:
+    program = f"from tests.run.test_rank_places import *; scene(Path({str(tmp_path)!r}), shared={shared})"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    split, ranks, again, engines = json.loads(done.stdout.splitlines()[-1])
+    assert split == 0
+    assert len({machine for machine, _ in ranks}) == 1
+    assert [int(gpu) for _, gpu in ranks] == list(range(len(ranks))), "neighbours in the order of their GPUs"
+    assert again == ranks
+    assert engines[-1] == engines[0], "the new engine is where the lost one was"
+    taken = [(place[0], gpu) for place in engines[:-1] for gpu in place[1:]]
+    assert len(set(taken)) == (2 if shared else 4), "no two have one GPU"
+    assert ({tuple(rank) for rank in ranks} == set(taken)) == shared
+    assert shared or not {tuple(rank) for rank in ranks} & set(taken)
+
+
+def test_machines_are_in_the_order_of_their_numbers() -> None:
+    addresses = ["10.0.0.10", "10.0.0.9", "fd00::1", "9.0.0.1"]
+    nodes = sorted((GpuNode("", address, 1, 1) for address in addresses), key=lambda node: _address_key(node.address))
+    assert [node.address for node in nodes] == ["9.0.0.1", "10.0.0.9", "10.0.0.10", "fd00::1"]
