@@ -14,6 +14,7 @@ from typing import Any, Literal
 from schemas.errors import ConfigError, MissingPart, UnknownFlag
 from schemas.redaction import is_secret_setting
 from serve_apps.engine.plugin import SWITCH
+from serve_apps.engine.shared_memory import SHARE
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.cuda_toolkit import find_toolkit
 from slime_events.core.gpus import look, this_machine
@@ -30,7 +31,7 @@ CPU_RUNNING = 128
 """Samples that one CPU engine decodes at a time at most; more wait inside it."""
 
 SHARED_MEMORY = 0.4
-"""Part of a GPU's memory for weights and key-value cache of an engine that shares it with a trainer rank."""
+"""Part of a GPU's whole memory for weights and key-value cache of an engine that shares it with a trainer rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,16 @@ def engine_launch(settings: EngineSettings, version: int = 0, name: str = "") ->
     arguments |= given
     if not deterministic:
         arguments["random_seed"] = _own_seed(arguments["random_seed"], name)
+    if device == "cuda" and settings.colocate:
+        environment[SHARE] = str(_checked_share(arguments["mem_fraction_static"]))
     return EngineLaunch(device, arguments, environment, deterministic)
+
+
+def _checked_share(share: Any) -> float:
+    """Of a GPU that an engine shares. Raises ConfigError where it is none."""
+    if not isinstance(share, int | float) or not 0 < share < 1:
+        raise ConfigError(f"--sglang-mem-fraction-static {share}: give a part of a GPU's memory, between 0 and 1")
+    return float(share)
 
 
 def _own_seed(seed: Any, name: str) -> int:

@@ -1,8 +1,9 @@
 """SGLang plugin (entry-point group `sglang.srt.plugins`), loaded in every SGLang process, so it imports nothing heavy.
 
 Everywhere: weight versions on every streamed piece, the end token at hand, and no socket beyond the engine's own
-address. On a CPU: deterministic inference, which SGLang 0.5.23 brings for accelerators only, and a quicker decode and
-prefill. With `enable_deterministic_inference` and a seed per request a token is a function of the weights, the tokens
+address. On a GPU that an engine shares: a cache of the same size whoever is there first. On a CPU: deterministic
+inference, which SGLang 0.5.23 brings for accelerators only, and a quicker decode and prefill. With
+`enable_deterministic_inference` and a seed per request a token is a function of the weights, the tokens
 before it and the seed alone: a rollout that is resumed from its log continues with the same tokens. SGLang processes
 that this project did not start are not changed.
 """
@@ -11,6 +12,8 @@ import os
 import socket
 from collections.abc import Callable
 from typing import Any
+
+from serve_apps.engine.shared_memory import SHARE, sized_by_total
 
 SWITCH = "SLIME_EVENTS_ENGINE"
 """Environment variable that our engines set to their device."""
@@ -29,6 +32,9 @@ def register() -> None:
         (HookType.AFTER, "sglang.srt.utils.hf_transformers.tokenizer.get_tokenizer", end_token_at_hand),
         (HookType.AROUND, "torch.distributed.rendezvous._create_c10d_store", store_on_one_address),
     ]
+    if SHARE in os.environ:
+        cache = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator._profile_available_bytes"
+        hooks.append((HookType.AROUND, cache, sized_by_total))
     for kind, target, hook in hooks + (_cpu_hooks(HookType) if device == "cpu" else []):
         HookRegistry.register(target, hook, kind)
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from schemas.errors import ConfigError, UnknownFlag
 from serve_apps.engine.arguments import engine_launch, server_argument_names
+from serve_apps.engine.shared_memory import SHARE
 from slime_events.core import gpus
 from slime_events.core.config.engine import EngineSettings
 
@@ -76,7 +77,19 @@ def test_an_engine_that_shares_a_gpu_leaves_memory_to_the_rank(checkpoint: str) 
     assert "mem_fraction_static" not in engine_launch(alone).arguments
     shared = replace(alone, colocate=True)
     assert engine_launch(shared).arguments["mem_fraction_static"] < 0.5
-    assert engine_launch(replace(shared, sglang={"mem_fraction_static": 0.7})).arguments["mem_fraction_static"] == 0.7
+    own = replace(shared, sglang={"mem_fraction_static": 0.7})
+    assert engine_launch(own).arguments["mem_fraction_static"] == 0.7
+    assert [engine_launch(one).environment.get(SHARE) for one in (alone, shared, own)] == [None, "0.4", "0.7"]
+    assert SHARE not in engine_launch(replace(shared, device="cpu")).environment
+
+
+@pytest.mark.parametrize("share", [0, 1, 1.5, "much"])
+def test_a_share_of_a_gpu_is_a_part_of_it(checkpoint: str, share: object) -> None:
+    settings = EngineSettings(
+        hf_checkpoint=checkpoint, device="cuda", colocate=True, sglang={"mem_fraction_static": share}
+    )
+    with pytest.raises(ConfigError):
+        engine_launch(settings)
 
 
 def test_an_engine_does_not_go_to_the_cpu_of_a_machine_with_gpus_unless_it_is_told_to(

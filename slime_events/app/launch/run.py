@@ -189,9 +189,9 @@ class Launch:
         """Refuse a run whose GPUs are not there, before anything takes one; then keep those of its ranks."""
         settings, needs = self._settings, Needs.of(self._settings)
         check_count(settings.engine.device, needs, cluster.nodes)
-        if settings.engine.device != "cuda" or not needs.ranks:
+        if not needs.ranks or not (share := gpus_of_a_rank(settings)):
             return
-        if split := await asyncio.to_thread(cluster.place_ranks, needs, gpus_of_a_rank(settings)):
+        if split := await asyncio.to_thread(cluster.place_ranks, needs, share):
             self._view.note(
                 f"note: {split} of {needs.ranks // needs.together} groups of {needs.together} tensor parallel ranks "
                 "are on several machines, as not all have room on one: each of their layers waits for the network"
