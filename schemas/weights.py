@@ -33,7 +33,8 @@ class WeightsActivated(Event, frozen=True, kw_only=True, tag="weights.activated"
 
     lag: seconds from publication to activation, 0 where the engine returns to a version. resumed: generations that were
     running and continued. returns: how often this engine has run the version before; it returns to one to finish an
-    evaluation of it.
+    evaluation of it. refused_batches: appends that this engine's process had to send again since its activation before,
+    as the server takes fewer batches at a time than were open.
     """
 
     version: int
@@ -43,6 +44,7 @@ class WeightsActivated(Event, frozen=True, kw_only=True, tag="weights.activated"
     lag: float = 0.0
     resumed: int = 0
     returns: int = 0
+    refused_batches: int = 0
 
     def entity(self) -> str:
         return f"{self.version}-{self.engine}"

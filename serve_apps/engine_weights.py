@@ -33,7 +33,7 @@ from serve_apps.engine.engine import Delta, Engine, GenerateRequest
 from serve_apps.engine.limits import NO_LIMITS, EngineLimits
 from slime_events.core.run.participant import Participant
 from storage.group_commit import GroupCommit
-from storage.log import Append, Recorded
+from storage.log import Append, CountsRefusals, Recorded
 from storage.weights.store import WeightStore, local_folder, verify
 
 POLL_S = 0.2
@@ -117,6 +117,7 @@ class EngineWeights:
         self._url, self._deadline_s, self._hold_s = url, deadline_s, hold_s
         self._missing: dict[int | None, str] = {}
         self._activations: Counter[int] = Counter()
+        self._refused = 0
         self._newest = self._version = -1
         self._followed: Recorded | None = None
         self._next: int | None = None
@@ -241,7 +242,13 @@ class EngineWeights:
             lag=0.0 if returns else max(0.0, (time.time_ns() - published_at) / 1e9),
             resumed=resumed,
             returns=returns,
+            refused_batches=self._newly_refused(),
         )
+
+    def _newly_refused(self) -> int:
+        log, before = self._worker.log, self._refused
+        self._refused = log.refused_batches() if isinstance(log, CountsRefusals) else 0
+        return self._refused - before
 
     def may_begin(self, request: RolloutRequested) -> bool:
         """Whether the engine can begin it now, and any newer weights may go on with it: it delays no others then."""

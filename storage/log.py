@@ -24,7 +24,7 @@ What every back-end keeps, proved by one contract suite:
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -213,6 +213,14 @@ class EventLog(Readable, Protocol):
 
     async def close(self) -> None:
         """Let go of connections; what was stored stays."""
+
+
+@runtime_checkable
+class CountsRefusals(Protocol):
+    """A log on a server that bounds how many atomic batches are open at a time."""
+
+    def refused_batches(self) -> int:
+        """Batches that this process had to send again so far: too many were open, or the server was just away."""
 
 
 class Restorable(Readable, Protocol):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -32,7 +33,7 @@ from storage.jetstream.ensure import ensure_stream
 from storage.jetstream.long_stream import LongStream
 from storage.jetstream.read import judged, last_event, read_blocks, read_events, read_records
 from storage.jetstream.restore import Restoration
-from storage.jetstream.retry import Away, OnWait, Retry, log_wait
+from storage.jetstream.retry import Away, OnWait, Retry, TooManyBatches, log_wait
 from storage.jetstream.send import Refused, send
 from storage.jetstream.stream import NotTheLast, Stored, Stream, widen_stream
 from storage.jetstream.told import told_bytes, told_event
@@ -40,6 +41,8 @@ from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, ForeignRec
 
 if TYPE_CHECKING:
     from storage.archive.reader import ArchiveReader
+
+_log = logging.getLogger(__name__)
 
 RETRY_S = 300.0
 """Seconds that a call waits for NATS to come back: longer than a machine takes to start again."""
@@ -69,6 +72,7 @@ class JetStreamLog:
         self.connection = connection
         self._stream = stream
         self._known: OrderedDict[str, int] = OrderedDict()
+        self._refused_batches = 0
 
     @classmethod
     async def open(
@@ -123,6 +127,8 @@ class JetStreamLog:
             try:
                 first = await self._send(pending, passed)
             except (Away, NoSpace) as error:  # room may be made
+                if isinstance(error, TooManyBatches):
+                    self._count_refused(error)
                 await retry.pause(error)
                 await self._stream.refresh(retry.left)
                 continue
@@ -133,6 +139,15 @@ class JetStreamLog:
             self._remember({message.subject: positions[message.key] for message in pending if message.fence is None})
             break
         return positions
+
+    def refused_batches(self) -> int:
+        return self._refused_batches
+
+    def _count_refused(self, error: TooManyBatches) -> None:
+        """Report the first one, and then each tenfold: each costs a pause and is then stored, so nothing else shows."""
+        self._refused_batches += 1
+        if str(self._refused_batches).strip("0") == "1":
+            _log.warning("append %d that NATS refused and that is sent again: %s", self._refused_batches, error)
 
     async def _stored_already(self, messages: Sequence[Message]) -> dict[tuple[str, str], int]:
         """Those of messages whose fence is over the subject of none of them: nothing else shows that they are stored.

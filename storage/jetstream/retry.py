@@ -21,6 +21,10 @@ class Away(StorageError):
     """No answer for now. Ask again until the caller's deadline."""
 
 
+class TooManyBatches(Away):
+    """A batch without its first part: the server had refused it, as too many were open, or was away then."""
+
+
 class Retry:
     """A deadline with growing pauses. Reports once that it waits, then raises LogUnavailable, or NoSpace for a server
     that is full: one that has said so may be silent afterwards.
@@ -69,11 +73,11 @@ _BUSY = {10005, 10008, 10009, 10158, 10167}
 is not ready, the same event on its way from another writer, too much in flight."""
 
 _TOO_MANY_BATCHES = 10176
-"""A batch whose first part is missing: the server had refused it, as it had too many, or was away then."""
+"""JetStream's code for a batch whose first part is missing."""
 
 
 def json_answer(data: bytes) -> Any:
-    """The JSON of an answer. Raises Away, NoSpace or ApiError for a refusal, Away for what is not JSON."""
+    """The JSON of an answer. Raises Away (TooManyBatches), NoSpace or ApiError for a refusal, Away for other bytes."""
     try:
         answer = json.loads(data)
     except ValueError as error:
@@ -85,7 +89,7 @@ def json_answer(data: bytes) -> Any:
     if code in _FULL:
         raise NoSpace(f"NATS has no room to store more ({description}): free disk space in its folder")
     if code == _TOO_MANY_BATCHES:
-        raise Away(
+        raise TooManyBatches(
             f"JetStream error {code} ({description}): it was away, or more appends are under way than it takes; "
             "if this is said often, raise max_inflight_per_stream in its configuration (jetstream, limits, batch)"
         )

@@ -12,6 +12,7 @@ from schemas.groups import GroupRejected, RejectionCause
 from schemas.rollouts import StopReason
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded, TurnRole
+from schemas.weights import WeightsActivated
 from slime_events.analysis.metrics.fold import AXES, axis_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.engine import EngineSettings
@@ -102,6 +103,16 @@ def test_a_step_has_slimes_names() -> None:
     assert values["perf/actor_train_tok_per_s"] == pytest.approx(200.0)
     assert (values["perf/data_preprocess_time"], values["perf/update_weights_time"]) == (0.5, 0.25)
     assert values["perf/log_probs_time"] == 0.1
+
+
+def test_appends_that_were_sent_again_are_counted_until_the_next_step() -> None:
+    """A name that slime has not, in the rows of steps before which there were some."""
+    active = WeightsActivated(version=1, engine="a", digest="", seconds=0.1)
+    told = [replace(active, refused_batches=count, engine=f"e{count}") for count in (3, 0, 4)]
+    rows = rows_of(
+        [*told, COMMITTED, active, replace(COMMITTED, step=4, version=5), told[0], replace(COMMITTED, step=5)]
+    )
+    assert [row.values.get("perf/refused_batches") for row in rows] == [7.0, None, 3.0]
 
 
 def test_a_critic_has_slimes_names() -> None:

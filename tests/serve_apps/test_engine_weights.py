@@ -204,3 +204,29 @@ async def test_an_evaluation_gets_its_version_however_many_came_after_it(log: Ev
         with pytest.raises(WeightsDamaged, match="weight version 4"):
             await weights.claim(evaluation_of(4))
         assert engine.version == 1499
+
+
+@dataclass(eq=False)
+class Crowded(Watched):
+    """A log whose server has refused some batches of this process."""
+
+    refused: int = 3
+
+    def refused_batches(self) -> int:
+        return self.refused
+
+
+@pytest.mark.parametrize(("line_of", "counts"), [(Crowded, [3, 4]), (Watched, [0, 0])])
+async def test_an_activation_counts_the_batches_that_were_refused_since_the_one_before(
+    log: EventLog, tmp_path: Path, line_of: type[Watched], counts: list[int]
+) -> None:
+    await publish(log, tmp_path, range(1), {0})
+    line = line_of(log)
+    async with running(line):
+        await activated(log, [0])
+        if isinstance(line, Crowded):
+            line.refused = 7
+        await publish(log, tmp_path, range(1, 2), {1})
+        await activated(log, [0, 1])
+    events = [one.envelope.event async for one in log.read(1, of_type(log.run, "weights.activated"))]
+    assert [event.refused_batches for event in events if isinstance(event, WeightsActivated)] == counts

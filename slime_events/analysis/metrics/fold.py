@@ -14,6 +14,7 @@ from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequest
 from schemas.runs import RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded, TurnRole
+from schemas.weights import WeightsActivated
 from slime_events.algorithms.pass_rate import drop_metrics
 from slime_events.analysis.metrics.rollouts import (
     Values,
@@ -73,6 +74,7 @@ class MetricsFold:
         self._begun_at = 0
         self._requested_at: int | None = None
         self._committed_at: int | None = None
+        self._refused_batches = 0
 
     def apply(self, recorded: Recorded) -> MetricsRow | None:
         """Fold one event in; the row that it gave."""
@@ -122,6 +124,8 @@ class MetricsFold:
                 self._forget(event.group)
             case EvalCompleted():  # a log function of the user's has taken its place
                 self._evaluated(event)
+            case WeightsActivated():
+                self._refused_batches += event.refused_batches
             case RunStarted() | RunResumed():
                 self._begun_at, self._requested_at, self._committed_at = at, None, None
 
@@ -165,6 +169,9 @@ class MetricsFold:
         waited = None if before is None else max(0.0, (at - before) * NANO - busy)
         values = prefixed("train/", train_metrics(event)) | prefixed("perf/", trainer_metrics(event, waited))
         values |= prefixed("rollout/", critic_metrics(event))
+        if self._refused_batches:
+            values["perf/refused_batches"] = float(self._refused_batches)
+            self._refused_batches = 0
         first = event.step * (self._settings.trainer.num_steps_per_rollout or 1)
         return values | {TRAIN: first, ROLLOUT: self._rollout_step(event.step)}
 

@@ -1,4 +1,4 @@
-"""Checks of `doctor`: whether a NATS server lets anybody in, and whether it lets these credentials in."""
+"""Checks of `doctor`: whom a NATS server of the user's own lets in, and how much it takes at a time."""
 
 import asyncio
 import json
@@ -10,8 +10,10 @@ from schemas.errors import ConfigError, MissingPart, StorageError
 from slime_events.app.cli.checks import Check, Outcome
 from storage.jetstream.address import NatsPlace
 from storage.jetstream.connection import Connection
+from storage.jetstream.open_batches import TRIED, count_open_batches
+from storage.nats.folder import OPEN_BATCHES, OPEN_BATCHES_IN_ALL
 
-NAME = "nats access"
+NAME, BATCHES = "nats access", "nats batches"
 _STRANGER = b'CONNECT {"verbose":false,"pedantic":false,"lang":"doctor","version":"0","protocol":1}\r\nPING\r\n'
 
 
@@ -53,3 +55,33 @@ def check_credentials(place: NatsPlace, limit_s: float = 5.0) -> Check:
 async def _connect(place: NatsPlace, limit_s: float) -> None:
     connection = await Connection.open(place.address(), deadline_s=limit_s, retry_s=limit_s, on_wait=lambda _: None)
     await connection.close()
+
+
+def check_batches(place: NatsPlace, limit_s: float = 10.0) -> Check:
+    """How many atomic appends the server takes at a time on one stream, tried on a stream of doctor's own."""
+    try:
+        count = asyncio.run(_count_batches(place, limit_s))
+    except (StorageError, ConfigError, MissingPart, TimeoutError) as error:
+        reason = str(error) or f"no answer within {limit_s:.0f} s"
+        mend = "try it with credentials that may make a stream, or see docs/credentials.md for the setting"
+        return Check(BATCHES, Outcome.WARN, f"not seen how many appends {place.url} takes at a time: {reason}", mend)
+    if count >= TRIED:
+        return Check(BATCHES, Outcome.OK, f"{place.url} takes {TRIED} appends at a time on a stream, or more")
+    limits = f"max_inflight_per_stream: {OPEN_BATCHES}, max_inflight_total: {OPEN_BATCHES_IN_ALL}"
+    return Check(
+        BATCHES,
+        Outcome.WARN,
+        f"{place.url} takes {count} appends at a time on a stream: with more engines than that, some wait and are sent "
+        "again (error 10176)",
+        f"in its configuration: jetstream {{ limits {{ batch {{ {limits} }} }} }}",
+    )
+
+
+async def _count_batches(place: NatsPlace, limit_s: float) -> int:
+    async with asyncio.timeout(limit_s):
+        address = place.address()
+        connection = await Connection.open(address, deadline_s=limit_s, retry_s=limit_s, on_wait=lambda _: None)
+        try:
+            return await count_open_batches(connection)
+        finally:
+            await connection.close()

@@ -18,7 +18,7 @@ from schemas.references import expand
 from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.span import Span, to_otlp_json
 from storage.event_block import HasEventBlocks
-from storage.log import Append, EventLog
+from storage.log import Append, CountsRefusals, EventLog
 
 logger = logging.getLogger(__name__)
 
@@ -220,6 +220,8 @@ class TracedLog:
         self.tell, self.hear = log.tell, log.hear
         if isinstance(log, HasEventBlocks):
             self.event_blocks = log.event_blocks
+        if isinstance(log, CountsRefusals):
+            self.refused_batches = log.refused_batches
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
         """As the log's; a span is recorded only for what is in the log."""

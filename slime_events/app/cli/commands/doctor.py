@@ -15,7 +15,7 @@ from schemas.text import terminal_text
 from slime_events.app.cli import checks
 from slime_events.app.cli.checks import ENGINES_MEND, MEGATRON_IMPORTS, SGLANG_IMPORTS, Check, Outcome
 from slime_events.app.cli.files import nats_place
-from slime_events.app.cli.nats_access import check_anybody, check_credentials
+from slime_events.app.cli.nats_access import check_anybody, check_batches, check_credentials
 from slime_events.app.cli.render.text import one_line, terminal_width
 from slime_events.app.cli.sockets import check_sockets
 from slime_events.app.terminal import raw_stream
@@ -49,6 +49,8 @@ def _checks(arguments: argparse.Namespace) -> list[Callable[[], Check]]:
         place = nats_place(arguments)
         if place is not None and (place != NatsPlace(url=place.url) or "@" in place.url):
             nats.append(partial(check_credentials, place))
+        if place is not None:
+            nats.append(partial(check_batches, place))
     stores = (("blob-url", arguments.blob_url), ("archive-url", arguments.archive_url))
     return [
         checks.check_python,
