@@ -120,6 +120,11 @@ def early(run: str, whom: str) -> str:
     return f"slime.{check_token(run, 'run name')}.early.{check_token(whom, 'name')}"
 
 
+def roll_call(run: str, queue: str) -> str:
+    """What the subject begins with on which the takers of a queue say what they hold; not stored."""
+    return f"slime.{check_token(run, 'run name')}.roll.{check_token(queue, 'queue')}"
+
+
 @lru_cache(maxsize=256)
 def heads_of(patterns: tuple[str, ...]) -> frozenset[str] | None:
     """What subjects begin with that one of these filters matches, up to the entity; None unless each is of a type."""

@@ -61,7 +61,7 @@ from storage.log import Append, Delivery, Fence, Recorded
 log = logging.getLogger(__name__)
 
 LEASE_S = 5.0
-"""Renewed three times in it, one message for each request in work: what a lost engine's requests wait for at most."""
+"""Renewed three times in it, all requests at once: about what a lost engine's requests wait for."""
 HEALTH_EVERY_S = 3.0
 HEALTH_DEADLINE_S = 10.0
 TAKE_LIMIT = 4

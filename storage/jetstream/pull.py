@@ -185,10 +185,10 @@ class Pull(_Requests):
 
 @contextlib.asynccontextmanager
 async def ephemeral(
-    connection: Connection, stream: str, position: int, subject: Subjects, idle_s: float
+    connection: Connection, stream: str, position: int, subject: Subjects, idle_s: float, *, only_heads: bool = False
 ) -> AsyncIterator[str]:
     """The name of a consumer that begins at `position` and lives while inside. idle_s: seconds without a pull after
-    which the server ends it.
+    which the server ends it. only_heads: its messages come without data.
 
     Asked for once: a node that has just gone may have been chosen to hold it, and another name is held elsewhere.
     Raises Away, and StorageError where the server refuses.
@@ -202,6 +202,7 @@ async def ephemeral(
         "mem_storage": True,
         "num_replicas": 1,
         "inactive_threshold": int(idle_s * 1e9),
+        "headers_only": only_heads,
     }
     if subject is not None:
         config["filter_subjects"] = [subject] if isinstance(subject, str) else subject

@@ -1,0 +1,170 @@
+"""`RollCall`: the leases of a queue, one message of each taker at a time instead of one for each event in work.
+
+A call is a plain message of NATS, which nobody stores: it names all that a taker holds. All takers of the queue hear it
+(storage/jetstream/leases.py). The server has what was delivered and is not done, and hands out again what the keeper
+gives back; its own lease, of an hour, is for what no roll call has seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from schemas import subjects
+from schemas.errors import StorageError
+from schemas.subjects import run_of_stream
+from storage.cancellation import end_all
+from storage.jetstream.answer import Answer
+from storage.jetstream.connection import Connection
+from storage.jetstream.leases import Call, Leases
+from storage.jetstream.pull import Pull, ephemeral
+from storage.jetstream.retry import Away
+
+LOOK_S = 10.0
+"""For one look at what was delivered."""
+_AT_ONCE = 2_000
+"""Positions that are looked up, or given back, before others of the process may go on."""
+_log = logging.getLogger(__name__)
+
+
+class Held(NamedTuple):
+    """What a taker holds now, and what it has let go of, by position."""
+
+    held: Iterable[int]
+    loose: Iterable[int]
+
+
+class RollCall:
+    """One taker's part. look: what it holds, asked before each call, and whether the connection was lost meanwhile."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream: str,
+        queue: str,
+        subject: str,
+        lease_s: float,
+        look: Callable[[bool], Held],
+    ) -> None:
+        self._connection, self._stream, self._queue, self._subject = connection, stream, queue, subject
+        self._look, self._lease_s = look, lease_s
+        self._leases = Leases(secrets.token_hex(8), lease_s)
+        self._inbox = subjects.roll_call(run_of_stream(stream), queue)
+        self._loose: set[int] = set()
+        self._broke = False
+        self._due = asyncio.Event()
+        self._delivered = 0
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> RollCall:
+        """Raises AccessDenied where these credentials may not hear the calls."""
+        connection = self._connection
+        try:
+            receiving = connection.receiving
+            await connection.persist(
+                lambda: self._stack.enter_async_context(receiving(self._inbox, self._hear, self._on_break))
+            )
+            await connection.persist(lambda: connection.check_receiving(self._inbox))
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        self._tasks = [asyncio.create_task(part(), name=part.__name__) for part in (self._say_all, self._keep_all)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Others are told at once where this taker holds nothing; else they find it silent."""
+        await end_all(*self._tasks)
+        await self._say(leaves=True)
+        await self._stack.aclose()
+
+    def _on_break(self) -> None:
+        self._broke = True
+        self._leases.break_off()
+
+    def _hear(self, subject: bytes, reply: bytes, answer: Answer) -> None:
+        try:
+            call = msgspec.msgpack.decode(answer.data, type=Call)
+        except msgspec.MsgspecError:
+            _log.warning("a message on %s is no roll call", self._inbox)
+            return
+        if self._leases.hear(call, time.monotonic()):
+            self._loose.difference_update(call.loose)  # the server has passed it on
+            self._broke = self._broke and not call.broke
+            self._due.set()
+
+    async def _say_all(self) -> None:
+        while True:
+            await self._say()
+            await asyncio.sleep(self._leases.every_s)
+
+    async def _say(self, *, leaves: bool = False) -> None:
+        leases, now = self._leases, self._look(self._broke)
+        held = tuple(now.held)
+        self._loose.update(now.loose)
+        lease_s = 0.0 if leaves and not held else self._lease_s
+        call = Call(leases.me, lease_s, held, tuple(self._loose), self._broke, leases.knows)
+        with contextlib.suppress(StorageError):  # who is not heard for long loses what it holds
+            await self._connection.publish(f"{self._inbox}.call", msgspec.msgpack.encode(call))
+
+    async def _keep_all(self) -> None:
+        """The keeper's part, after each call of its own that the server has passed on."""
+        leases = self._leases
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            if orphans := leases.orphans():
+                try:
+                    await self._give_back(orphans)
+                except StorageError:
+                    leases.look_again()
+            if (start := leases.begin_look()) is not None:
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        floor, delivered = await self._look_up(start)
+                except (StorageError, TimeoutError) as error:
+                    _log.info("what takers of %s hold was not looked up: %s", self._queue, error)
+                    leases.look_again(start)
+                else:
+                    leases.looked(floor, delivered)
+
+    async def _look_up(self, start: int) -> tuple[int, list[int]]:
+        """The position up to which all is done; those from `start` on that were delivered to somebody."""
+        info = await self._connection.request(f"$JS.API.CONSUMER.INFO.{self._stream}.{self._queue}", b"")
+        floor, end = int(info["ack_floor"]["stream_seq"]), int(info["delivered"]["stream_seq"])
+        self._delivered = int(info["delivered"]["consumer_seq"])
+        start = max(start, floor + 1)
+        return floor, [] if start > end else await self._positions(start, end)
+
+    async def _positions(self, start: int, end: int) -> list[int]:
+        """Of all that the queue hands out in between."""
+        positions: list[int] = []
+        heads = ephemeral(self._connection, self._stream, start, self._subject, LOOK_S, only_heads=True)
+        async with heads as name, Pull(self._connection, self._stream, name) as pull:
+            while not positions or positions[-1] < end:
+                before = len(positions)
+                await pull.ask(_AT_ONCE)
+                while pull.buffer or not (pull.idle or pull.gone):
+                    if not pull.buffer and not await pull.wait(LOOK_S):
+                        raise Away("the look at what was delivered came to no end")
+                    positions += [one.position for one in pull.buffer]
+                    pull.buffer.clear()
+                if len(positions) == before:
+                    break
+        return [position for position in positions if position <= end]
+
+    async def _give_back(self, orphans: Iterable[int]) -> None:
+        """The server passes over what is done, or waits to be handed out already."""
+        count = 0
+        for count, position in enumerate(orphans, 1):
+            reply = f"$JS.ACK.{self._stream}.{self._queue}.1.{position}.{self._delivered}.0.0"
+            await self._connection.publish(reply, b"-NAK")
+            if not count % _AT_ONCE:
+                await asyncio.sleep(0)
+        _log.info("%d events of queue %s are given back: nobody holds them", count, self._queue)

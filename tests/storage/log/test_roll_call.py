@@ -1,0 +1,263 @@
+"""Leases by roll call on a real server: one message of a taker at a time, and what a lost one held comes to others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import nats
+
+from schemas.subjects import every_event
+from storage.jetstream.leases import CALLS
+from storage.jetstream.log import JetStreamLog
+from storage.log import Consumer, Delivery, append_all
+from storage.nats.server import NatsServer
+from tests.storage.log.appends import reward
+
+LEASE_S = 1.2
+EVENTS = 40
+
+
+@contextlib.asynccontextmanager
+async def log_with_events(server: NatsServer, count: int = EVENTS) -> AsyncIterator[JetStreamLog]:
+    log = await JetStreamLog.open(server.url, "r")
+    await append_all(log, [reward(log, f"a{number}") for number in range(count)])
+    yield log
+    await log.close()
+
+
+async def take_all(consumer: Consumer, count: int) -> list[Delivery]:
+    taken: list[Delivery] = []
+    async with asyncio.timeout(20):
+        while len(taken) < count:
+            taken += await consumer.take(count - len(taken), 1.0)
+    return taken
+
+
+@contextlib.asynccontextmanager
+async def working_on(deliveries: Sequence[Delivery]) -> AsyncIterator[None]:
+    """While inside, they are renewed as an engine does."""
+
+    async def renew() -> None:
+        while True:
+            await asyncio.sleep(LEASE_S / 3)
+            await asyncio.gather(*(delivery.working() for delivery in deliveries))
+
+    task = asyncio.create_task(renew())
+    yield
+    task.cancel()
+
+
+@contextlib.asynccontextmanager
+async def killed_taker(server: NatsServer, count: int) -> AsyncIterator[set[int]]:
+    """Another process has taken so many, and is killed when the inside begins: their positions."""
+    words = ("-m", "tests.storage.log.taker", server.url, "r", str(LEASE_S), str(count))
+    process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    line = await asyncio.wait_for(process.stdout.readline(), 60)
+    process.kill()
+    await process.wait()
+    yield set(map(int, line.split()))
+
+
+async def messages_of(server: NatsServer, seconds: float) -> Counter[str]:
+    """What takers say on the server meanwhile, by kind."""
+    client, counts = await nats.connect(server.url), Counter[str]()
+
+    async def count(message: nats.aio.msg.Msg) -> None:
+        words = {b"+WPI": "renewal", b"-NAK": "given back", b"+ACK": "done"}
+        counts[words.get(message.data, "call")] += 1
+
+    for subject in ("$JS.ACK.>", "slime.*.roll.>"):
+        await client.subscribe(subject, cb=count)
+    await asyncio.sleep(seconds)
+    await client.close()
+    return counts
+
+
+async def test_a_taker_sends_one_message_for_all_that_it_holds(tmp_path: Path) -> None:
+    async with await NatsServer.start(tmp_path) as server, log_with_events(server) as log:
+        one, two = [await log.consume("q", every_event("r"), lease_s=LEASE_S) for _ in range(2)]
+        held = await take_all(one, EVENTS)
+        async with working_on(held):
+            counts = await messages_of(server, 3 * LEASE_S)
+            assert await two.take(1, 0.1) == []
+        assert set(counts) == {"call"}
+        assert counts["call"] <= 2 * (3 * CALLS + 1), "of two takers in three leases"
+        for consumer in (one, two):
+            await consumer.close()
+
+
+async def test_what_a_killed_process_held_comes_to_the_other_taker(tmp_path: Path) -> None:
+    """And what that one holds itself stays with it, each event once."""
+    async with await NatsServer.start(tmp_path) as server, log_with_events(server) as log:
+        other = await log.consume("q", every_event("r"), lease_s=LEASE_S)
+        own = await take_all(other, EVENTS // 2)
+        async with working_on(own), killed_taker(server, EVENTS // 2) as lost:
+            again = await take_all(other, len(lost))
+            assert {delivery.recorded.position for delivery in again} == lost
+            assert {delivery.attempt for delivery in again} == {2}
+            async with working_on(again):
+                assert await other.take(1, 2 * LEASE_S) == []
+        await other.close()
+
+
+async def test_what_the_only_taker_held_comes_to_the_next_one(tmp_path: Path) -> None:
+    async with await NatsServer.start(tmp_path) as server, log_with_events(server) as log:
+        async with killed_taker(server, EVENTS) as lost:
+            heir = await log.consume("q", every_event("r"), lease_s=LEASE_S)
+            again = await take_all(heir, EVENTS)
+        assert {delivery.recorded.position for delivery in again} == lost
+        for delivery in again:
+            await delivery.done()
+        async with asyncio.timeout(30):
+            while await log.done_up_to("q") < EVENTS:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await heir.close()
+
+
+async def test_a_live_taker_that_does_not_renew_loses_that_event_alone(tmp_path: Path) -> None:
+    async with await NatsServer.start(tmp_path) as server, log_with_events(server) as log:
+        one, two = [await log.consume("q", every_event("r"), lease_s=LEASE_S) for _ in range(2)]
+        forgotten, *held = await take_all(one, EVENTS)
+        async with working_on(held):
+            (again,) = await take_all(two, 1)
+            assert (again.recorded.position, again.attempt) == (forgotten.recorded.position, 2)
+            async with working_on([again]):
+                assert await two.take(1, 2 * LEASE_S) == []
+        for consumer in (one, two):
+            await consumer.close()
+
+
+async def test_a_server_that_is_paused_takes_nothing_from_anybody(tmp_path: Path) -> None:
+    async with await NatsServer.start(tmp_path) as server, log_with_events(server) as log:
+        other = await JetStreamLog.open(server.url, "r")
+        one, two = [await each.consume("q", every_event("r"), lease_s=LEASE_S) for each in (log, other)]
+        held = await take_all(one, EVENTS)
+        async with working_on(held):
+            await asyncio.sleep(LEASE_S)
+            os.kill(server.pid, signal.SIGSTOP)
+            try:
+                await asyncio.sleep(2 * LEASE_S)
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
+            assert await two.take(1, 2 * LEASE_S) == []
+        for consumer in (one, two):
+            await consumer.close()
+        await other.close()
+
+
+async def test_a_server_that_starts_again_leaves_events_with_who_works_on_them(tmp_path: Path) -> None:
+    """What was on the way, and acks that were lost, come again. A server may forget what it delivered just before its
+    end, and delivers it as if for the first time: never to say that an event is over.
+    """
+    server = await NatsServer.start(tmp_path)
+    async with log_with_events(server) as log:
+        other = await JetStreamLog.open(server.url, "r")
+        one, two = [await each.consume("q", every_event("r"), lease_s=LEASE_S) for each in (log, other)]
+        held = await take_all(one, EVENTS)
+        async with working_on(held):
+            await asyncio.sleep(LEASE_S)  # the server stores its consumers' state after a while
+            for delivery in held[: EVENTS // 2]:
+                await delivery.done()
+            os.kill(server.pid, signal.SIGKILL)
+            await server.stop()
+            async with await NatsServer.start(tmp_path) as again:
+                assert again.url == server.url
+                redelivered = list[Delivery]()
+                async with asyncio.timeout(20):
+                    while (floor := await log.done_up_to("q")) < EVENTS // 2:
+                        redelivered += await two.take(EVENTS, 0.2)
+                        for delivery in redelivered:
+                            if delivery.recorded.position <= EVENTS // 2:
+                                await delivery.done()
+                assert floor >= EVENTS // 2
+                late = [one for one in redelivered if one.recorded.position > EVENTS // 2 and one.attempt > 1]
+                assert not late, "what is held is not given back"
+                for consumer in (one, two):
+                    await consumer.close()
+        await other.close()
+
+
+async def test_what_is_no_roll_call_changes_nothing(tmp_path: Path) -> None:
+    async with await NatsServer.start(tmp_path) as server, log_with_events(server, 1) as log:
+        consumer = await log.consume("q", every_event("r"), lease_s=LEASE_S)
+        client = await nats.connect(server.url)
+        for data in (b"", b"\x00", b"\x93\xa1x\x01\x90", b'{"taker": 1}'):
+            await client.publish("slime.r.roll.q.call", data)
+        await client.flush()
+        held = await take_all(consumer, 1)
+        async with working_on(held):
+            assert await consumer.take(1, 2 * LEASE_S) == []
+        await consumer.close()
+        await client.close()
+
+
+@contextlib.asynccontextmanager
+async def one_is_pulled(server: NatsServer, log: JetStreamLog, lease_s: float) -> AsyncIterator[list[Consumer]]:
+    """Two takers; what is appended now lies in the buffer of the first, which asked for it and takes nothing more."""
+    other = await JetStreamLog.open(server.url, "r")
+    takers = [await each.consume("q", every_event("r"), lease_s=lease_s) for each in (log, other)]
+    asking = asyncio.create_task(takers[0].take(1, 20.0))
+    await asyncio.sleep(0.1)
+    asking.cancel()
+    await asyncio.wait({asking})
+    await log.append([reward(log, "pulled")])
+    await asyncio.sleep(0.1)
+    assert await takers[1].take(1, 0.1) == []
+    yield takers
+    for taker in takers:
+        await taker.close()
+    await other.close()
+
+
+async def test_what_was_pulled_and_is_not_taken_comes_to_others_after_a_lease(tmp_path: Path) -> None:
+    stack = contextlib.AsyncExitStack()
+    async with await NatsServer.start(tmp_path) as server, log_with_events(server, 0) as log, stack:
+        takers = await stack.enter_async_context(one_is_pulled(server, log, LEASE_S))
+        (again,) = await take_all(takers[1], 1)
+        assert again.attempt == 2
+        assert await takers[0].take(1, 0.1) == [], "its lease is over there"
+
+
+async def test_what_was_pulled_comes_to_others_at_once_where_its_taker_is_closed(tmp_path: Path) -> None:
+    stack = contextlib.AsyncExitStack()
+    async with await NatsServer.start(tmp_path) as server, log_with_events(server, 0) as log, stack:
+        takers = await stack.enter_async_context(one_is_pulled(server, log, 600.0))
+        await takers[0].close()
+        (again,) = await take_all(takers[1], 1)
+        assert again.attempt == 2
+
+
+async def test_what_was_pulled_is_held_while_others_are_given_back(tmp_path: Path) -> None:
+    """The keeper looks up all that came after what it has heard of."""
+    async with await NatsServer.start(tmp_path) as server, log_with_events(server, 1) as log:
+        third = await log.consume("q", every_event("r"), lease_s=3.0)
+        (first,) = await take_all(third, 1)
+        async with one_is_pulled(server, log, 3.0) as (one, two):
+            await first.release()
+            (again,) = await take_all(two, 1)
+            assert again.recorded.position == 1
+            assert await two.take(1, 2.2) == []
+            (pulled,) = await take_all(one, 1)
+            assert (pulled.recorded.position, pulled.attempt) == (2, 1)
+            for delivery in (again, pulled):
+                await delivery.done()
+        await third.close()
+
+
+async def test_what_was_pulled_is_not_given_out_after_its_lease(tmp_path: Path) -> None:
+    """Its taker's process was paused: the next call of `take` comes before anything else."""
+    stack = contextlib.AsyncExitStack()
+    async with await NatsServer.start(tmp_path) as server, log_with_events(server, 0) as log, stack:
+        takers = await stack.enter_async_context(one_is_pulled(server, log, 0.6))
+        time.sleep(0.7)  # noqa: ASYNC251
+        taken = await takers[0].take(1, 0.0)
+        assert taken == []
