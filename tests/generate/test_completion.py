@@ -185,6 +185,15 @@ def test_what_holds_itself_or_too_much_is_refused() -> None:
             completed(left(state=value))
 
 
+def test_attributes_have_all_of_their_room() -> None:
+    """Encoded: a text of this length has a head of five bytes."""
+    room = ATTRIBUTES_BYTES - 5
+    assert completed(left(state="x" * room)).attributes["state"] == "x" * room
+    for fields in ({"state": "x" * (room + 1)}, {"state": "x" * (room - 1), "more": [1]}):
+        with pytest.raises(PlugPointError, match=r"sample\.state"):
+            completed(left(**fields))
+
+
 def test_numbers_of_numpy_are_numbers() -> None:
     seen = shown(left(score=np.float32(0.5), many=np.arange(3), pair=(1, 2), status="completed"))
     assert [getattr(seen, name) for name in ("score", "many", "pair")] == [0.5, [0, 1, 2], [1, 2]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,19 @@ async def test_it_reads_up_to_the_last_that_was_said_and_stops_where_it_has_ende
             await making._read(rollout)
     finally:
         making.close()
+
+
+async def test_what_is_closed_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    making = custom(MemoryLog("r"))
+    for loop in (making._loop, making._http):
+        await loop.run(asyncio.sleep(0))
+    begun = set(threading.enumerate()) - before
+    assert len(begun) == 2
+    making.close()
+    for thread in begun:
+        await asyncio.to_thread(thread.join, 10.0)
+    assert [thread for thread in begun if thread.is_alive()] == []
 
 
 async def test_a_failure_that_a_function_hides_fails_its_rollout(tmp_path: Path) -> None:
