@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from schemas.arrays import pack_tokens, unpack
-from schemas.errors import Conflict, PlugPointError
+from schemas.errors import Conflict, EngineError, PlugPointError
 from schemas.event import Event, Purpose
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import (
@@ -23,6 +25,7 @@ from schemas.rollouts import (
 )
 from schemas.turns import TurnBegun, TurnRole
 from serve_apps.generate.custom import CustomGenerate
+from serve_apps.generate.function import UserLoop
 from serve_apps.generate.session import CURRENT
 from serve_apps.generate.slime_compat import get, get_model_url, post
 from serve_apps.rollout import Rollout
@@ -106,17 +109,35 @@ async def test_it_reads_up_to_the_last_that_was_said_and_stops_where_it_has_ende
         making.close()
 
 
-async def test_what_is_closed_leaves_no_thread() -> None:
-    before = set(threading.enumerate())
+async def test_what_is_closed_leaves_no_thread_and_no_file() -> None:
+    process = psutil.Process()
+    before, files = set(threading.enumerate()), process.num_fds()
     making = custom(MemoryLog("r"))
     for loop in (making._loop, making._http):
         await loop.run(asyncio.sleep(0))
     begun = set(threading.enumerate()) - before
     assert len(begun) == 2
+    assert all(thread.daemon for thread in begun), "no process waits for a function that hangs"
     making.close()
     for thread in begun:
         await asyncio.to_thread(thread.join, 10.0)
     assert [thread for thread in begun if thread.is_alive()] == []
+    assert process.num_fds() == files
+    late = asyncio.sleep(0)
+    with pytest.raises(EngineError):
+        making._loop.begin(late)
+    assert inspect.getcoroutinestate(late) == inspect.CORO_CLOSED
+
+
+async def test_as_many_tools_run_at_once_as_there_are_rollouts() -> None:
+    rollouts = 40
+    loop, together = UserLoop(rollouts), threading.Barrier(rollouts, timeout=10.0)
+
+    async def all_of_them() -> list[int]:
+        return await asyncio.gather(*(asyncio.to_thread(together.wait) for _ in range(rollouts)))
+
+    assert sorted(await loop.run(all_of_them())) == list(range(rollouts))
+    loop.stop()
 
 
 async def test_a_failure_that_a_function_hides_fails_its_rollout(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import urllib.error
 from collections.abc import Iterator
@@ -159,6 +160,15 @@ async def test_a_group_is_made_side_by_side(engine: Engine, graders: Graders) ->
     group = [Sample(index=place, prompt="a") for place in range(2)]
     params = {"max_new_tokens": 1}
     assert await generate_and_rm_group(arguments(), group, params) == group
+    assert ([one.reward for one in group], graders.asked) == ([0.5, 0.5], [0, 1])
+
+
+async def test_flags_that_args_do_not_have_are_off(engine: Engine, graders: Graders) -> None:
+    before: dict[str, Any] = {"tokens": [97, 7], "response_length": 1, "rollout_log_probs": [-1.0]}
+    group = [Sample(index=place, prompt="a", **copy.deepcopy(before)) for place in range(2)]
+    assert await generate_and_rm_group(SimpleNamespace(), group, {"max_new_tokens": 4}) == group
+    assert [params for _, params, _ in engine.asked] == [{"max_new_tokens": 3}] * 2
+    assert [one.loss_mask for one in group] == [[1, 1], [1, 1]], "what it has is trained on"
     assert ([one.reward for one in group], graders.asked) == ([0.5, 0.5], [0, 1])
 
 
