@@ -205,6 +205,9 @@ def test_a_group_has_seeds_and_session_ids(monkeypatch: pytest.MonkeyPatch) -> N
     asyncio.run(sglang_rollout.generate_and_rm_group(args, [Sample(), Sample()], {"top_p": 1.0}))
     assert [params for params, _ in seen] == [{"top_p": 1.0, "sampling_seed": 7}, {"top_p": 1.0, "sampling_seed": 8}]
     assert len({name for _, name in seen} - {None}) == 2
+    seen.clear()
+    asyncio.run(sglang_rollout.generate_and_rm_group(args, [Sample()], {}))
+    assert [params for params, _ in seen] == [{"sampling_seed": 7}], "a smaller group has the first of them"
 
 
 ANSWER = {
