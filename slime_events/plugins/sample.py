@@ -127,8 +127,9 @@ class _Carrier:
         if depth and isinstance(value, list | tuple):
             return self._list(value, depth)
         if depth and callable(getattr(value, "tolist", None)) and not isinstance(value, type):
-            self._take(getattr(value, "nbytes", 0) // 8)
-            self._room += getattr(value, "nbytes", 0) // 8
+            least = getattr(value, "nbytes", 0) // 8
+            self._take(least)  # before a list is made of it, whose items are what counts
+            self._room += least
             return self.of(value.tolist(), depth - 1)
         raise _NotCarried(f"{type(value).__name__} {repr_text(value, 80)}" if depth else "nested too deep")
 

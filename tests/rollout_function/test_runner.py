@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutReturned
 from slime_events.core.state.run import RunPhase
 from slime_events.core.state.state_fold import StateFold
-from storage.log import Readable
+from storage.follow import Follower
+from storage.log import Readable, Recorded
 from tests.rollout_function import functions
 from tests.rollout_function.scene import a_run, check_log, runner
 from tests.run.sockets import listening
@@ -49,6 +51,33 @@ async def test_it_starts_at_the_snapshot_that_there_is(tmp_path: Path) -> None:
             async with asyncio.timeout(WAIT_S):
                 await runner(run, "numbered", keeper=keeper).run()
             assert keeper.asked == 1
+    assert [step for _, step, _ in functions.CALLED] == [0, 1]
+
+
+class OneByOne(Follower):
+    """It is given one event at a time, of a log that is long."""
+
+    _left: Sequence[Recorded] = ()
+
+    async def next(self, wait_s: float) -> list[Recorded]:
+        if not self._left:
+            self._left = await super().next(wait_s)
+        now, self._left = list(self._left[:1]), self._left[1:]
+        return now
+
+    @property
+    def caught_up(self) -> bool:
+        return super().caught_up and not self._left
+
+
+async def test_nothing_is_begun_before_all_of_the_log_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    functions.CALLED.clear()
+    async with a_run(tmp_path, steps=2) as run:
+        run.start_role("function", runner(run, "numbered").run())
+        assert await run.finish() is RunPhase.FINISHED
+        monkeypatch.setattr("serve_apps.rollout_function.runner.Follower", OneByOne)
+        async with asyncio.timeout(WAIT_S):
+            await runner(run, "numbered").run()
     assert [step for _, step, _ in functions.CALLED] == [0, 1]
 
 
