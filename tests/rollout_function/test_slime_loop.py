@@ -119,6 +119,22 @@ async def test_a_step_has_the_first_that_end_in_the_order_that_they_were_drawn(s
     assert len(asyncio.all_tasks()) == 1
 
 
+async def test_groups_that_became_more_samples_are_in_the_order_that_they_were_drawn_too(
+    session: FunctionSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the first of the samples that their first became."""
+    assert (await step(Source(), takes={0: 9}))[0] == [0, 1]
+
+    async def several(args: Any, group: list[Sample], params: Any, *, evaluation: bool) -> list[list[Sample]]:
+        index = group[0].index or 0
+        await asyncio.sleep(0.01 * (2 - index))
+        return [[Sample(index=index), Sample(index=9 - index)], [Sample(index=7 - index)]]
+
+    monkeypatch.setattr(ROLLOUT, "generate_and_rm_group", several)
+    output, _ = await slime_loop.generate_rollout_async(arguments(rollout_batch_size=3), 7, Source().get_samples)
+    assert [group[0][0].index for group in output.samples] == [0, 1, 2]
+
+
 async def test_what_was_under_way_is_given_back_where_that_is_asked_for(session: FunctionSession) -> None:
     source = Source()
     hangs = {2: "a", 3: "", 4: "b", 5: None}
