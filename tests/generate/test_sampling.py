@@ -95,7 +95,7 @@ class Turns:
         return InFlight(0, "", None, call)  # type: ignore[arg-type]
 
     async def end_call(self, turn: InFlight, result: Any, error: str, seconds: float) -> Any:
-        self.ended = (result, error, seconds >= 0.0)
+        self.ended = (result, error, 0.0 <= seconds < 60.0)
         return Answer(result, error)
 
 
@@ -123,6 +123,23 @@ async def test_a_prompt_is_text_ids_or_messages() -> None:
             own.tokenize(wrong)
     with pytest.raises(PlugPointError):
         await own.generate("")
+
+
+async def test_a_prompt_has_the_special_tokens_that_it_says_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def encode(tokenizer: Letters, text: str, **said: Any) -> list[int]:
+        assert said == {"add_special_tokens": False}
+        return [7]
+
+    monkeypatch.setattr(Letters, "encode", encode)
+    assert session().tokenize("ab") == session().tokenize([{"role": "u", "content": "a"}]) == [7]
+
+
+def test_what_a_turn_says_as_an_engine_s_answer() -> None:
+    turn = Turn(0, [1, 2], [3], [-0.5], "c", StopReason.LENGTH, (4, 6, 5))
+    usual = {"finish_reason": {"type": "length"}, "prompt_tokens": 2, "completion_tokens": 1, "cached_tokens": 0}
+    assert turn.meta_info == usual | {"weight_version": "6"}
+    told = Turn(0, [1, 2], [3], [-0.5], "c", StopReason.LENGTH, (), {"cached_tokens": 2, "weight_version": "theirs"})
+    assert told.meta_info == usual | {"cached_tokens": 2, "weight_version": "0"}
 
 
 async def test_a_chat_s_template_has_the_tools_and_what_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -340,11 +340,16 @@ async def own_rm(args: Any, given: Any, **more: Any) -> Any:
 
 def test_the_state_itself_outside_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(sglang_rollout, "load_tokenizer", lambda path, **more: f"tokenizer of {path}")
+    loaded: list[Any] = []
+    monkeypatch.setattr(
+        sglang_rollout, "load_tokenizer", lambda path, **how: loaded.append(how) or f"tokenizer of {path}"
+    )
     args = of(hf_checkpoint="model", rollout_temperature=0.5, rollout_max_response_len=9)
     state = sglang_rollout.GenerateState(args)
     assert state.tokenizer == "tokenizer of model"
-    assert (state.sampling_params["temperature"], state.sampling_params["max_new_tokens"]) == (0.5, 9)
+    assert loaded == [{"trust_remote_code": True}], "as slime asks whatever has replaced it"
+    fixed = {"no_stop_trim": True, "spaces_between_special_tokens": False}
+    assert state.sampling_params == {"temperature": 0.5, "max_new_tokens": 9} | fixed
     assert state.group_sampling_seeds == [7, 8]
     state.aborted = True
     assert sglang_rollout.GenerateState(args).aborted

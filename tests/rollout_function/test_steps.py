@@ -102,6 +102,7 @@ async def test_calls_of_steps_before_hear_no_more(tmp_path: Path, monkeypatch: p
     assert (len(made), max(shown.values())) == (6, 1)
     assert looked_up == [True] + [False] * 5, "the log has none of this process but what it has asked for itself"
     assert all(one.is_over for one in made)
+    assert [{span.version for span in one.spans} for one in made] == [{step} for step in range(6)]
 
 
 async def test_generations_go_on_after_a_kill(tmp_path: Path) -> None:
