@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from slime_events.plugins.tokenizer import TokenizerAhead
+from slime_events.plugins.tokenizer import TokenizerAhead, load_tokenizer
 from tests.simulation.parts import Letters
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +88,31 @@ def test_to_take_the_one_for_the_other_is_an_error_of_the_type_checker() -> None
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT)
     lines = [int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error: " in line]
     assert lines == [5, 6, 7, 8, 9], done.stdout + done.stderr
+
+
+def test_a_tokenizer_is_read_from_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoTokenizer
+
+    asked: list[Any] = []
+    monkeypatch.delenv("TRANSFORMERS_NO_ADVISORY_WARNINGS", raising=False)
+    monkeypatch.setattr(
+        AutoTokenizer, "from_pretrained", lambda folder, **how: asked.append((folder, how)) or Letters()
+    )
+    assert isinstance(load_tokenizer("folder"), Letters)
+    assert asked == [("folder", {"local_files_only": True})]
+    assert os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] == "1", "nothing is said of packages that are not needed"
+
+
+def test_nobody_waits_for_one_that_is_being_loaded() -> None:
+    may_end = threading.Event()
+
+    def load() -> Letters:
+        assert may_end.wait(20.0)
+        return Letters()
+
+    ahead = TokenizerAhead(load)  # type: ignore[arg-type]
+    may_end.set()
+    assert isinstance(ahead.loaded, Letters)
 
 
 def test_the_thread_that_loads_ends_with_it() -> None:
