@@ -27,7 +27,7 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     streamer = "sglang.srt.managers.scheduler_components.output_streamer"
-    hooks = [
+    hooks: list[tuple[Any, str, Callable[..., Any]]] = [
         (HookType.BEFORE, f"{streamer}._GenerationStreamAccumulator.to_payload", spans_on_every_piece),
         (HookType.AFTER, "sglang.srt.utils.hf_transformers.tokenizer.get_tokenizer", end_token_at_hand),
         (HookType.AROUND, "torch.distributed.rendezvous._create_c10d_store", store_on_one_address),

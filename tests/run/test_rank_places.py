@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -13,17 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
-from slime_events.app.launch.rank_places import GpuNode, _address_key
+from schemas.errors import DeadlineExceeded
+from slime_events.app.launch.gpu_preflight import Needs
+from slime_events.app.launch.rank_places import GpuNode, RankPlaces, _address_key
 from slime_events.core.run.own_python import ROOT
+from tests.run.cheap import LocalCluster, Parts, cheap_parts
+from tests.run.tiny import Watching, run_with, tiny
 
 WAIT_S = 60.0
 
 
 def own_place() -> list[str]:
     """In a worker: its machine and its GPUs, as Ray says it and as CUDA would."""
-    import ray
-
     context = ray.get_runtime_context()
     own = [str(gpu) for gpu in context.get_accelerator_ids()["GPU"]]
     assert os.environ["CUDA_VISIBLE_DEVICES"].split(",") == own
@@ -59,12 +63,10 @@ def engines_in(file: Path, count: int) -> list[list[Any]]:
 
 def scene(folder: Path, *, shared: bool) -> None:
     """Print where everybody is, before and after a rank and an engine are lost. In a process of its own."""
-    import ray
     from ray import serve
     from ray.cluster_utils import Cluster as FakeMachines
 
     from slime_events.app.launch.cluster import Cluster
-    from slime_events.app.launch.gpu_preflight import Needs
     from slime_events.app.launch.own_ray import make_small
     from slime_events.app.launch.roles import ENGINE_SHARE, RANK_SHARE
 
@@ -120,6 +122,64 @@ def test_ranks_and_engines_find_places_and_come_back_to_them(tmp_path: Path, *, 
     assert len(set(taken)) == (2 if shared else 4), "no two have one GPU"
     assert ({tuple(rank) for rank in ranks} == set(taken)) == shared
     assert shared or not {tuple(rank) for rank in ranks} & set(taken)
+
+
+@pytest.mark.parametrize("split", [0, 1])
+def test_ranks_of_a_run_on_gpus_get_their_places_before_any_process_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: int
+) -> None:
+    seen: list[tuple[Needs, float]] = []
+
+    def place_ranks(cluster: LocalCluster, needs: Needs, share: float) -> int:
+        assert not cluster.actors
+        seen.append((needs, share))
+        return split
+
+    monkeypatch.setattr(LocalCluster, "place_ranks", place_ranks, raising=False)
+    engine, trainer = {"device": "cuda", "colocate": False}, {"actor_num_gpus_per_node": 2}
+    settings = tiny(tmp_path, "placed", engine=engine, trainer=trainer, rollout={"num_rollout": 1})
+    view = Watching()
+    with cheap_parts(Parts(gpus=3)):
+        asyncio.run(run_with(settings, view=view))
+    assert seen == [(Needs(ranks=2, engines=1), 1.0)]
+    assert sum("several machines" in note for note in view.notes) == split
+
+
+class Waiting:
+    """In the place of a placement group that others' jobs keep from being."""
+
+    def __init__(self, bundles: list[dict[str, float]], strategy: str, bundle_label_selector: list[Any]) -> None:
+        self.bundles, self.homes = bundles, [label["ray.io/node-id"] for label in bundle_label_selector]
+
+    def wait(self, seconds: float) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["its time is over", "the run ends"])
+def test_places_that_ray_does_not_give_are_waited_for_no_longer(
+    monkeypatch: pytest.MonkeyPatch, *, is_over: bool
+) -> None:
+    asked: list[Waiting] = []
+    removed: list[Any] = []
+
+    def ask(*words: Any, **named: Any) -> Waiting:
+        asked.append(Waiting(*words, **named))
+        return asked[-1]
+
+    monkeypatch.setattr(ray.util, "placement_group", ask)
+    monkeypatch.setattr(ray.util, "remove_placement_group", removed.append)
+    if not is_over:
+        monkeypatch.setattr("slime_events.app.launch.rank_places.PLACE_S", 0.0)
+    nodes = [GpuNode("large", "10.0.0.1", 8, 8), GpuNode("small", "10.0.0.2", 2, 2)]
+    with pytest.raises(DeadlineExceeded):
+        RankPlaces.reserve(Needs(ranks=2, engines=2, each=4), nodes, 1.0, lambda: is_over)
+    assert [(group.bundles, group.homes) for group in asked] == [([{"GPU": 1.0}] * 2, ["small"] * 2)]
+    assert removed == asked, "nothing of it stays"
+
+
+def test_gpus_that_others_have_taken_since_they_were_counted_are_not_asked_for() -> None:
+    with pytest.raises(DeadlineExceeded):
+        RankPlaces.reserve(Needs(ranks=2, engines=1), [GpuNode("here", "10.0.0.1", 3, 2)], 1.0)
 
 
 def test_machines_are_in_the_order_of_their_numbers() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from schemas.errors import InvalidValue
-from slime_events.app.launch.placement import GpuNode, Wanted, count_ranks
+from slime_events.app.launch.placement import GpuNode, Wanted
 from slime_events.core.config.derivations import on_device
 from slime_events.core.config.engine import Device
 from slime_events.core.config.settings import TrainSettings
@@ -60,8 +60,9 @@ class Needs:
                 f"{found}, and the run needs {self.total}: {self}. Lower --actor-num-gpus-per-node or "
                 f"--rollout-num-gpus{'' if self.shared or self.each > 1 else or_share}"
             )
-        if count_ranks(counts, self.wanted) is None:
-            fitting = sum(count // self.each for count in counts)
+        # Where engines have their machines and the sum is enough, ranks fit into what is left.
+        fitting = sum(count // self.each for count in counts)
+        if self.engines > fitting and not self.shared:
             return (
                 f"{found}, and the run needs {self}: an engine's {gpus(self.each)} (--rollout-num-gpus-per-engine) "
                 f"have to be on one machine, and {fitting} of {self.engines} engines fit. Lower "
