@@ -117,7 +117,7 @@ def test_a_kernel_of_others_gets_the_ends_on_the_device(tmp_path: Path, tiny: Pa
 def test_fused_rope_gets_the_ends_on_the_device(monkeypatch: pytest.MonkeyPatch, tiny: Path, trainer: Trainer) -> None:
     """It is a kernel: what reads them is the layer, before its core attention."""
     with trainer(tiny) as rank:
-        (model, packed), seen = (rank.trainee.model, PackedSequences.of(LENGTHS, None, torch.device("cpu"))), []
+        (model, packed), seen = (rank.trainee.model, PackedSequences.of(LENGTHS, None, torch.device("meta"))), []
         for layer in layers_of(model):
             monkeypatch.setattr(layer.config, "apply_rope_fusion", True)
             layer.forward = lambda *args, packed_seq_params: seen.append(packed_seq_params)
