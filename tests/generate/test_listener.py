@@ -10,6 +10,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientSession
 
 from schemas.arrays import pack_tokens, unpack
 from schemas.errors import EngineError, PlugPointError
@@ -163,6 +164,28 @@ async def test_nothing_opens_once_a_call_or_its_thread_has_ended() -> None:
     await asyncio.to_thread(loop._thread.join)
     with pytest.raises(EngineError, match="'listener'"):
         loop.begin(asyncio.sleep(0))
+
+
+async def test_what_the_port_says_of_what_it_cannot_answer() -> None:
+    """404 and 400 are the client's fault, and the first of them is kept; after 503 the rollout has ended."""
+    loop, failed = UserLoop(1, "listener"), list[int]()
+    session = await session_of(MemoryLog("r"))
+    listener = Listener(session, loop, lambda: failed.append(1))
+    url = f"http://127.0.0.1:{listener.open()}"
+    async with ClientSession() as client:
+        for path, body, status in (("/nowhere", b"{}", 404), ("/generate", b"{}", 400), ("/generate", b"[", 400)):
+            async with client.post(url + path, data=body) as answer:
+                assert (answer.status, answer.content_type) == (status, "application/json")
+                assert (await answer.json())["error"]["message"]
+        assert "/nowhere" in str(listener.refused)
+        assert failed == []
+        session._journal.failure = EngineError("the engine is lost")
+        async with client.post(url + "/generate", json={"text": "a"}) as answer:
+            assert (answer.status, failed) == (503, [1])
+            assert "the engine is lost" in (await answer.json())["error"]["message"]
+    assert "/nowhere" in str(listener.refused)
+    await listener.close()
+    loop.stop()
 
 
 async def test_a_connection_that_a_client_keeps_ends_with_the_call() -> None:
