@@ -48,6 +48,7 @@ LOOKS: dict[str, Look] = {
     "adam": Look("speed:look_adam", alone=True),
     "attention": Look("attention:look_time", alone=True),
     "logits": Look("speed:look_logits", alone=True),
+    "frozen": Look("frozen:look", alone=True),
     "fusions": Look("speed:look_fusions", alone=True),
     "rope": Look("speed:look_rope", alone=True),
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.gpu import __main__, attention
+from tests.gpu import __main__, attention, frozen
 from tests.gpu.agreement import Figures, distances
 from tests.gpu.looks import LOOKS
 from tests.gpu.repeat import alike
@@ -39,6 +39,13 @@ def test_what_a_look_cannot_do_is_a_row_and_hides_no_other(tmp_path: Path, capsy
     assert [row.name for row in rows] == ["PackedAttention, values", "grids, values", "varlen_attn, values"]
     assert max(float(value) for row in rows[:2] for value in row.figures.values()) < 0.01
     assert rows[2].seen.startswith("NotImplementedError")
+
+
+def test_a_reference_on_the_host_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frozen.look(Scene("cpu", tmp_path))
+    rows = [row for line in capsys.readouterr().out.splitlines() if (row := Row.read(line))]
+    assert [row.name for row in rows] == [f"reference: {way}" for way in (*frozen.WAYS, "both ways")]
+    assert "the same to the bit" in rows[-1].seen
 
 
 def test_a_report_is_written_with_each_row(tmp_path: Path) -> None:
