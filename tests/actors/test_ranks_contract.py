@@ -17,6 +17,7 @@ from actors.trainer.ray_ranks import RayRanks
 from schemas.errors import CheckpointMismatch
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.save_progress import SaveState
 from slime_events.core.train_batch import TrainBatch
 from storage.weights.store import WeightStore, digest_of, verify
 from tests.megatron.conftest import tiny  # noqa: F401  # a fixture
@@ -134,13 +135,16 @@ async def test_a_version_is_written_hashed_and_measured_where_the_ranks_are(rank
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
-async def test_training_goes_on_from_a_checkpoint_bit_for_bit(ranks: Ranks, tmp_path: Path) -> None:
+@pytest.mark.parametrize("background", [False, True])
+async def test_training_goes_on_from_a_checkpoint_bit_for_bit(ranks: Ranks, tmp_path: Path, background: bool) -> None:
     folder = str(tmp_path / "v000001")
     await train(ranks, make_batch(0))
-    await ranks.save_checkpoint(folder)
+    await (ranks.begin_checkpoint if background else ranks.save_checkpoint)(folder)
     saved = await state(ranks)
     await train(ranks, make_batch(1))
     gone_on = await state(ranks)
+    if background:
+        assert (await ranks.finish_checkpoint(wait=True)).state is SaveState.SAVED
     await ranks.reset()
     await ranks.load_checkpoint(folder)
     assert await state(ranks) == saved

@@ -13,6 +13,7 @@ import numpy as np
 
 from actors.trainer.ranks import HeldWeights
 from schemas.errors import CheckpointMismatch, LogUnavailable
+from slime_events.core.save_progress import SaveProgress, SaveState
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.plugins.rewards.outcome import Graded, Outcome
 from slime_events.plugins.sample import Sample
@@ -96,6 +97,12 @@ class ScriptedRanks(HeldWeights):
     async def save_checkpoint(self, folder: str) -> None:
         self.saved.append(folder)
         self.disk[folder] = self.weights
+
+    async def begin_checkpoint(self, folder: str) -> None:
+        await self.save_checkpoint(folder)
+
+    async def finish_checkpoint(self, *, wait: bool) -> SaveProgress:
+        return SaveProgress(SaveState.SAVED)
 
     async def load_checkpoint(self, folder: str) -> None:
         self.weights = b"torn"
