@@ -14,6 +14,7 @@ from schemas.steps import StepCommitted
 from schemas.trainers import TrainerRestored
 from slime_events.core.save_progress import SaveProgress, SaveState
 from slime_events.core.state.run import RunPhase
+from storage.weights.store import Retention, WeightStore
 from tests.scripted_engine import Script
 from tests.simulation.parts import ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan
@@ -72,6 +73,18 @@ async def test_steps_go_on_while_it_is_written_and_the_log_has_it_once_it_is(tmp
     for event in saved:
         assert ranks.disk[event.url].hex() == event.optimizer_digest == committed[event.version].optimizer_digest
     assert not ranks.saved, "none in the foreground"
+
+
+async def test_weights_of_a_checkpoint_that_is_being_written_stay(tmp_path: Path) -> None:
+    ranks, training = Background(), {"async_save": True, "retention": Retention(newest=1)}
+    async with Simulation(tmp_path, make_plan(steps=5, checkpoint_every=2), ranks=ranks, training=training) as sim:
+        sim.start_engine(Script(chunk=8))
+        await sim.until(StepCommitted, 4)
+        store = WeightStore(str(tmp_path / "weights"))
+        assert 1 not in store.versions()
+        assert 2 in store.versions()
+        ranks.written.set()
+        assert await sim.finish() is RunPhase.FINISHED
 
 
 async def test_the_next_one_waits_for_it_and_so_does_the_end_of_the_run(tmp_path: Path) -> None:
