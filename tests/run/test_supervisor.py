@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +17,9 @@ import pytest
 from schemas.errors import TrainerError
 from schemas.event import Event
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunStarted
+from schemas.subjects import of_type
 from schemas.trainers import Fidelity, TrainerRestored
-from schemas.workers import WorkerJoined
+from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.analysis.model.progress import Progress
 from slime_events.app.launch import supervisor
 from slime_events.app.launch.roles import ARCHIVIST
@@ -90,3 +96,58 @@ async def test_the_progress_is_that_of_the_run_up_to_its_end(tmp_path: Path, wor
     progress = await watch(worker, tmp_path, end, late)
     assert (progress.state.phase, progress.state.events) == (RunPhase.FINISHED, 2)
     assert progress.figures.workers == []
+
+
+class _Process:
+    """Another process on this machine, that does nothing until it is killed."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        self.pid = self._process.pid
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+async def test_an_engine_that_was_killed_is_told_in_the_log(tmp_path: Path, worker: Participant) -> None:
+    """Of those of this machine: whoever told of his own end, or has never been seen, is nobody's business."""
+    killed, alive, told, zombie = (_Process() for _ in range(4))
+    node = socket.gethostname()
+    joined = [
+        WorkerJoined(worker="killed", role="engine", pid=killed.pid, node=node),
+        WorkerJoined(worker="alive", role="engine", pid=alive.pid, node=node),
+        WorkerJoined(worker="told", role="engine", pid=told.pid, node=node),
+        WorkerJoined(worker="zombie", role="engine", pid=zombie.pid, node=node),
+        WorkerJoined(worker="far", role="engine", pid=1 << 30, node="elsewhere"),
+        WorkerJoined(worker="unseen", role="engine", pid=1 << 30, node=node),
+        WorkerJoined(worker="trainer-1", role="trainer", pid=killed.pid, node=node),
+    ]
+
+    async def strike() -> None:
+        subject = of_type("sim", "worker.lost")
+        await asyncio.sleep(0.2)
+        await worker.append([WorkerLost(worker="told", role="engine", reason="its own words")])
+        await asyncio.sleep(0.2)
+        for process in (killed, told):
+            process.kill()
+        os.kill(zombie.pid, signal.SIGKILL)  # nobody has asked for its status yet
+        async with asyncio.timeout(30):
+            while len([one async for one in worker.log.read(1, subject)]) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        await worker.append([RunFinished(reason=FinishReason.ALL_STEPS, steps=1, events=1, state_digest="")])
+
+    striking = asyncio.create_task(strike())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervisor, "CONDUCTOR_GRACE_S", 60.0)
+        await watch(worker, tmp_path, *joined)
+    await striking
+    for process in (alive, zombie):
+        process.kill()
+    events = [one.envelope.event async for one in worker.log.read(1, of_type("sim", "worker.lost"))]
+    lost = {event.worker: event for event in events if isinstance(event, WorkerLost)}
+    assert set(lost) == {"told", "killed", "zombie"}
+    assert lost["told"].reason == "its own words"
+    assert {event.role for event in lost.values()} == {"engine"}
+    assert not any(event.requests for event in lost.values()), "nobody knows that a request was why"

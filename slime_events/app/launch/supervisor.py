@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import shutil
 import time
+from collections.abc import Sequence
 from typing import NoReturn
 
 from schemas.archives import ArchiveSealed
@@ -19,6 +20,7 @@ from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.analysis.model.foreign import named
 from slime_events.analysis.model.progress import Progress, ProgressSnapshot, disagreement
 from slime_events.analysis.model.rejections import Rejections
+from slime_events.app.launch.engine_processes import ROLE, EngineProcesses
 from slime_events.app.launch.refusal_watch import RefusalWatch, refused_prompts
 from slime_events.app.launch.roles import ARCHIVIST, CONDUCTOR, GATEWAY, Roles, error_of, is_lost, reason_of
 from slime_events.app.launch.run_announcement import FAIL_DEADLINE_S, announce_failure
@@ -49,7 +51,6 @@ LOOK_S = 0.5
 READ_S = 0.25
 """Between looks at the log: a person watches, and no step waits for that."""
 START_TRIES = 2
-ROLE = "engine"
 FOREIGN = 10
 """Foreign records that are named one by one."""
 FILTERED = 10
@@ -70,7 +71,7 @@ class Supervisor:
     ) -> None:
         self._worker, self._roles, self._progress, self._view = worker, roles, progress, view
         self._settings, self._folder = settings, folder
-        self._foreign = ForeignWatch()
+        self._foreign, self._processes = ForeignWatch(), EngineProcesses()
         self._engines, self._rejections = EngineWatch(settings.engine.replicas), RejectionWatch(progress.state)
         self._refusals, self._zeros = RefusalWatch(folder, progress.state), ZeroRewardWatch(settings, folder.named)
         snapshots = Snapshots(folder.path / "snapshots" / LAUNCHER, ProgressSnapshot)
@@ -138,6 +139,8 @@ class Supervisor:
                 await self._check_roles()
                 if not follower.caught_up:
                     continue
+                if not self._over:
+                    await self._tell_lost(self._processes.gone())
                 if has_begun:
                     self._view.tick(self._progress, self._settings.rollout.num_rollout or 0)
                 if late := self._archive.late(time.monotonic()):
@@ -158,6 +161,7 @@ class Supervisor:
             self._view.step(line, self._progress, self._settings.rollout.num_rollout or 0)
             if warning := disagreement(line):
                 self._view.note(warning)
+        self._processes.apply(event)
         archived = self._archive.apply(event, time.monotonic())
         said = _said_of(event, self._folder)
         refused = self._refusals.apply(event)
@@ -207,10 +211,14 @@ class Supervisor:
             self._stall = self._new_stall()
         worker = next((one.worker for one in reversed(self._progress.figures.workers) if one.role == role), None)
         if worker is not None:
-            lost = WorkerLost(worker=worker, role=role, reason=shown_text(reason))
+            await self._tell_lost([WorkerLost(worker=worker, role=role, reason=shown_text(reason))])
+
+    async def _tell_lost(self, lost: Sequence[WorkerLost]) -> None:
+        """Each by itself: one that another participant was first to tell is refused."""
+        for event in lost:
             with contextlib.suppress(StorageError, TimeoutError):  # this event is not worth the run, nor a long wait
                 async with asyncio.timeout(FAIL_DEADLINE_S):
-                    await self._worker.append([lost])
+                    await self._worker.append([event])
 
     async def _fail(
         self, role: str, reason: str, kind: type[SlimeEventsError] = TrainerError, *, waited_for: str | None = None
