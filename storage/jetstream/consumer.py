@@ -150,11 +150,13 @@ class JetStreamConsumer:
     async def take(self, limit: int, wait_s: float) -> list[Delivery]:
         """Up to `limit` deliveries as soon as there is one; an empty list after `wait_s` without any.
 
-        Raises LogUnavailable where NATS stays away, SchemaError naming the position of an event that cannot be read.
+        Raises LogUnavailable where NATS stays away, AccessDenied where nobody hears its roll calls, SchemaError
+        naming the position of an event that cannot be read.
         """
         end = time.monotonic() + wait_s
         retry = self._connection.retry()
         while not self._closed:
+            self._roll_call.check()
             try:
                 await self._fill(limit, end)
             except Away as error:

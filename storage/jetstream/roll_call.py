@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from schemas import subjects
-from schemas.errors import StorageError
+from schemas.errors import AccessDenied, LogUnavailable, StorageError
 from schemas.subjects import run_of_stream
 from storage.cancellation import end_all
 from storage.jetstream.answer import Answer
@@ -59,6 +59,7 @@ class RollCall:
         self._inbox = subjects.roll_call(run_of_stream(stream), queue)
         self._loose: set[int] = set()
         self._broke = False
+        self._denied: AccessDenied | None = None
         self._due = asyncio.Event()
         self._delivered = 0
         self._stack = contextlib.AsyncExitStack()
@@ -81,7 +82,8 @@ class RollCall:
     async def __aexit__(self, *_: object) -> None:
         """Others are told at once where this taker holds nothing; else they find it silent."""
         await end_all(*self._tasks)
-        await self._say(leaves=True)
+        with contextlib.suppress(StorageError):
+            await self._say(leaves=True)
         await self._stack.aclose()
 
     def _on_break(self) -> None:
@@ -101,8 +103,19 @@ class RollCall:
 
     async def _say_all(self) -> None:
         while True:
-            await self._say()
+            try:
+                await self._say()
+            except AccessDenied as denied:
+                self._denied = denied
+                return
+            except LogUnavailable:  # the connection was closed
+                return
             await asyncio.sleep(self._leases.every_s)
+
+    def check(self) -> None:
+        """Raises AccessDenied where the server passes no calls of these credentials on: nobody would know of a loss."""
+        if self._denied is not None:
+            raise self._denied
 
     async def _say(self, *, leaves: bool = False) -> None:
         leases, now = self._leases, self._look(self._broke)
@@ -110,8 +123,10 @@ class RollCall:
         self._loose.update(now.loose)
         lease_s = 0.0 if leaves and not held else self._lease_s
         call = Call(leases.me, lease_s, held, tuple(self._loose), self._broke, leases.knows)
-        with contextlib.suppress(StorageError):  # who is not heard for long loses what it holds
-            await self._connection.publish(f"{self._inbox}.call", msgspec.msgpack.encode(call))
+        subject = f"{self._inbox}.call"
+        self._connection.check_publishing(subject)
+        with contextlib.suppress(Away):  # who is not heard for long loses what it holds
+            await self._connection.publish(subject, msgspec.msgpack.encode(call))
 
     async def _keep_all(self) -> None:
         """The keeper's part, after each call of its own that the server has passed on."""

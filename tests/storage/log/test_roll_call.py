@@ -13,8 +13,11 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import nats
+import pytest
 
+from schemas.errors import AccessDenied
 from schemas.subjects import every_event
+from storage.jetstream.address import NatsAddress
 from storage.jetstream.leases import CALLS
 from storage.jetstream.log import JetStreamLog
 from storage.log import Consumer, Delivery, append_all
@@ -261,3 +264,22 @@ async def test_what_was_pulled_is_not_given_out_after_its_lease(tmp_path: Path) 
         time.sleep(0.7)  # noqa: ASYNC251
         taken = await takers[0].take(1, 0.0)
         assert taken == []
+
+
+@pytest.mark.parametrize("act", ["publish", "subscribe"])
+async def test_who_may_not_call_or_hear_calls_takes_nothing(tmp_path: Path, act: str) -> None:
+    """Nobody would know what became of it."""
+    denied = f'permissions: {{ {act}: {{ deny: "slime.*.roll.>" }} }}'
+    limited = f"authorization {{ users: [{{ user: me, password: pw, {denied} }}] }}"
+    async with await NatsServer.start(tmp_path, more=limited) as server:
+        log = await JetStreamLog.open(NatsAddress(url=server.url, user="me", password="pw"), "r")
+
+        async def take() -> None:
+            consumer = await log.consume("q", every_event("r"), lease_s=0.3)
+            async with asyncio.timeout(20):
+                while True:
+                    await consumer.take(1, 0.2)
+
+        with pytest.raises(AccessDenied, match=r"slime\.r\.roll\.q"):
+            await take()
+        await log.close()
