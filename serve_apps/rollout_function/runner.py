@@ -198,7 +198,9 @@ class FunctionRunner:
         )
         try:
             await self._append([[await self._context.offload(returned)]])
-        except Conflict:  # another process of this role was first
+        except Conflict:  # another process of this role was first: what it kept is in its event, which is folded first
+            there = await self._worker.log.last(self._returned(step))
+            self._appended = max(self._appended, there.position if there else 0)
             self._starts = self._first = True
             return
         self._kept = kept
@@ -207,12 +209,15 @@ class FunctionRunner:
 
     async def _finish(self, step: int) -> None:
         """Append what a lost process had not, of the newest step that was returned."""
-        last = await self._worker.log.last(about(self._worker.log.run, "rollout", returned_id(step, evaluation=False)))
+        last = await self._worker.log.last(self._returned(step))
         if last is None or not isinstance(last.envelope.event, RolloutReturned):
             return
         returned: RolloutReturned = last.envelope.event
         self._kept = _kept.decode(self._unpacked(returned.kept))
         await self._append(_outcome.decode(self._unpacked(returned.outcome)))
+
+    def _returned(self, step: int) -> str:
+        return about(self._worker.log.run, "rollout", returned_id(step, evaluation=False))
 
     def _unpacked(self, array: Array) -> bytes:
         return decompress(self._context.fetch(array).tobytes())

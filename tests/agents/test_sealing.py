@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -157,6 +158,13 @@ def test_metadata_of_the_harness_is_the_samples() -> None:
 
 
 HARNESS = Verdict(SealReason.REWARD, 1.0)
+
+
+@pytest.mark.parametrize("open_", [0, 2])
+def test_turns_that_were_under_way_are_counted_where_none_ended(open_: int) -> None:
+    _, failed = ended(live(open_=open_), HARNESS)
+    assert isinstance(failed, RolloutFailed)
+    assert re.findall(r"\d+ under way", failed.message) == ([f"{open_} under way"] if open_ else [])
 
 
 @pytest.mark.parametrize(

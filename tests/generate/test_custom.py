@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import threading
 from pathlib import Path
@@ -111,6 +112,7 @@ async def test_it_reads_up_to_the_last_that_was_said_and_stops_where_it_has_ende
 
 async def test_what_is_closed_leaves_no_thread_and_no_file() -> None:
     process = psutil.Process()
+    gc.collect()  # what tests before this one have left
     before, files = set(threading.enumerate()), process.num_fds()
     making = custom(MemoryLog("r"))
     for loop in (making._loop, making._http):
@@ -122,7 +124,7 @@ async def test_what_is_closed_leaves_no_thread_and_no_file() -> None:
     for thread in begun:
         await asyncio.to_thread(thread.join, 10.0)
     assert [thread for thread in begun if thread.is_alive()] == []
-    assert process.num_fds() == files
+    assert process.num_fds() <= files
     late = asyncio.sleep(0)
     with pytest.raises(EngineError):
         making._loop.begin(late)

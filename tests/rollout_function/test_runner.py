@@ -90,6 +90,58 @@ async def test_of_two_at_once_one_makes_each_step(tmp_path: Path) -> None:
     check_log(run)
 
 
+class Slow:
+    """A way to the log of one that says what a step gave after another has."""
+
+    def __init__(self, run: Any) -> None:
+        self._run, self._log = run, run.log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    async def append(self, appends: Any) -> list[int]:
+        if isinstance(appends[0].envelope.event, RolloutReturned) and appends[0].envelope.event.step == 0:
+            await self._run.until(RolloutReturned, 1)
+        return list(await self._log.append(appends))
+
+
+class Late(Follower):
+    """Of a `Slow` one: it hears late what another has said."""
+
+    _held: Sequence[Recorded] = ()
+    _rounds = 0
+
+    async def next(self, wait_s: float) -> list[Recorded]:
+        if not self._held:
+            found = await super().next(wait_s)
+            if not (isinstance(self._log, Slow) and any(isinstance(r.envelope.event, RolloutReturned) for r in found)):
+                return found
+            self._held, self._rounds = found, 0
+        self._rounds += 1
+        if self._rounds < 3:
+            await asyncio.sleep(0.05)
+            return []
+        now, self._held = list(self._held), ()
+        return now
+
+
+async def test_one_that_was_not_the_first_goes_on_from_what_the_other_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve_apps.rollout_function.runner.Follower", Late)
+    functions.CALLED.clear()
+    async with a_run(tmp_path, max_staleness=1) as run:
+        first = run.start_role("first", runner(run, "picky").run())
+        run.start_role("slow", runner(run, "picky", log=Slow(run)).run())
+        await run.until(RolloutReturned, 1)
+        await run.kill_role(first)
+        assert await run.finish() is RunPhase.FINISHED
+    assert [step for _, step, _ in functions.CALLED] == [0, 0, 1, 2], "each of both made the first step once"
+    (drawn,) = [groups for _, step, groups in functions.CALLED if step == 1]
+    assert drawn[0] == ("prompt 2", 2), "with what the first had made of it"
+    check_log(run)
+
+
 async def test_samples_that_were_made_anew_are_of_the_group_with_their_number(tmp_path: Path) -> None:
     """And no group that is drawn has the number of one that was given back."""
     functions.CALLED.clear()
