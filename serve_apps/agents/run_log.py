@@ -112,7 +112,6 @@ class RunLog:
         if not self.calls.by_sample:
             self._position = max(self._position, since)
         call = self.calls.open(request)
-        call.requested = True
         self._some.set()
         return call
 

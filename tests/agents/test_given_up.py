@@ -20,6 +20,7 @@ from schemas.ids import sample_id, turn_group_id
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutRequested
 from schemas.sessions import SessionOpened, SessionSealed
 from schemas.subjects import about
+from schemas.turns import TurnRecorded
 from slime_events.core.run.participant import Participant
 from storage.follow import Follower
 from storage.log import Append
@@ -155,6 +156,25 @@ async def test_nothing_goes_on_behind_a_gateway_that_has_ended(tmp_path: Path) -
     asking.cancel()
     await asyncio.wait([asking])
     assert asyncio.all_tasks() - before == set()
+
+
+async def test_a_turn_of_a_session_that_is_given_up_meanwhile_is_not_recorded(tmp_path: Path) -> None:
+    """Its tokens would be those of the next attempt."""
+    log = Log("lone")
+    lone = LoneSession(log, tmp_path, ANSWER)
+    await lone.begin()
+    async with lone.engine(), lone.gateway() as client:
+        session = await lone.open(client)
+    async with lone.gateway() as client:
+        body = {"model": "m", "messages": ASKED}
+        asking = asyncio.create_task(client.post(f"{session['base_url']}/chat/completions", json=body))
+        begun = about(log.run, "rollout", sample_id(turn_group_id(SAMPLE, 0), 0))
+        async with Follower(log, 1, begun) as follower:
+            assert len(await follower.next(10.0)) == 1
+        await Participant(log, "conductor").append_fenced(log.requested_again())
+        async with lone.engine():
+            assert (await asking).status_code == 409
+    assert log.of(TurnRecorded) == []
 
 
 def _calls(log: Log) -> list[RolloutRequested]:

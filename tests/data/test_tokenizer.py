@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from slime_events.plugins.tokenizer import TokenizerAhead, load_tokenizer
+from slime_events.plugins.tokenizer import TokenizerAhead, _lightly, load_tokenizer
 from tests.simulation.parts import Letters
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +105,27 @@ def test_a_tokenizer_is_read_from_this_machine_alone(monkeypatch: pytest.MonkeyP
     assert isinstance(load_tokenizer("folder"), Letters)
     assert asked == [("folder", {"local_files_only": True})]
     assert os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] == "1", "nothing is said of packages that are not needed"
+
+
+@pytest.mark.parametrize("there", ["torch", "transformers", None])
+def test_torch_is_hidden_only_from_a_process_that_has_neither(
+    monkeypatch: pytest.MonkeyPatch, there: str | None
+) -> None:
+    """One that has torch wants a transformers that knows it; and threads beside this one find it."""
+    for name in ("torch", "transformers"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    if there:
+        monkeypatch.setitem(sys.modules, there, ModuleType(there))
+    before = importlib.util.find_spec, importlib.metadata.packages_distributions
+    with _lightly():
+        now = importlib.util.find_spec, importlib.metadata.packages_distributions
+        assert [one is other for one, other in zip(now, before, strict=True)] == [there is not None] * 2
+        if there is None:
+            assert importlib.util.find_spec("torch") is None
+            assert importlib.util.find_spec("json") is not None
+            with ThreadPoolExecutor(1) as beside:
+                assert beside.submit(importlib.util.find_spec, "torch").result() is not None
+    assert (importlib.util.find_spec, importlib.metadata.packages_distributions) == before
 
 
 def test_nobody_waits_for_one_that_is_being_loaded() -> None:

@@ -256,6 +256,14 @@ def test_of_a_turn_that_was_begun_again_the_last_is_gone_on_with() -> None:
     assert turn_log.claim("same") is None
 
 
+def test_the_next_turn_comes_behind_one_that_was_recorded_at_once() -> None:
+    turn_log = TurnLog("g-s0", unpack)
+    turn_log.apply(TurnRecorded(sample="g-s0", index=3, role=TurnRole.TOOL, asked="a", engine="e"))
+    assert turn_log.next_index == 4
+    assert turn_log.new_turn("b").index == 4
+    assert turn_log.next_index == 5
+
+
 def test_tokens_of_a_turn_lie_end_to_end() -> None:
     turn_log = TurnLog("g-s0", unpack)
     turn_log.apply(chunk(0, 0, 1, 2))
