@@ -43,6 +43,8 @@ def test_each_kind_of_value(value: Any, as_it_is: Any) -> None:
         ([1] * 3, 20, [1, 1, 1]),
         ([1] * 3, 19, [1, 1, f"{CUT} (2 of 3 values)"]),
         ([0.5] * 3, 10, [0.5, f"{CUT} (1 of 3 values)"]),
+        ([0.5] * 3, 19, [0.5, 0.5, f"{CUT} (2 of 3 values)"]),
+        ([0.5] * 3, 20, [0.5, 0.5, 0.5]),
         ([True] * 3, 3, [True, True, f"{CUT} (2 of 3 values)"]),
         ([1], 1, [f"{CUT} (0 of 1 values)"]),
         ({"ab": 1, "c": 2}, 13, {"ab": 1, "c": 2}),

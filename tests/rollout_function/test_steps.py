@@ -97,9 +97,13 @@ async def test_calls_of_steps_before_hear_no_more(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("serve_apps.rollout_function.runner.Calls", Noted)
     async with a_run(tmp_path, steps=6) as run:
         run.start_engine()
-        run.start_role("function", runner(run, "wrapped").run())
+        maker = runner(run, "wrapped")
+        run.start_role("function", maker.run())
         assert await run.finish() is RunPhase.FINISHED
     assert (len(made), max(shown.values())) == (6, 1)
+    held = {step for turns in maker._made._by_prompt.values() for step, _ in turns}
+    assert 5 in held
+    assert len(held) <= 3, "no sample may be of generations that are older"
     assert looked_up == [True] + [False] * 5, "the log has none of this process but what it has asked for itself"
     assert all(one.is_over for one in made)
     assert [{span.version for span in one.spans} for one in made] == [{step} for step in range(6)]
