@@ -7,6 +7,7 @@ import copy
 import json
 import os
 import pickle
+import threading
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,29 @@ async def test_nothing_opens_once_a_call_or_its_thread_has_ended() -> None:
     await asyncio.to_thread(loop._thread.join)
     with pytest.raises(EngineError, match="'listener'"):
         loop.begin(asyncio.sleep(0))
+
+
+async def test_a_request_that_is_under_way_ends_with_its_call() -> None:
+    loop, begun, ended = UserLoop(1, "listener"), threading.Event(), threading.Event()
+    session = await session_of(MemoryLog("r"))
+
+    async def never(*_: object, **__: object) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    session.generate = never
+    listener = Listener(session, loop, lambda: None)
+    _, writer = await asyncio.open_connection("127.0.0.1", listener.open())
+    body = b'{"text": "a"}'
+    writer.write(b"POST /generate HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    assert await asyncio.to_thread(begun.wait, 10.0)
+    writer.close()
+    await listener.close()
+    assert ended.is_set()
+    loop.stop()
 
 
 async def test_what_the_port_says_of_what_it_cannot_answer() -> None:
