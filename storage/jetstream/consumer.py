@@ -22,7 +22,7 @@ from storage.log import Delivery, Recorded
 
 MAX_TAKEN = 65536
 """Events of one queue that may be in work at once, over all takers."""
-SERVER_LEASE_S = 3600.0
+SERVER_LEASE_S = 600.0
 """The server's own, renewed for each event that is in work for so long: whatever roll calls do not see comes again."""
 _REQUEST_S = 20.0
 _TAKE_BYTES = 32 * 1024 * 1024

@@ -3,6 +3,7 @@
     each taker, CALLS times in a lease -> a call that names all that it holds (storage/jetstream/roll_call.py)
     a taker that is not heard, or lets go -> what it held is loose; the keeper looks up what came after its last call
     loose, and held by nobody two calls later -> orphans: the keeper gives them back to the queue
+    the server counts more in work than takers hold, for some leases -> the keeper looks up all
 
 The keeper is the least of the takers that know. All listen, so that the next one goes on where a keeper is lost.
 """
@@ -15,6 +16,8 @@ import msgspec
 CALLS = 6
 """Of each taker in a lease. After half of them without a sign a taker is silent; two later its events are orphans."""
 _SILENT, _WAIT = 3, 2
+_COUNTS = 4
+"""Of the server's count in a row, one in a lease, by which something was lost that no call tells of."""
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
@@ -58,6 +61,7 @@ class Leases:
         self._from: int | None = 1
         self._dirty, self._since = True, 0.0
         self._candidates: dict[int, int] = {}
+        self._counted_at = self._surplus = 0
         self.knows = False
         """Whether it has heard of all that is held: from one that knew, or by a look at all of the queue."""
 
@@ -124,6 +128,25 @@ class Leases:
     def look_again(self, position: int | None = None) -> None:
         """A look from a position failed, or the orphans could not be given back."""
         self._look_from(position)
+
+    def begin_count(self) -> bool:
+        """Whether the keeper has to ask the server how much is in work: once in a lease. After it comes `count`."""
+        if not self.is_keeper:
+            self._surplus = 0
+        if not self.is_keeper or self._dirty or self._ticks - self._counted_at < CALLS:
+            return False
+        self._counted_at = self._ticks
+        return True
+
+    def count(self, pending: int) -> None:
+        """pending: events that the server has delivered and has no end of. Where takers hold fewer for long, some were
+        lost on their way though no taker's connection broke, or acks were: between nodes of a cluster. All are looked
+        up then. For a moment they may differ, by what has just been delivered.
+        """
+        self._surplus = self._surplus + 1 if pending > len(self.held) else 0
+        if self._surplus == _COUNTS:
+            self._surplus = 0
+            self._look_from(1)
 
     def looked(self, floor: int, delivered: Iterable[int]) -> None:
         """floor: all up to it is done. delivered: positions of `begin_look` that were handed to somebody."""

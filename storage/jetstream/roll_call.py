@@ -2,7 +2,7 @@
 
 A call is a plain message of NATS, which nobody stores: it names all that a taker holds. All takers of the queue hear it
 (storage/jetstream/leases.py). The server has what was delivered and is not done, and hands out again what the keeper
-gives back; its own lease, of an hour, is for what no roll call has seen.
+gives back; its own lease, of ten minutes, is for what no roll call has seen.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -148,10 +148,16 @@ class RollCall:
                     leases.look_again(start)
                 else:
                     leases.looked(floor, delivered)
+            elif leases.begin_count():
+                with contextlib.suppress(StorageError):  # the next one is soon
+                    leases.count(int((await self._info())["num_ack_pending"]))
+
+    async def _info(self) -> Any:
+        return await self._connection.request(f"$JS.API.CONSUMER.INFO.{self._stream}.{self._queue}", b"")
 
     async def _look_up(self, start: int) -> tuple[int, list[int]]:
         """The position up to which all is done; those from `start` on that were delivered to somebody."""
-        info = await self._connection.request(f"$JS.API.CONSUMER.INFO.{self._stream}.{self._queue}", b"")
+        info = await self._info()
         floor, end = int(info["ack_floor"]["stream_seq"]), int(info["delivered"]["stream_seq"])
         self._delivered = int(info["delivered"]["consumer_seq"])
         start = max(start, floor + 1)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from actors.megatron.optimizer_digest import optimizer_digest
+from actors.megatron.trainee import Place
 
 
 def stepped(*, main_weights: bool = False) -> SimpleNamespace:
@@ -27,8 +30,8 @@ def stepped(*, main_weights: bool = False) -> SimpleNamespace:
 
 def digest(optimizer: SimpleNamespace) -> str:
     """As one rank has it."""
-    alone = SimpleNamespace(size=lambda: 1, rank=lambda: 0)
-    place = SimpleNamespace(world_size=1, data=alone, tensor=alone)
+    alone = cast(dist.ProcessGroup, SimpleNamespace(size=lambda: 1, rank=lambda: 0))
+    place = Place(0, 1, torch.device("cpu"), tensor=alone, data=alone)
     return optimizer_digest(optimizer, torch.nn.Module(), None, place)  # type: ignore[arg-type]
 
 

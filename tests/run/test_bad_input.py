@@ -205,7 +205,7 @@ def test_a_full_disk_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("storage.weights.store.write_shard", full)
+    monkeypatch.setattr("storage.weights.shards.write_shard", full)
     said = fail(given(tmp_path, []))
     assert "the trainer ended" in said
     assert str(tmp_path / "runs" / "given" / "weights") in said

@@ -70,6 +70,8 @@ class Queue:
         self.given_back += [(name, position) for position in leases.orphans()]
         start = leases.begin_look()
         if start is None:
+            if leases.begin_count():
+                leases.count(self.delivered - len(self.done))
             return
         self.looks.append((name, start))
         if self.away:
@@ -115,7 +117,7 @@ def test_what_a_lost_taker_held_is_given_back_once_after_its_lease(queue: Queue,
     assert not queue.given_back, "it may be slow"
     queue.step(CALLS // 2)
     assert queue.given_back == [(keeper, position) for position in held]
-    queue.step(5 * CALLS)
+    queue.step(3 * CALLS)
     assert queue.positions == held
 
 
@@ -280,3 +282,31 @@ def test_leases_may_differ() -> None:
             leases.looked(0, ())
         assert not orphans or step > 90 + 5 * LEASE_S
     assert orphans == [7]
+
+
+def test_what_was_lost_on_its_way_is_looked_up_once_the_server_counts_more_for_some_leases() -> None:
+    """Between nodes of a cluster, so that no taker's connection broke and nobody is silent."""
+    queue = Queue()
+    queue.join("a", "b")
+    held = queue.deliver("a", 3)
+    queue.step(6)
+    queue.delivered += 1
+    queue.step(3 * CALLS)
+    assert queue.given_back == [], "it may have been delivered just now"
+    queue.step(2 * CALLS)
+    assert {position for _, position in queue.given_back} == {4}
+    queue.finish("a", *held)
+    assert queue.held["a"] == set()
+
+
+def test_a_count_that_differs_for_a_moment_is_no_sign() -> None:
+    queue = Queue()
+    queue.join("a")
+    queue.step(6)
+    looks = len(queue.looks)
+    for _ in range(10):
+        queue.delivered += 1
+        queue.step(2 * CALLS)
+        queue.held["a"].add(queue.delivered)
+        queue.step(CALLS)
+    assert (queue.given_back, len(queue.looks)) == ([], looks)

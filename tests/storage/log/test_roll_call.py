@@ -126,6 +126,21 @@ async def test_what_the_only_taker_held_comes_to_the_next_one(tmp_path: Path) ->
         await heir.close()
 
 
+async def test_a_delivery_that_nobody_knows_of_comes_again(tmp_path: Path) -> None:
+    """One that is lost between nodes of a cluster breaks nobody's connection."""
+    async with await NatsServer.start(tmp_path) as server, log_with_events(server, 3) as log:
+        taker = await log.consume("q", every_event("r"), lease_s=LEASE_S / 2)
+        lost, *held = await take_all(taker, 3)
+        async with working_on([lost, *held]):
+            await asyncio.sleep(LEASE_S)
+        assert taker._roll_call._leases.knows  # type: ignore[attr-defined]
+        taker._taken.deliveries.discard(lost)  # type: ignore[attr-defined]
+        async with working_on(held):
+            (again,) = await take_all(taker, 1)
+        assert (again.recorded.position, again.attempt) == (lost.recorded.position, 2)
+        await taker.close()
+
+
 async def test_a_live_taker_that_does_not_renew_loses_that_event_alone(tmp_path: Path) -> None:
     async with await NatsServer.start(tmp_path) as server, log_with_events(server) as log:
         one, two = [await log.consume("q", every_event("r"), lease_s=LEASE_S) for _ in range(2)]
