@@ -16,7 +16,7 @@ from schemas.rollouts import RolloutCompleted
 from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupState
 from slime_events.core.state.run import FOLD, FOLD_WITH_TEXTS, RunState, digest_by, state_digest
-from slime_events.plugins.texts import Texts
+from slime_events.plugins.texts import LEAVING, Texts
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
 from tests.conductor.driver import Driver, dropping, make_plan
@@ -89,6 +89,19 @@ def test_a_prompt_is_shown_where_it_says_more_than_the_state(fields: dict[str, A
     old = Texts(of_all=True)
     old.apply(asked, state)
     assert old.told(group).asked is msgspec.UNSET, "as states held it once"
+
+
+@pytest.mark.parametrize("kind", [{}, {"until_trained": True}, {"of_all": True}])
+def test_what_groups_said_is_let_go_with_them(kind: dict[str, bool], records: list[Recorded]) -> None:
+    state, texts, left = RunState(run="drive"), Texts(**kind), 0
+    for recorded in records:
+        apply(state, recorded)
+        texts.apply(recorded.envelope.event, state)
+        if isinstance(recorded.envelope.event, LEAVING):
+            left += 1
+            assert texts._said.keys() <= state.groups.keys()
+            assert texts._asked.keys() <= state.groups.keys()
+    assert left
 
 
 def test_no_state_holds_a_text(records: list[Recorded]) -> None:
