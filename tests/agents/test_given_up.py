@@ -138,20 +138,32 @@ async def test_turns_that_have_ended_are_held_by_nobody(scene: Scene) -> None:
     assert sum(one.purpose is Purpose.CALL for one in _calls(scene.log)) == 13
 
 
-async def test_nothing_goes_on_behind_a_gateway_that_has_ended(tmp_path: Path) -> None:
-    """Turns under way are another gateway's then, whoever still waits for them here."""
-    log = Log("lone")
-    lone = LoneSession(log, tmp_path, ANSWER)
+async def opened(log: Log, folder: Path) -> tuple[LoneSession, str]:
+    """A session without an engine, and its address."""
+    lone = LoneSession(log, folder, ANSWER)
     await lone.begin()
     async with lone.engine(), lone.gateway() as client:
         session = await lone.open(client)
+    return lone, session["base_url"]
+
+
+async def begun_turn(log: Log, client: httpx.AsyncClient, url: str) -> asyncio.Task[httpx.Response]:
+    """A turn that waits for an engine: its request is in the log."""
+    body = {"model": "m", "messages": ASKED}
+    asking = asyncio.create_task(client.post(f"{url}/chat/completions", json=body))
+    requested = about(log.run, "rollout", sample_id(turn_group_id(SAMPLE, 0), 0))
+    async with Follower(log, 1, requested) as follower:
+        assert len(await follower.next(10.0)) == 1
+    return asking
+
+
+async def test_nothing_goes_on_behind_a_gateway_that_has_ended(tmp_path: Path) -> None:
+    """Turns under way are another gateway's then, whoever still waits for them here."""
+    log = Log("lone")
+    lone, url = await opened(log, tmp_path)
     before = asyncio.all_tasks()
     async with lone.gateway() as client:
-        body = {"model": "m", "messages": ASKED}
-        asking = asyncio.create_task(client.post(f"{session['base_url']}/chat/completions", json=body))
-        begun = about(log.run, "rollout", sample_id(turn_group_id(SAMPLE, 0), 0))
-        async with Follower(log, 1, begun) as follower:
-            assert len(await follower.next(10.0)) == 1
+        asking = await begun_turn(log, client, url)
         assert not asking.done()
     asking.cancel()
     await asyncio.wait([asking])
@@ -161,16 +173,9 @@ async def test_nothing_goes_on_behind_a_gateway_that_has_ended(tmp_path: Path) -
 async def test_a_turn_of_a_session_that_is_given_up_meanwhile_is_not_recorded(tmp_path: Path) -> None:
     """Its tokens would be those of the next attempt."""
     log = Log("lone")
-    lone = LoneSession(log, tmp_path, ANSWER)
-    await lone.begin()
-    async with lone.engine(), lone.gateway() as client:
-        session = await lone.open(client)
+    lone, url = await opened(log, tmp_path)
     async with lone.gateway() as client:
-        body = {"model": "m", "messages": ASKED}
-        asking = asyncio.create_task(client.post(f"{session['base_url']}/chat/completions", json=body))
-        begun = about(log.run, "rollout", sample_id(turn_group_id(SAMPLE, 0), 0))
-        async with Follower(log, 1, begun) as follower:
-            assert len(await follower.next(10.0)) == 1
+        asking = await begun_turn(log, client, url)
         await Participant(log, "conductor").append_fenced(log.requested_again())
         async with lone.engine():
             assert (await asking).status_code == 409
