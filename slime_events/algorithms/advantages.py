@@ -1,4 +1,4 @@
-"""From rewards to one advantage per response token."""
+"""Advantages per response token, computed from rewards."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from slime_events.algorithms.segments import Segments
 from slime_events.core.config.algorithm import AlgorithmSettings
 
 AllReduce = Callable[[Tensor], Tensor]
-"""Sums a small float64 tensor over the data parallel ranks (context parallel ranks among them)."""
+"""Sums a small float64 tensor over the data parallel ranks, which include the context parallel ranks."""
 
 EPS = 1e-8
 
@@ -31,25 +31,29 @@ def compute_advantages(
     token_credit: list[Tensor | None] | None = None,
     all_reduce: AllReduce | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Advantages and returns of each sample, float32 [response] each, on the device of the masks, without gradient.
+    """Return advantages and returns per sample, float32 [response] each, on the device of the masks, without gradient.
 
-    rewards: [samples], already normalised over their groups. log_probs: the policy before the update, [response]
-    each; ref_log_probs: the reference model's, needed when `kl_coef` is not 0; values: a critic's before the update,
-    where the estimator needs them; teacher_log_probs: with `use_opd`; token_credit: what the estimator's advantages
-    are multiplied by, [response] each, None for ones. With `normalize_advantages` advantages are whitened over every
-    trained token given here and, through `all_reduce`, on the other data parallel ranks: call it once with the whole
-    step, not per micro batch. Returns are what a critic learns: the estimator's advantage + value.
-    Raises TrainerError for lengths that disagree and ImpossibleCombination for a KL without a reference or a teacher.
+    rewards: [samples], normalized over their groups.
+    log_probs: of the policy before the update, [response] each.
+    ref_log_probs: of the reference model, needed if `kl_coef` is not 0.
+    values: of a critic before the update, if the estimator needs them.
+    teacher_log_probs: needed with `use_opd`.
+    token_credit: factors on the estimator's advantages, [response] each; None for ones.
+
+    With `normalize_advantages`, advantages are whitened over all trained tokens in these lists and, through
+    `all_reduce`, over those of the other data parallel ranks: call it once with the whole step, not per micro batch. A
+    return, the critic's target, is the estimator's advantage + value.
+    Raises TrainerError if lengths disagree, ImpossibleCombination for a KL without a reference or a teacher.
     """
     segments = Segments.of(loss_masks)
     kl = token_kl(log_probs, ref_log_probs, segments, settings)
-    known = None if values is None else torch.cat(values).to(kl)
-    flat = estimator_of(settings).advantage(rewards.to(kl), kl, segments, settings, known)
-    if token_credit is not None and any(one is not None for one in token_credit):
+    flat_values = None if values is None else torch.cat(values).to(kl)
+    flat = estimator_of(settings).advantage(rewards.to(kl), kl, segments, settings, flat_values)
+    if token_credit is not None and any(credit is not None for credit in token_credit):
         ones = map(torch.ones_like, segments.split(flat))
-        parts = [all_ if own is None else own for own, all_ in zip(token_credit, ones, strict=True)]
+        parts = [default if credit is None else credit for credit, default in zip(token_credit, ones, strict=True)]
         flat = flat * segments.join(parts, "token_credit").to(flat)
-    returns = flat if known is None else flat + known
+    returns = flat if flat_values is None else flat + flat_values
     advantages = _finished(flat, log_probs, teacher_log_probs, segments, settings, all_reduce)
     return segments.split(advantages), segments.split(returns)
 
@@ -57,7 +61,7 @@ def compute_advantages(
 def token_kl(
     log_probs: list[Tensor], ref_log_probs: list[Tensor] | None, segments: Segments, settings: AlgorithmSettings
 ) -> Tensor:
-    """KL to the reference per token [tokens]; zeros when `kl_coef` is 0, where no reference pass is needed."""
+    """Return the KL to the reference per token [tokens]; zeros, without a reference pass, if `kl_coef` is 0."""
     if settings.kl_coef == 0:
         return torch.zeros(len(segments.mask), device=segments.mask.device)
     if ref_log_probs is None:
@@ -72,7 +76,7 @@ def token_kls(
     loss_masks: list[Tensor],
     settings: AlgorithmSettings,
 ) -> list[Tensor]:
-    """`token_kl` of each sample, [response] each."""
+    """Return `token_kl` per sample, [response] each."""
     segments = Segments.of(loss_masks)
     return segments.split(token_kl(log_probs, ref_log_probs, segments, settings))
 
@@ -85,8 +89,9 @@ def finished(
     *,
     teacher_log_probs: list[Tensor] | None = None,
 ) -> list[Tensor]:
-    """A user's own advantages, [response] each, with what follows after every estimator: `use_opd`, then
-    `normalize_advantages`. Arguments as `compute_advantages`.
+    """Apply the common last steps, `use_opd` and then `normalize_advantages`, to a user's advantages, [response] each.
+
+    The other arguments are those of `compute_advantages`.
     """
     segments = Segments.of(loss_masks)
     return segments.split(_finished(torch.cat(advantages), log_probs, teacher_log_probs, segments, settings))
@@ -106,7 +111,7 @@ def _finished(
 
 
 def moves(advantages: list[Tensor], loss_masks: list[Tensor]) -> list[bool]:
-    """Of each sample whether any trained token has an advantage other than exactly 0."""
+    """Return per sample whether any trained token has an advantage that is not exactly 0."""
     segments = Segments.of(loss_masks)
     nonzero = (torch.cat(advantages) != 0) & segments.mask
     moved: list[bool] = (segments.pad(nonzero.float()).sum(1) > 0).tolist()
@@ -116,10 +121,10 @@ def moves(advantages: list[Tensor], loss_masks: list[Tensor]) -> list[bool]:
 def masked_whiten(
     values: Tensor, mask: Tensor, all_reduce: AllReduce | None = None, *, shift_mean: bool = True
 ) -> Tensor:
-    """(values - mean) * rsqrt(var + 1e-8) with mean and unbiased variance over the masked elements of all ranks.
+    """Return (values - mean) * rsqrt(var + 1e-8), with mean and unbiased variance over the trained tokens of all ranks.
 
-    `values` and `mask` are [tokens]; elements outside the mask are transformed as well. With fewer than two trained
-    tokens there is no variance: the values are centred only. `shift_mean` off adds the mean again, as slime does.
+    `values` and `mask` are [tokens]; tokens outside the mask are transformed as well. With fewer than two trained
+    tokens, values are only centered. Without `shift_mean`, the mean is added again, as in slime.
     """
     trained = values.double() * mask
     moments = torch.stack([mask.double().sum(), trained.sum(), trained.square().sum()])

@@ -1,4 +1,4 @@
-"""`idle_settings`: what of the settings of algorithm and critic was given and is looked at by nothing, and why."""
+"""`idle_settings`: find settings of algorithm and critic that are set but have no effect, and say why."""
 
 from collections.abc import Iterator
 
@@ -20,16 +20,16 @@ _OF_A_CRITIC = ("critic_load", "critic_lr", "critic_lr_warmup_iters", "critic_nu
 
 
 def idle_settings(settings: TrainSettings) -> Iterator[str]:
-    """A sentence for each group of settings that have no effect. What a user's function may read is left out."""
+    """Yield a sentence for each group of settings without effect, except those that a user's function may read."""
     algorithm = settings.algorithm
     for names, reason in _idle(algorithm):
-        given = [name for name in names if getattr(algorithm, name) != _default(name, settings)]
-        if given:
-            yield _sentence(given, reason)
+        changed = [name for name in names if getattr(algorithm, name) != _default(name, settings)]
+        if changed:
+            yield _sentence(changed, reason)
     default = TrainerSettings()
-    given = [name for name in _OF_A_CRITIC if getattr(settings.trainer, name) != getattr(default, name)]
-    if given and not estimator_of(algorithm).needs_values:
-        yield _sentence(given, f"advantage_estimator {algorithm.advantage_estimator} has no critic")
+    changed = [name for name in _OF_A_CRITIC if getattr(settings.trainer, name) != getattr(default, name)]
+    if changed and not estimator_of(algorithm).needs_values:
+        yield _sentence(changed, f"advantage_estimator {algorithm.advantage_estimator} has no critic")
 
 
 def _sentence(names: list[str], reason: str) -> str:
@@ -37,7 +37,7 @@ def _sentence(names: list[str], reason: str) -> str:
 
 
 def _default(name: str, settings: TrainSettings) -> object:
-    """What a setting is where nobody gave it: derived of others, or its own default."""
+    """Return the value of an unset setting: derived from other settings, or its own default."""
     derived = {"eps_clip_high": settings.algorithm.eps_clip}
     if settings.rollout.n_samples_per_prompt == 1:
         derived["grpo_std_normalization"] = False
@@ -45,7 +45,7 @@ def _default(name: str, settings: TrainSettings) -> object:
 
 
 def _idle(settings: AlgorithmSettings) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Settings that nothing looks at, whether given or not, and why."""
+    """Yield settings that nothing reads, set or not, and the reason."""
     if settings.loss_type == "custom_loss":
         return
     if settings.loss_type == "sft_loss":

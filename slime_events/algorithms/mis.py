@@ -1,30 +1,34 @@
-"""Importance sampling between engine and trainer at the height of a token, a sequence or their geometric mean.
+"""Importance sampling between engine and trainer per token, per sequence or by the geometric mean of a sequence.
 
-Weights for the loss and, apart from them, a mask that rejects tokens or whole samples (Liu and Li, "When speed kills
-stability", 2025; the rules of slime's train_infer_mismatch_helper example). Masking single tokens is IcePop (2025).
+The results are weights for the loss and, separately, a mask that rejects tokens or whole samples (Liu and Li, "When
+speed kills stability", 2025; the rules of slime's train_infer_mismatch_helper example). IcePop (2025) masks single
+tokens.
 
-The functions that take `args` are for `--custom-tis-function-path`, by slime's names and with its signature.
+The functions that take `args` are for `--custom-tis-function-path` and have slime's names and signature.
 """
+
+from __future__ import annotations
 
 import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Protocol
 
 import torch
 from torch import Tensor
 
+from schemas.doc import doc
 from schemas.errors import ImpossibleCombination
 from slime_events.algorithms.objective import Correction, truncated
 from slime_events.algorithms.segments import Segments
 
 SAFETY_BOUND = 20.0
-"""On |log ratio|, so that the product over a long sequence stays finite."""
+"""Bound on |log ratio|, which keeps the product over a long sequence finite."""
 
 
 class Level(enum.StrEnum):
-    """What one ratio is of: a token, the product over the sample, or the geometric mean of its tokens."""
+    """Scope of a ratio: a token, the product over the sample, or the geometric mean of the sample's tokens."""
 
     TOKEN = "token"
     SEQUENCE = "sequence"
@@ -32,38 +36,55 @@ class Level(enum.StrEnum):
 
 
 class Mode(enum.StrEnum):
-    """A weight out of bounds: cap it from above, bound it on both sides, or keep it and reject the token."""
+    """Treatment of a weight out of bounds: cap it, clamp it on both sides, or keep it and reject the token."""
 
     TRUNCATE = "truncate"
     CLIP = "clip"
     MASK = "mask"
 
 
+class MisArguments(Protocol):
+    """The attributes of slime's `args` that `MisRule.of` reads."""
+
+    tis_level: str
+    tis_mode: str
+    tis_lower_bound: float | None
+    tis_upper_bound: float
+    tis_batch_normalize: bool
+    use_rs: bool
+    rs_level: str
+    rs_lower_bound: float | None
+    rs_upper_bound: float | None
+    rs_veto_threshold: float | None
+
+
+class TisArguments(Protocol):
+    """The attributes of slime's `args` that bound a ratio per token."""
+
+    tis_clip: float
+    tis_clip_low: float
+
+
 @dataclass(frozen=True, slots=True)
 class MisRule:
-    """How to weight and what to reject.
+    """Weighting and rejection of tokens and samples. Each `reject_*` that is None equals that of the weights."""
 
-    reject: rejection whatever the mode, of ratios at `reject_level` outside of `reject_lower` and `reject_upper`; where
-    these are None, as the weights'. veto: a sample with one trained token whose ratio is below it is rejected whole;
-    None is off. batch_normalize: scale the weights of the trained tokens to mean 1.
-    """
-
-    level: Level = Level.TOKEN
-    mode: Mode = Mode.TRUNCATE
-    lower: float = 0.5
-    upper: float = 2.0
-    reject: bool = False
-    veto: float | None = 1e-4
-    batch_normalize: bool = False
-    reject_level: Level | None = None
-    reject_lower: float | None = None
-    reject_upper: float | None = None
+    level: Annotated[Level, doc("Scope of the ratio that becomes the weight.")] = Level.TOKEN
+    mode: Annotated[Mode, doc("Treatment of weights out of bounds.")] = Mode.TRUNCATE
+    lower: Annotated[float, doc("Lower bound of the weight.")] = 0.5
+    upper: Annotated[float, doc("Upper bound of the weight.")] = 2.0
+    reject: Annotated[bool, doc("Reject ratios outside of the reject bounds, in every mode.")] = False
+    veto: Annotated[float | None, doc("Reject a sample if any trained token's ratio is below; None: off.")] = 1e-4
+    batch_normalize: Annotated[bool, doc("Scale the weights of the trained tokens to mean 1.")] = False
+    reject_level: Annotated[Level | None, doc("Scope of the ratio that decides rejection.")] = None
+    reject_lower: Annotated[float | None, doc("Lower bound of rejection.")] = None
+    reject_upper: Annotated[float | None, doc("Upper bound of rejection.")] = None
 
     @classmethod
-    def of(cls, args: Any) -> "MisRule":
-        """slime's names of it. No lower bound is one over the upper one; the veto is a part of the rejection.
+    def of(cls, args: MisArguments) -> MisRule:
+        """Return the rule of slime's settings. The lower bound defaults to 1 / upper; a veto needs `use_rs`.
 
-        Raises ImpossibleCombination for bounds that leave nothing between them.
+        Raises ImpossibleCombination if the lower bound is not below the upper bound.
         """
         upper = args.tis_upper_bound
         rule = cls(
@@ -84,7 +105,10 @@ class MisRule:
 
 
 def mis_weights(train: Tensor, rollout: Tensor, segments: Segments, rule: MisRule) -> tuple[Tensor, Tensor]:
-    """Weights and mask (0.0 / 1.0) per token, [tokens] each, of log-probs [tokens]; zeros outside the loss mask."""
+    """Return weights and mask (0.0 / 1.0) per token, [tokens] each; both are zero outside the loss mask.
+
+    train, rollout: log-probs [tokens].
+    """
     log_ratio = (train - rollout).detach()
     weights = _ratio(log_ratio, segments, rule.level)
     mask = segments.mask.float()
@@ -101,7 +125,7 @@ def mis_weights(train: Tensor, rollout: Tensor, segments: Segments, rule: MisRul
         weights = weights.clamp(rule.lower if rule.mode is Mode.CLIP else None, rule.upper)
     weights = weights * segments.mask
     if rule.batch_normalize:
-        # Every sample counts once where it has one weight, as in slime.
+        # If a sample has a single weight, it counts once, as in slime.
         by_token = weights.sum() / segments.mask_sums.sum().clamp_min(1)
         mean = by_token if rule.level is Level.TOKEN else segments.masked_mean(weights).mean()
         weights = weights / torch.where(mean > 0, mean, 1.0)
@@ -109,7 +133,7 @@ def mis_weights(train: Tensor, rollout: Tensor, segments: Segments, rule: MisRul
 
 
 def _ratio(log_ratio: Tensor, segments: Segments, level: Level) -> Tensor:
-    """The ratio that a token is judged by, [tokens]."""
+    """Return the ratio by which each token is judged, [tokens]."""
     if level is not Level.TOKEN:
         mean = segments.masked_mean(log_ratio)
         log_ratio = segments.expand(mean * segments.mask_sums if level is Level.SEQUENCE else mean)
@@ -124,15 +148,15 @@ Masks = list[Tensor]
 
 
 def compute_mis_weights_with_cp(
-    args: Any,
+    args: MisArguments,
     *,
     pg_loss: Tensor,
     train_log_probs: Sequence[Tensor],
     rollout_log_probs: Sequence[Tensor],
     loss_masks: Sequence[Tensor],
-    **_: Any,
+    **_: object,
 ) -> tuple[Tensor, Masks, dict[str, Tensor]]:
-    """(loss weighted by `mis_weights`, masks without what was rejected, figures), by the tis_* and rs_* of `args`."""
+    """Return (loss weighted by `mis_weights`, masks without rejected tokens, metrics), by `MisRule.of(args)`."""
     rule, segments = MisRule.of(args), Segments.of(loss_masks)
     train, rollout = segments.join(train_log_probs, "train_log_probs"), segments.join(rollout_log_probs, "rollout")
     weights, kept = mis_weights(train, rollout, segments, rule)
@@ -150,41 +174,41 @@ def compute_mis_weights_with_cp(
 
 
 def icepop(train: Tensor, rollout: Tensor, low: float, high: float) -> Correction:
-    """Weight = ratio where it is within [low, high], else 0."""
+    """Return weight = ratio if the ratio is within [low, high], else 0."""
     ratio = (train - rollout).detach().exp()
     inside = _inside(ratio, low, high).float()
     return Correction(ratio * inside, 1 - inside, ratio)
 
 
 def icepop_function(
-    args: Any,
+    args: TisArguments,
     *,
     pg_loss: Tensor,
     train_log_probs: Sequence[Tensor],
     rollout_log_probs: Sequence[Tensor],
     loss_masks: Sequence[Tensor],
-    **_: Any,
+    **_: object,
 ) -> tuple[Tensor, Masks, dict[str, Tensor]]:
-    """IcePop: tokens whose ratio is outside of [tis_clip_low, tis_clip] get weight 0, all others their ratio."""
-    given = torch.cat(list(train_log_probs)), torch.cat(list(rollout_log_probs))
-    return _weighted(icepop(*given, args.tis_clip_low, args.tis_clip), pg_loss, loss_masks)
+    """Weight the loss by IcePop: a ratio outside of [tis_clip_low, tis_clip] becomes weight 0."""
+    log_probs = torch.cat(list(train_log_probs)), torch.cat(list(rollout_log_probs))
+    return _weighted(icepop(*log_probs, args.tis_clip_low, args.tis_clip), pg_loss, loss_masks)
 
 
 def vanilla_tis_function(
-    args: Any,
+    args: TisArguments,
     *,
     pg_loss: Tensor,
     train_log_probs: Sequence[Tensor],
     rollout_log_probs: Sequence[Tensor],
     loss_masks: Sequence[Tensor],
-    **_: Any,
+    **_: object,
 ) -> tuple[Tensor, Masks, dict[str, Tensor]]:
-    """What `--use-tis` does alone: the ratio within [tis_clip_low, tis_clip]."""
-    given = torch.cat(list(train_log_probs)), torch.cat(list(rollout_log_probs))
-    return _weighted(truncated(*given, args.tis_clip_low, args.tis_clip), pg_loss, loss_masks)
+    """Weight the loss by the ratio clamped to [tis_clip_low, tis_clip], as `--use-tis` does by itself."""
+    log_probs = torch.cat(list(train_log_probs)), torch.cat(list(rollout_log_probs))
+    return _weighted(truncated(*log_probs, args.tis_clip_low, args.tis_clip), pg_loss, loss_masks)
 
 
 def _weighted(
-    found: Correction, pg_loss: Tensor, loss_masks: Sequence[Tensor]
+    correction: Correction, pg_loss: Tensor, loss_masks: Sequence[Tensor]
 ) -> tuple[Tensor, Masks, dict[str, Tensor]]:
-    return pg_loss * found.weight, list(loss_masks), found.figures
+    return pg_loss * correction.weight, list(loss_masks), correction.figures

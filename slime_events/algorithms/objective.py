@@ -1,11 +1,12 @@
-"""The policy objective of a micro batch: what the trainer minimises, its terms, and the figures that explain it."""
+"""The policy objective of a micro batch: the loss that the trainer minimizes, its terms and its metrics."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
+from schemas.doc import doc
 from schemas.errors import ImpossibleCombination, TrainerError
 from slime_events.algorithms.correction import OwnTerms, corrected, figures_of_mismatch, reduced
 from slime_events.algorithms.estimators import estimator_of
@@ -26,17 +27,18 @@ def policy_objective(
     settings: AlgorithmSettings,
     own: OwnTerms | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Loss (a scalar with gradient) and metrics (detached scalars) of the samples given, [response] tensors each.
+    """Return the loss (a scalar with gradient) and metrics (detached scalars) of some samples.
 
-    log_probs: under the weights being trained, with gradient; old_log_probs: the trainer's before the step's first
-    update; rollout_log_probs: as the engine sampled. All are natural logs of logits / temperature.
+    Each list has a [response] tensor per sample. `log_probs` are those of the weights in training and carry gradient;
+    `old_log_probs` are the trainer's before the step's first update; `rollout_log_probs` are those with which the
+    engine sampled. All are natural logs of logits / temperature.
 
-    Loss and metrics are sums over samples of masked means (sums over trained tokens with `calculate_per_token_loss`):
-    add them over micro batches and ranks, then divide by the step's rollouts (or trained tokens). `rollout_denoms`:
-    see `token_weights`. Which metrics there are depends on the settings alone, never on the data. own: a user's
-    correction and sum of the policy term. What a correction rejects counts in no other term either, and stays in every
-    denominator; figures of the correction itself are means over all trained tokens.
-    Raises TrainerError for lengths that disagree, ImpossibleCombination for a KL loss without a reference.
+    Loss and metrics are sums over samples of masked means (sums over trained tokens with `calculate_per_token_loss`).
+    The caller adds them over micro batches and ranks, then divides by the step's rollouts (or trained tokens). For
+    `rollout_denoms`, see `token_weights`. The settings alone, never the data, decide which metrics exist. `own` is a
+    user's correction and reduction of the policy term. A token that a correction rejects counts in no other term, but
+    stays in every denominator; metrics of the correction itself are means over all trained tokens.
+    Raises TrainerError if lengths disagree, ImpossibleCombination for a KL loss without a reference.
     """
     segments = Segments.of(loss_masks)
     new = segments.join(log_probs, "log_probs")
@@ -80,8 +82,9 @@ def _correction(
     settings: AlgorithmSettings,
     own: OwnTerms | None,
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """(loss per token, weights without what is rejected, figures per token), [tokens] each: corrected by importance
-    sampling of engine against trainer, or measured only.
+    """Return (loss, weights, metrics) per token, [tokens] each, after importance sampling of trainer against engine.
+
+    Rejected tokens have weight 0. Without `use_tis`, a user's correction is measured but not applied.
     """
     if own is not None and own.tis is not None:
         fixed = corrected(own, own.tis, pg_loss, trainer_old, rollout, segments)
@@ -104,7 +107,10 @@ def sft_objective(
     rollout_denoms: list[float] | None,
     settings: AlgorithmSettings,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Supervised fine-tuning: the negative log-likelihood of the trained tokens. Sums as `policy_objective`'s."""
+    """Return the loss and metrics of supervised fine-tuning: the negative log-likelihood of the trained tokens.
+
+    Both are sums, as in `policy_objective`.
+    """
     segments = Segments.of(loss_masks)
     weights = token_weights(segments, per_token=settings.calculate_per_token_loss, rollout_denoms=rollout_denoms)
     loss = -(segments.join(log_probs, "log_probs") * weights).sum()
@@ -114,7 +120,7 @@ def sft_objective(
 def _policy_term(
     new: Tensor, old: Tensor, advantage: Tensor, segments: Segments, settings: AlgorithmSettings
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The estimator's loss per token [tokens] and its metrics."""
+    """Return the estimator's loss per token [tokens] and its metrics."""
     log_ratio = old - new
     pg_loss, clipped, ppo_kl = estimator_of(settings).loss(log_ratio, new, advantage, segments, settings)
     metrics = {"pg_clipfrac": clipped, "ppo_kl": ppo_kl}
@@ -128,7 +134,7 @@ def _policy_term(
 def _reference_kl(
     new: Tensor, old: Tensor, ref_log_probs: list[Tensor] | None, segments: Segments, settings: AlgorithmSettings
 ) -> Tensor:
-    """KL to the reference model per token [tokens], with gradient."""
+    """Return the KL to the reference model per token [tokens], with gradient."""
     if ref_log_probs is None:
         raise ImpossibleCombination("use_kl_loss is on but there are no reference log-probs: give a reference model")
     ref = segments.join(ref_log_probs, "ref_log_probs").detach()
@@ -137,22 +143,21 @@ def _reference_kl(
 
 
 def opsm_mask(log_ratio: Tensor, advantages: Tensor, segments: Segments, delta: float) -> Tensor:
-    """OPSM, off-policy sequence masking (DeepSeek-V3.2, 2025, arXiv 2512.02556): leaves out bad samples that the policy
-    drifted from.
+    """Return a weight per token [tokens] that masks bad samples from which the policy has drifted.
 
-    Weight per token [tokens]: 0 where the advantage is negative and the sample's mean KL is above `delta`, else 1.
-    `log_ratio` is old - new log-probs, [tokens].
+    OPSM, off-policy sequence masking (DeepSeek-V3.2, 2025, arXiv 2512.02556): the weight is 0 if the advantage is
+    negative and the sample's mean KL is above `delta`, else 1. `log_ratio` is old - new log-probs, [tokens].
     """
     drifted = segments.expand(segments.masked_mean(log_ratio.detach())) > delta
     return (~(drifted & (advantages < 0))).float()
 
 
 def token_weights(segments: Segments, *, per_token: bool, rollout_denoms: Sequence[float] | None = None) -> Tensor:
-    """Weights w [tokens], so that `(x * w).sum()` is the sum over samples of their masked means.
+    """Return weights w [tokens] such that `(x * w).sum()` is the sum over samples of their masked means.
 
-    A sample's tokens share 1 / max(1, trained tokens of the sample); with fan-out, 1 / max(1, `rollout_denoms`), the
-    trained tokens of all samples of its rollout, so that a rollout weighs 1 however many samples it became. With
-    `per_token` every trained token weighs 1. The caller divides by the rollouts (or tokens) of the whole step.
+    Each trained token of a sample weighs 1 / max(1, trained tokens of the sample). With fan-out, `rollout_denoms` has
+    the trained tokens of all samples of the rollout, so that a rollout weighs 1 regardless of its number of samples.
+    With `per_token`, every trained token weighs 1. The caller divides by the rollouts (or tokens) of the whole step.
     """
     if per_token:
         return segments.mask.float()
@@ -168,11 +173,11 @@ LOW_VAR_BOUND = 10.0
 
 
 def approx_kl(log_probs: Tensor, base: Tensor, kind: KlType, importance_ratio: Tensor | None = None) -> Tensor:
-    """KL per token, elementwise, in nats (Schulman, "Approximating KL divergence", 2020). lr = log_probs - base:
+    """Return the KL per token, elementwise, in nats (Schulman, "Approximating KL divergence", 2020).
 
-    k1 = lr (unbiased, signed), k2 = lr^2 / 2, k3 = exp(-lr) - 1 + lr (unbiased, never negative), low_var_kl = k3
-    within [-10, 10]. `importance_ratio` (policy / behaviour) makes the estimate and its gradient unbiased where the
-    token came from another policy; it multiplies before the bound.
+    With lr = log_probs - base: k1 = lr (unbiased, signed), k2 = lr^2 / 2, k3 = exp(-lr) - 1 + lr (unbiased, never
+    negative), low_var_kl = k3 within [-10, 10]. `importance_ratio` (policy / behavior) makes the estimate and its
+    gradient unbiased if a different policy sampled the token; it multiplies before the bound.
     """
     lr = log_probs - base
     match kind:
@@ -181,7 +186,7 @@ def approx_kl(log_probs: Tensor, base: Tensor, kind: KlType, importance_ratio: T
         case "k2":
             kl = lr.square() / 2
         case "k3" | "low_var_kl":
-            # expm1 keeps the small values, where exp(-lr) - 1 cancels.
+            # expm1 keeps the precision of small values, which exp(-lr) - 1 loses.
             kl = torch.expm1(-lr) + lr
     if importance_ratio is not None:
         kl = importance_ratio * kl
@@ -189,21 +194,23 @@ def approx_kl(log_probs: Tensor, base: Tensor, kind: KlType, importance_ratio: T
 
 
 class Correction(NamedTuple):
-    """Per token, [tokens] each: the weight for the loss, 1.0 where it was bounded, the plain ratio trainer / engine."""
+    """Importance sampling per token."""
 
-    weight: Tensor
-    clipped: Tensor
-    ratio: Tensor
+    weight: Annotated[Tensor, doc("[tokens]: weight for the loss")]
+    clipped: Annotated[Tensor, doc("[tokens]: 1.0 where the ratio was out of bounds, else 0.0")]
+    ratio: Annotated[Tensor, doc("[tokens]: unbounded ratio trainer / engine")]
 
     @property
     def figures(self) -> dict[str, Tensor]:
-        """By the names of slime's metrics."""
+        """slime's metrics, by name."""
         return {"tis": self.ratio, "tis_clipfrac": self.clipped, "tis_abs": (self.ratio - 1).abs()}
 
 
 def truncated(train_log_probs: Tensor, rollout_log_probs: Tensor, low: float, high: float) -> Correction:
-    """TIS, truncated importance sampling (Yao et al., "Your efficient RL framework secretly brings you off-policy RL
-    training", 2025): weight = ratio within [low, high]; ratio = exp(train - rollout), both of the policy that sampled.
+    """Return the correction by truncated importance sampling: weight = ratio clamped to [low, high].
+
+    TIS is from Yao et al., "Your efficient RL framework secretly brings you off-policy RL training", 2025. ratio =
+    exp(train - rollout), both log-probs of the policy that sampled.
     """
     ratio = (train_log_probs - rollout_log_probs).detach().exp()
     weight = ratio.clamp(low, high)

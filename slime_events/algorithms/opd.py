@@ -1,4 +1,4 @@
-"""On-policy distillation (Agarwal et al., 2024, arXiv 2306.13649): own tokens under a teacher's log-probs."""
+"""On-policy distillation (Agarwal et al., 2024, arXiv 2306.13649): a teacher scores the student's own tokens."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from slime_events.algorithms.segments import Segments
 
 
 def distil(advantages: Tensor, student: Tensor, teacher: Tensor, coef: float) -> tuple[Tensor, Tensor]:
-    """Advantages and reverse KL per token, any one shape: kl = student - teacher log-probs, A - coef * kl."""
+    """Return (advantages - coef * kl, kl) per token, with kl = student - teacher log-probs. All shapes are equal."""
     reverse_kl = student - teacher
     return advantages - coef * reverse_kl, reverse_kl
 
@@ -17,11 +17,12 @@ def distil(advantages: Tensor, student: Tensor, teacher: Tensor, coef: float) ->
 def distilled(
     advantages: Tensor, student: Sequence[Tensor], teacher: Sequence[Tensor] | None, segments: Segments, coef: float
 ) -> Tensor:
-    """The advantages of `distil`, [tokens], of log-probs before the update, [response] each.
+    """Return the advantages of `distil`, [tokens]. `student` and `teacher` are log-probs before the update, [response]
+    per sample.
 
-    Raises ImpossibleCombination without a teacher, TrainerError for lengths that disagree.
+    Raises ImpossibleCombination without a teacher, TrainerError if lengths disagree.
     """
     if teacher is None:
-        raise ImpossibleCombination("use_opd is on but there are no log-probs of a teacher: give one")
+        raise ImpossibleCombination("use_opd is on but there are no teacher log-probs: give a teacher")
     parts = segments.join(student, "log_probs"), segments.join(teacher, "teacher_log_probs")
     return distil(advantages, *parts, coef)[0]

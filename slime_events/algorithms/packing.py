@@ -1,7 +1,7 @@
-"""Samples into optimizer steps, micro batches, and onto data parallel ranks. Pure Python, needs no torch.
+"""Division of samples into optimizer steps, micro batches and data parallel ranks. Pure Python, needs no torch.
 
-Pack first, distribute second: the samples of an optimizer step are packed once, the number of micro batches is brought
-to a multiple of the ranks where there are samples enough, and only then is each given to a rank.
+Packing comes first, distribution second: the samples of an optimizer step are packed once, the number of micro batches
+is raised to a multiple of the ranks if there are enough samples, and then each micro batch is assigned to a rank.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+from schemas.doc import doc
 from schemas.errors import TrainerError
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerStep:
-    """indices: its samples, into the batch, in batch order. rollouts: how many distinct rollouts they are."""
-
-    indices: tuple[int, ...]
-    rollouts: int
+    indices: Annotated[tuple[int, ...], doc("Samples, as indices into the batch, in batch order.")]
+    rollouts: Annotated[int, doc("Number of distinct rollouts.")]
 
 
 def optimizer_steps(
@@ -26,8 +26,8 @@ def optimizer_steps(
 ) -> list[OptimizerStep]:
     """Cut a batch into optimizer steps of `global_batch_size` rollouts, or into `steps` of them.
 
-    rollouts[i]: of sample i; fan-out siblings share one and are trained together. Rollouts that do not fill a step are
-    left over, as in slime. Raises TrainerError when not one step is filled.
+    `rollouts[i]` identifies the rollout of sample i; fan-out siblings share a rollout and are trained together. As in
+    slime, rollouts that do not fill a step are left over. Raises TrainerError if no step is filled.
     """
     members: dict[Hashable, list[int]] = {}
     for index, rollout in enumerate(rollouts):
@@ -48,25 +48,21 @@ def optimizer_steps(
 
 @dataclass(frozen=True, slots=True)
 class PackingRule:
-    """max_tokens: tokens of one micro batch; None packs `micro_batch_size` samples each instead. ranks: data parallel
-    ones. balance: even out tokens over ranks, else deal in turn. multiple: micro batches of a rank come in multiples
-    of it, which interleaved pipeline stages need.
-    """
-
-    max_tokens: int | None = None
-    micro_batch_size: int = 1
-    ranks: int = 1
-    balance: bool = False
-    multiple: int = 1
+    max_tokens: Annotated[int | None, doc("Tokens of a micro batch; None packs `micro_batch_size` samples.")] = None
+    micro_batch_size: Annotated[int, doc("Samples of a micro batch if `max_tokens` is None.")] = 1
+    ranks: Annotated[int, doc("Data parallel ranks.")] = 1
+    balance: Annotated[bool, doc("Balance tokens over ranks; if off, deal micro batches in turn.")] = False
+    multiple: Annotated[int, doc("A rank's number of micro batches is a multiple (interleaved pipeline stages).")] = 1
 
 
 def micro_batches(
     lengths: Sequence[int], rule: PackingRule, work: Sequence[int] | None = None
 ) -> list[list[list[int]]]:
-    """Of each rank its micro batches, as indices into `lengths` (tokens per sample).
+    """Return each rank's micro batches, as indices into `lengths` (tokens per sample).
 
-    Every rank gets equally many, unless samples are too few or micro batches have a fixed size. work: of each sample;
-    as many micro batches as `max_tokens` asks for then have equal work, and one may have more tokens than that.
+    Every rank gets the same number, unless there are too few samples or micro batches have a fixed size. With `work`
+    (a weight per sample), `max_tokens` sets only the number of micro batches: their work is balanced, and a micro batch
+    may have more tokens than `max_tokens`.
     """
     if rule.max_tokens is not None:
         bins = first_fit(lengths, rule.max_tokens)
@@ -86,7 +82,10 @@ def micro_batches(
 
 
 def first_fit(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Indices by micro batch: each sample goes into the first that still has room; a longer one is alone."""
+    """Put each sample into the first micro batch with room; return the indices per micro batch.
+
+    A sample longer than `max_tokens` is alone in its micro batch.
+    """
     bins: list[list[int]] = []
     room: list[int] = []
     for index, length in enumerate(lengths):
@@ -101,8 +100,10 @@ def first_fit(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
 
 
 def split_largest(bins: Sequence[Sequence[int]], count: int, lengths: Sequence[int]) -> list[list[int]]:
-    """As many bins as `count`, or as there are samples: the heaviest with two samples or more is halved until there
-    are. Half of it takes its place, the other goes to the end. Ties and order are slime's (`expand_bins_by_splitting`).
+    """Halve the heaviest bin of two or more samples until there are `count` bins or one sample per bin.
+
+    One half keeps the bin's position, the other half is appended. Ties and order are slime's
+    (`expand_bins_by_splitting`).
     """
     result = [list(samples) for samples in bins]
     while len(result) < count:
@@ -122,7 +123,7 @@ def split_largest(bins: Sequence[Sequence[int]], count: int, lengths: Sequence[i
 
 
 Part = tuple[float, int, tuple[int, ...]]
-"""Sum, number of items and items of one part; compared in that order, so that ties fall the same way everywhere."""
+"""Sum, number of items and items of a part; compared in this order, so that ties are broken the same way everywhere."""
 
 
 def karmarkar_karp(weights: Sequence[float], k: int, *, equal_size: bool = False) -> list[list[int]]:
@@ -137,11 +138,11 @@ def karmarkar_karp(weights: Sequence[float], k: int, *, equal_size: bool = False
         raise TrainerError(f"{len(weights)} items cannot be split into {k} parts of one size")
     solutions: list[list[Part]]
     if equal_size:
-        # A partial solution per k neighbours in weight, an item in each part: every later union keeps sizes equal.
+        # A partial solution per k neighbors in weight, with an item in each part: every later union keeps sizes equal.
         order = sorted(range(len(weights)), key=lambda index: (weights[index], index))
         solutions = [[(weights[i], 1, (i,)) for i in order[start : start + k]] for start in range(0, len(order), k)]
     else:
-        # One per item: it alone against k - 1 empty parts.
+        # A partial solution per item: the item in one part, k - 1 empty parts.
         solutions = [[(weight, 1, (index,)), *[(0.0, 0, ())] * (k - 1)] for index, weight in enumerate(weights)]
     heap = [_Partial(parts) for parts in solutions]
     heapq.heapify(heap)
@@ -153,7 +154,7 @@ def karmarkar_karp(weights: Sequence[float], k: int, *, equal_size: bool = False
 
 
 class _Partial:
-    """Heap entry of a partial solution: the largest spread comes first, the largest first part among equals."""
+    """Heap entry of a partial solution, ordered by largest spread, then by largest first part."""
 
     __slots__ = ("order", "parts")
 

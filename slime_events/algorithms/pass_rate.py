@@ -1,4 +1,4 @@
-"""Figures of rollouts: pass@k (Chen et al., 2021), texts that repeat themselves, dropped groups. Needs no torch."""
+"""Metrics of rollouts: pass@k (Chen et al., 2021), repetitive texts, dropped groups. Needs no torch."""
 
 import zlib
 from collections import Counter
@@ -9,19 +9,20 @@ from math import comb, fsum
 from schemas.errors import DataError
 
 WINDOW = 10_000
-"""Characters looked at, the last ones; a text that is not longer is never called repetitive."""
+"""The last characters of a text, which `has_repetition` checks; a text up to this length is never repetitive."""
 MAX_RATIO = 10.0
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
-    """Chance that at least one of k samples, drawn from `samples` without return, is correct; k <= samples."""
+    """Return the chance that k of the samples, drawn without replacement, include a correct one; k <= samples."""
     return 1 - comb(samples - correct, k) / comb(samples, k)
 
 
 def pass_rate(rewards: Sequence[float], group_sizes: Sequence[int]) -> dict[str, float]:
-    """{"pass@1": ..., "pass@2": ..., "pass@4": ...} up to the largest group, means over the groups of k or more.
+    """Return {"pass@1": ..., "pass@2": ..., "pass@4": ...} up to the largest group: means over groups of k or more.
 
-    Groups lie one after the other; only a reward of exactly 1 is correct. Groups of one sample alone give {}.
+    The rewards of a group are adjacent; only a reward of exactly 1 is correct. The result is {} if no group has two
+    samples.
     """
     if sum(group_sizes) != len(rewards):
         raise DataError(f"group sizes {list(group_sizes)} do not divide {len(rewards)} rewards")
@@ -39,7 +40,7 @@ def pass_rate(rewards: Sequence[float], group_sizes: Sequence[int]) -> dict[str,
 
 
 def has_repetition(text: str) -> bool:
-    """Whether the end of a long text compresses more than tenfold (zlib at level 9)."""
+    """Return whether the end of a long text compresses more than tenfold (zlib at level 9)."""
     if len(text) <= WINDOW:
         return False
     tail = text[-WINDOW:].encode()
@@ -47,5 +48,5 @@ def has_repetition(text: str) -> bool:
 
 
 def drop_metrics(reasons: Iterable[str | None]) -> dict[str, int]:
-    """`rollout/dynamic_filter/drop_<reason>` -> groups. A drop without a reason is not counted (slime)."""
+    """Return groups by `rollout/dynamic_filter/drop_<reason>`. As in slime, a drop without a reason is not counted."""
     return dict(Counter(f"rollout/dynamic_filter/drop_{reason}" for reason in reasons if reason))

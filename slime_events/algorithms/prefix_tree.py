@@ -1,7 +1,8 @@
-"""Sequences that begin alike as a tree, in which a shared prefix stands once. Pure, needs no torch.
+"""A tree of token sequences that stores each shared prefix once. Pure, needs no torch.
 
-Where sequences are sorted, each stands next to the one that it shares most with (as suffix arrays use it). So the whole
-tree is one number a sequence: how many of its first tokens are those of the sequence before it.
+In sorted order, each sequence is a neighbor of the sequence with which it shares its longest prefix (suffix arrays use
+the same fact). One number per sequence therefore describes the whole tree: how many leading tokens the sequence shares
+with the sequence before it.
 """
 
 from __future__ import annotations
@@ -9,84 +10,87 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
+from schemas.doc import doc
+
 Tokens = npt.NDArray[np.integer]
 Places = npt.NDArray[np.int64]
 Pays = Callable[[int, int], bool]
-"""(shared tokens, tokens of the sequence): whether it is less work to share them."""
+"""(shared tokens, tokens of the sequence) -> whether sharing the prefix is less work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """index: of a sequence. shared: how many of its first tokens are those of the branch before it; 0: it is a root."""
+    """A sequence in sorted order."""
 
-    index: int
-    shared: int
+    index: Annotated[int, doc("Index of the sequence.")]
+    shared: Annotated[int, doc("Leading tokens shared with the branch before this one; 0 for a root.")]
 
 
 Size = Callable[[Branch], int]
-"""Tokens that a branch counts for in a micro batch."""
+"""Tokens that a branch contributes to a micro batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixTree:
-    """tokens: [places], each shared one once. positions: int64 [places], of each in every sequence that it is of.
-    paths: of each sequence the places of its tokens, int64 [tokens]. shared: of each how many of its first tokens
-    another one brought; its own stand side by side behind them, in the order of the sequences.
-    """
+    """A tree laid out as one flat token array. Each sequence's own tokens are adjacent, in the order of sequences."""
 
-    tokens: Tokens
-    positions: Places
-    paths: tuple[Places, ...]
-    shared: tuple[int, ...]
+    tokens: Annotated[Tokens, doc("[places] tokens; a shared token occurs once")]
+    positions: Annotated[Places, doc("int64 [places]: position of each token in its sequences")]
+    paths: Annotated[tuple[Places, ...], doc("per sequence: places of its tokens, int64 [tokens]")]
+    shared: Annotated[tuple[int, ...], doc("per sequence: leading tokens that belong to an earlier branch")]
 
 
 def branches(sequences: Sequence[Tokens], pays: Pays) -> list[Branch]:
-    """One for each sequence, so sorted that those that begin alike stand together. sequences: of one dtype."""
+    """Return a branch per sequence, sorted so that sequences with a common prefix are adjacent.
+
+    All sequences have the same dtype.
+    """
     order = sorted(range(len(sequences)), key=lambda index: sequences[index].tobytes())
-    found = [Branch(order[0], 0)] if order else []
+    tree = [Branch(order[0], 0)] if order else []
     for before, index in pairwise(order):
         shared = common_prefix(sequences[before], sequences[index])
         is_worth_it = shared > 0 and pays(shared, len(sequences[index]))
-        found.append(Branch(index, shared if is_worth_it else 0))
-    return found
+        tree.append(Branch(index, shared if is_worth_it else 0))
+    return tree
 
 
-def common_prefix(one: Tokens, other: Tokens) -> int:
-    """Tokens that both begin with."""
-    size = min(len(one), len(other))
-    differ = np.flatnonzero(one[:size] != other[:size])
+def common_prefix(left: Tokens, right: Tokens) -> int:
+    """Return how many leading tokens are equal."""
+    size = min(len(left), len(right))
+    differ = np.flatnonzero(left[:size] != right[:size])
     return int(differ[0]) if len(differ) else size
 
 
 def families(tree: Sequence[Branch], size: Size, limit: int, *, least: int = 1) -> list[list[Branch]]:
-    """The branches cut into roots with what hangs on them, ordered by their first sequence.
+    """Return the branches cut into families: a root with its descendants. Families are ordered by first sequence.
 
-    A family that would be larger than `limit` goes on as another one, with the prefix once more. Where there are fewer
-    than `least`, the largest is halved until there are, or until each has one sequence.
+    If a family would exceed `limit`, a new family begins and repeats the prefix. If there are fewer than `least`
+    families, the largest is halved until there are enough or each family has one sequence.
     """
-    found: list[list[Branch]] = []
+    families: list[list[Branch]] = []
     room = 0
     for branch in tree:
         if branch.shared and size(branch) <= room:
-            found[-1].append(branch)
+            families[-1].append(branch)
             room -= size(branch)
         else:
-            found.append([Branch(branch.index, 0)])
-            room = limit - size(found[-1][0])
-    while len(found) < min(least, len(tree)):
-        largest = max((family for family in found if len(family) > 1), key=lambda family: sum(map(size, family)))
+            families.append([Branch(branch.index, 0)])
+            room = limit - size(families[-1][0])
+    while len(families) < min(least, len(tree)):
+        largest = max((family for family in families if len(family) > 1), key=lambda family: sum(map(size, family)))
         half = len(largest) // 2
-        found.append([Branch(largest[half].index, 0), *largest[half + 1 :]])
+        families.append([Branch(largest[half].index, 0), *largest[half + 1 :]])
         del largest[half:]
-    return sorted(found, key=lambda family: min(branch.index for branch in family))
+    return sorted(families, key=lambda family: min(branch.index for branch in family))
 
 
 def lay_out(sequences: Sequence[Tokens], tree: Sequence[Branch]) -> PrefixTree:
-    """The tree of `branches`, or of one of its families alone."""
+    """Return the layout of a tree of `branches`, or of a single family."""
     shared = [0] * len(sequences)
     for branch in tree:
         shared[branch.index] = branch.shared

@@ -8,10 +8,10 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 
 
 def normalize_rewards(rewards: Sequence[float], group_sizes: Sequence[int], settings: AlgorithmSettings) -> list[float]:
-    """Normalised rewards, in the order given; groups lie one after the other and may differ in size.
+    """Return the normalized rewards in order. The rewards of a group are adjacent; groups may differ in size.
 
-    slime normalises the whole batch as one group where sizes differ; here a group is always a group.
-    Raises DataError where the sizes do not add up or a reward is not finite.
+    If sizes differ, slime normalizes the whole batch as one group; here each group is normalized by itself.
+    Raises DataError if the sizes do not add up or a reward is not finite.
     """
     if sum(group_sizes) != len(rewards) or any(size < 1 for size in group_sizes):
         raise DataError(f"group sizes {list(group_sizes)} do not divide {len(rewards)} rewards")

@@ -1,35 +1,31 @@
-"""`Segments`: the response tokens of several samples, laid end to end: a step is a few large tensor operations."""
+"""`Segments`: the response tokens of several samples in one flat tensor, for few and large tensor operations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from schemas.doc import doc
 from schemas.errors import TrainerError
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """How a flat tensor of `tokens` elements falls apart into samples.
+    """The division of a flat tensor of `tokens` elements into samples."""
 
-    lengths: response tokens of each sample, [samples]; longest: the largest of them, at least 1.
-    slot: int64 [tokens], the place of each token in a [samples, longest] grid.
-    mask: bool [tokens], True = trained on.
-    mask_sums: float32 [samples], trained tokens of each sample.
-    """
-
-    lengths: tuple[int, ...]
-    longest: int
-    slot: Tensor
-    mask: Tensor
-    mask_sums: Tensor
+    lengths: Annotated[tuple[int, ...], doc("[samples]: response tokens of each sample")]
+    longest: Annotated[int, doc("Largest of `lengths`, at least 1.")]
+    slot: Annotated[Tensor, doc("int64 [tokens]: index of each token in a [samples, longest] grid")]
+    mask: Annotated[Tensor, doc("bool [tokens]: True for a trained token")]
+    mask_sums: Annotated[Tensor, doc("float32 [samples]: trained tokens of each sample")]
 
     @classmethod
     def of(cls, loss_masks: Sequence[Tensor]) -> Segments:
-        """Segments of these loss masks, any dtype, each [response]; at least one sample."""
+        """Return the segments of loss masks of any dtype, [response] each. Raises TrainerError without samples."""
         if not loss_masks:
             raise TrainerError("a micro batch without samples has no loss: give it at least one")
         device = loss_masks[0].device
@@ -45,10 +41,10 @@ class Segments:
         return cls(lengths, longest, slot, mask, grid.view(-1, longest).sum(1))
 
     def join(self, parts: Sequence[Tensor], name: str) -> Tensor:
-        """Lay [response] tensors end to end as float32 [tokens], zero where the mask is.
+        """Concatenate [response] tensors to float32 [tokens], with zeros where the mask is zero.
 
-        The zero keeps an infinite log-prob of a token that is not trained on out of every later product, in the
-        forward and in the backward pass. `name` is for the error when the lengths are not those of the masks.
+        The zeros keep an infinite log-prob of an untrained token out of every later product, forward and backward.
+        Raises TrainerError, with `name`, if the lengths are not those of the masks.
         """
         lengths = tuple(len(part) for part in parts)
         if lengths != self.lengths:
@@ -56,34 +52,33 @@ class Segments:
         return torch.cat(list(parts)).float().masked_fill(~self.mask, 0.0)
 
     def split(self, flat: Tensor) -> list[Tensor]:
-        """The inverse of `join`: one view per sample."""
+        """Invert `join`: return a view per sample."""
         return list(torch.split(flat, list(self.lengths)))
 
     def expand(self, per_sample: Tensor) -> Tensor:
-        """A value per sample [samples] for each of its tokens [tokens]."""
+        """Repeat a value per sample [samples] for each of the sample's tokens [tokens]."""
         return self.unpad(per_sample.unsqueeze(1).expand(-1, self.longest))
 
     def pad(self, flat: Tensor) -> Tensor:
-        """[tokens] -> [samples, longest], zeros on the right.
+        """Reshape [tokens] to [samples, longest], with zeros on the right.
 
-        Sums go through this grid, forward and backward, because scattered adds come out differently from run to run
-        on a GPU.
+        Sums use this grid, forward and backward, because scattered adds on a GPU differ from run to run.
         """
         return flat.new_zeros(len(self.lengths) * self.longest).index_put((self.slot,), flat).view(-1, self.longest)
 
     def unpad(self, grid: Tensor) -> Tensor:
-        """The inverse of `pad`."""
+        """Invert `pad`."""
         return grid.reshape(-1)[self.slot]
 
     def masked_mean(self, flat: Tensor) -> Tensor:
-        """Mean over the trained tokens of each sample, [tokens] -> [samples]; 0 where none is trained on."""
+        """Return the mean over each sample's trained tokens, [tokens] -> [samples]; 0 without trained tokens."""
         return self.pad(flat * self.mask).sum(1) / self.mask_sums.clamp_min(1)
 
 
 def discounted_returns(rewards: Tensor, discount: float) -> Tensor:
-    """y[:, t] = sum over k of discount^k * rewards[:, t + k]; rewards and result are [samples, tokens].
+    """Return y[:, t] = sum over k of discount^k * rewards[:, t + k]; rewards and result are [samples, tokens].
 
-    By doubling: after step k every place holds the sum of its next 2^k terms, so log2(tokens) steps are enough.
+    After doubling step k, each element is the sum of its next 2^k terms, so log2(tokens) steps are enough.
     """
     returns = rewards
     reach, factor = 1, discount
@@ -94,10 +89,10 @@ def discounted_returns(rewards: Tensor, discount: float) -> Tensor:
 
 
 def gae(rewards: Tensor, values: Tensor, gamma: float, lambd: float) -> Tensor:
-    """Generalised advantage estimation (Schulman et al., 2016, arXiv 1506.02438): of token rewards and values.
+    """Return advantages by generalized advantage estimation (Schulman et al., 2016, arXiv 1506.02438).
 
-    All are [samples, tokens], zeros right of a sample's end. delta_t = r_t + gamma * V_{t+1} - V_t with V = 0 past the
-    end; A_t = sum of (gamma * lambd)^k * delta_{t+k}.
+    All tensors are [samples, tokens], with zeros after a sample's end. delta_t = r_t + gamma * V_{t+1} - V_t with V = 0
+    past the end; A_t = sum of (gamma * lambd)^k * delta_{t+k}.
     """
     following = torch.cat([values[:, 1:], torch.zeros_like(values[:, :1])], dim=1)
     return discounted_returns(rewards + gamma * following - values, gamma * lambd)

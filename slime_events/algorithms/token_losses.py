@@ -1,5 +1,6 @@
-"""Losses of a pass that a client asks for, as Tinker's documentation defines them
-(https://tinker-docs.thinkingmachines.ai/tinker/losses): each token's, whose sum is what the gradient is of.
+"""Losses per token that a Tinker client can select; the gradient is that of their sum.
+
+Tinker's documentation defines them: https://tinker-docs.thinkingmachines.ai/tinker/losses
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +15,10 @@ Config = Mapping[str, float]
 
 
 def token_losses(loss: str, log_probs: Tensor, inputs: Inputs, config: Config) -> Tensor:
-    """[targets], with the gradient of log_probs [targets], natural, of logits at temperature 1. inputs: [targets]."""
+    """Return the named loss per token, [targets], with gradient.
+
+    log_probs: natural, of logits at temperature 1, [targets]. inputs: [targets] each.
+    """
     return _BY_NAME[loss](log_probs, inputs, config)
 
 

@@ -1,4 +1,4 @@
-"""`parse_train`: the words after `slime-events train` become settings that a run can start with, estimator included."""
+"""`parse_train`: parse and check the arguments of `slime-events train`, the estimator included."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +9,7 @@ from slime_events.core.config.flags import ParsedTrain, parse_settings
 
 
 def registered() -> Registered:
-    """The estimators, for whatever reads or shows settings."""
+    """Return the estimators and their checks, for code that reads or shows settings."""
     return Registered(
         choices={("algorithm", "advantage_estimator"): tuple(ESTIMATORS)},
         impossible=impossible_estimator,
@@ -18,5 +18,5 @@ def registered() -> Registered:
 
 
 def parse_train(argv: Sequence[str], *, read: Callable[[str], str] | None = None) -> ParsedTrain:
-    """As `parse_settings`, with the registries that there are."""
+    """Call `parse_settings` with `registered()`."""
     return parse_settings(argv, registered(), read=read)

@@ -1,4 +1,4 @@
-"""What a critic learns from: the clipped value loss of PPO; and how good it was."""
+"""PPO's clipped value loss, which trains the critic, and metrics of the critic's accuracy."""
 
 from collections.abc import Sequence
 
@@ -19,10 +19,11 @@ def value_objective(
     rollout_denoms: list[float] | None,
     settings: AlgorithmSettings,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Loss (a scalar with gradient) and figures (detached scalars) of the samples given, [response] tensors each.
+    """Return the loss (a scalar with gradient) and metrics (detached scalars) of some samples.
 
-    values: of the critic that is trained, with gradient; old_values: before the step's first update. All are sums as
-    those of `policy_objective`, and divided by the same.
+    Each list has a [response] tensor per sample. `values` come from the critic in training and carry gradient;
+    `old_values` are the critic's before the step's first update. Loss and metrics are sums, as in `policy_objective`,
+    and the caller divides them by the same number.
     """
     segments = Segments.of(loss_masks)
     new = segments.join(values, "values")
@@ -34,9 +35,9 @@ def value_objective(
 
 
 def clipped_value_loss(values: Tensor, old_values: Tensor, returns: Tensor, value_clip: float) -> tuple[Tensor, Tensor]:
-    """Loss and clip indicator (1.0 where |V - old| > value_clip, else 0.0) per token, [tokens] each; no factor 1/2.
+    """Return the loss and the clip indicator (1.0 where |V - old| > value_clip, else 0.0) per token, [tokens] each.
 
-    max((V - R)^2, (V_clip - R)^2) with V_clip = old + clamp(V - old, -value_clip, value_clip).
+    loss = max((V - R)^2, (V_clip - R)^2) with V_clip = old + clamp(V - old, -value_clip, value_clip); no factor 1/2.
     """
     change = values - old_values
     clipped_values = old_values + change.clamp(-value_clip, value_clip)
@@ -47,16 +48,18 @@ def clipped_value_loss(values: Tensor, old_values: Tensor, returns: Tensor, valu
 def value_figures(
     values: Sequence[Tensor], returns: Sequence[Tensor], advantages: Sequence[Tensor], loss_masks: Sequence[Tensor]
 ) -> dict[str, float]:
-    """How good the critic was before the update, over the trained tokens of all samples, [response] tensors each.
+    """Return metrics of the critic before the update, over the trained tokens of all samples.
 
-    values, returns, advantages: means. explained_variance: 1 - var(returns - values) / var(returns): 1 is a perfect
-    critic, 0 one that says the same of every token; left out where all returns are equal.
+    Each sequence has a [response] tensor per sample. `values`, `returns` and `advantages` are means.
+    `explained_variance` is 1 - var(returns - values) / var(returns): 1 for a perfect critic, 0 for a constant one. It
+    is left out if all returns are equal.
     """
     trained = torch.cat(list(loss_masks)) != 0
     if not trained.any():
         return {}
-    said, was, better = (torch.cat(list(parts)).double()[trained] for parts in (values, returns, advantages))
-    figures = {"values": float(said.mean()), "returns": float(was.mean()), "advantages": float(better.mean())}
-    if spread := float(was.var(correction=0)):
-        figures["explained_variance"] = 1 - float((was - said).var(correction=0)) / spread
+    columns = {"values": values, "returns": returns, "advantages": advantages}
+    flat = {name: torch.cat(list(parts)).double()[trained] for name, parts in columns.items()}
+    figures = {name: float(tokens.mean()) for name, tokens in flat.items()}
+    if spread := float(flat["returns"].var(correction=0)):
+        figures["explained_variance"] = 1 - float((flat["returns"] - flat["values"]).var(correction=0)) / spread
     return figures

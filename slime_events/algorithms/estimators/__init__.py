@@ -1,4 +1,4 @@
-"""`ESTIMATORS`: what `--advantage-estimator` names. A new one is a file here and a line below."""
+"""`ESTIMATORS`: the choices of `--advantage-estimator`. A new estimator is a file here and a line below."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ ESTIMATORS: dict[str, Estimator] = {
 
 
 def estimator_of(settings: AlgorithmSettings) -> Estimator:
-    """The estimator that the settings name. Raises InvalidValue."""
+    """Return the estimator that the settings name. Raises InvalidValue."""
     name = settings.advantage_estimator
     if name not in ESTIMATORS:
         raise InvalidValue(f"advantage_estimator is {name!r}, and should be {' | '.join(ESTIMATORS)}.")
@@ -32,7 +32,7 @@ def estimator_of(settings: AlgorithmSettings) -> Estimator:
 
 
 def impossible_estimator(settings: TrainSettings) -> Iterator[str]:
-    """A sentence for each setting that excludes the estimator."""
+    """Yield a sentence for each setting that conflicts with the estimator."""
     algorithm = settings.algorithm
     name, estimator = algorithm.advantage_estimator, estimator_of(algorithm)
     if estimator.needs_whitening and not algorithm.normalize_advantages:

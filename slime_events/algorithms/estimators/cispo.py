@@ -1,4 +1,4 @@
-"""CISPO (MiniMax-M1, 2025, arXiv 2506.13585): GRPO's advantage; the clipped ratio weights a gradient."""
+"""CISPO (MiniMax-M1, 2025, arXiv 2506.13585): GRPO's advantage; the clipped ratio weights the gradient."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ class Cispo(Estimator):
     def loss(
         self, log_ratio: Tensor, log_probs: Tensor, advantages: Tensor, segments: Segments, settings: AlgorithmSettings
     ) -> PolicyLoss:
-        """As `Estimator.loss`."""
         return PolicyLoss(*cispo_loss(log_ratio, log_probs, advantages, *clip_range(settings)), log_ratio)
 
 
 def cispo_loss(
     ppo_kl: Tensor, log_probs: Tensor, advantages: Tensor, eps_clip: float, eps_clip_high: float
 ) -> tuple[Tensor, Tensor]:
-    """Loss and clip indicator (0.0 / 1.0) per token: -stopgrad(clip(ratio)) * A * log_prob, ratio = exp(-ppo_kl).
+    """Return the loss and the clip indicator (0.0 / 1.0) per token, [tokens] each.
 
-    Gradient flows through `log_probs` alone.
+    loss = -stopgrad(clip(ratio)) * A * log_prob with ratio = exp(-ppo_kl). The gradient flows through `log_probs` only.
     """
     ratio = (-ppo_kl.detach()).exp()
     weight = ratio.clamp(1 - eps_clip, 1 + eps_clip_high)

@@ -1,12 +1,13 @@
-"""`Estimator`: one way from the rewards of a group to advantages and a loss. Needs no torch until it computes them."""
+"""`Estimator`: computes advantages and a loss from the rewards of a group. Importing it needs no torch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
+from schemas.doc import doc
 from schemas.errors import DataError
 from slime_events.core.config.algorithm import AlgorithmSettings
 
@@ -19,73 +20,69 @@ EPS = 1e-6
 
 
 class PolicyLoss(NamedTuple):
-    """Per token, [tokens] each: the loss, 1.0 where the ratio was clipped (else 0.0), and old - new log-probs as the
-    loss took them.
-    """
+    """The policy term per token."""
 
-    loss: Tensor
-    clipped: Tensor
-    ppo_kl: Tensor
+    loss: Annotated[Tensor, doc("[tokens]")]
+    clipped: Annotated[Tensor, doc("[tokens]: 1.0 where the ratio was clipped, else 0.0")]
+    ppo_kl: Annotated[Tensor, doc("[tokens]: old - new log-probs, as the loss used them")]
 
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """What every estimator answers; the defaults are those of GRPO. Settings, trainer, lineage and rescore ask it.
+    """Base class of estimators; the defaults are those of GRPO. Settings, trainer, lineage and rescore use it."""
 
-    takes_kl: its advantage holds a KL penalty where `kl_coef` is not 0. needs_whitening: it is used with
-    `normalize_advantages` only. needs_values: its advantage needs the values of a critic, which the trainer trains too.
-    has_dual_clip: its loss looks at `eps_clip_c`.
-    """
-
-    takes_kl: ClassVar[bool] = False
-    needs_whitening: ClassVar[bool] = False
-    needs_values: ClassVar[bool] = False
-    has_dual_clip: ClassVar[bool] = True
+    takes_kl: ClassVar[Annotated[bool, doc("The advantage includes a KL penalty if `kl_coef` is not 0.")]] = False
+    needs_whitening: ClassVar[Annotated[bool, doc("It requires `normalize_advantages`.")]] = False
+    needs_values: ClassVar[Annotated[bool, doc("The advantage needs the values of a critic.")]] = False
+    has_dual_clip: ClassVar[Annotated[bool, doc("The loss uses `eps_clip_c`.")]] = True
 
     def reward_normalisation(self, rewards: Sequence[float], settings: AlgorithmSettings) -> list[float]:
-        """The rewards of one group, in its order, as the trainer takes them. Raises DataError."""
+        """Return the rewards of a group, in order, normalized for the trainer. Raises DataError."""
         return normalize_group(rewards, scale=settings.grpo_std_normalization)
 
     def advantage(
         self, rewards: Tensor, kl: Tensor, segments: Segments, settings: AlgorithmSettings, values: Tensor | None = None
     ) -> Tensor:
-        """Normalised rewards [samples] and KL to the reference [tokens] -> advantages [tokens], not yet whitened.
+        """Return advantages [tokens], not yet whitened, from normalized rewards [samples] and the KL [tokens].
 
-        Of a trained token it is reward * `discount` ** (distance to the last trained token), less any KL. values: a
-        critic's before the update [tokens], where `needs_values`.
+        The advantage of a trained token is reward * `discount` ** (distance to the last trained token), minus any KL.
+        If `needs_values`, `values` are a critic's before the update, [tokens].
         """
         return segments.expand(rewards)
 
     def discount(self, settings: AlgorithmSettings) -> float:
-        """What the reward is multiplied by for each token between a token and the last trained one."""
+        """Return the factor that discounts the reward per token before the last trained token."""
         return 1.0
 
     def loss(
         self, log_ratio: Tensor, log_probs: Tensor, advantages: Tensor, segments: Segments, settings: AlgorithmSettings
     ) -> PolicyLoss:
-        """PPO's clipped loss per token. log_ratio: old - new log-probs, log_probs: the new ones; all [tokens]."""
-        from slime_events.algorithms.clipped_loss import clipped_policy_loss  # torch is not needed to name one
+        """Return PPO's clipped loss per token.
+
+        log_ratio: old - new log-probs. log_probs: new log-probs. All are [tokens].
+        """
+        from slime_events.algorithms.clipped_loss import clipped_policy_loss  # imports torch
 
         low, high = clip_range(settings)
         return PolicyLoss(*clipped_policy_loss(log_ratio, advantages, low, high, settings.eps_clip_c), log_ratio)
 
     def needs_reference(self, settings: AlgorithmSettings) -> bool:
-        """Whether the trainer holds a reference model."""
+        """Return whether the trainer needs a reference model."""
         return settings.use_kl_loss or settings.kl_coef != 0
 
 
 def clip_range(settings: AlgorithmSettings) -> tuple[float, float]:
-    """How far the ratio may be below and above 1."""
+    """Return by how much the ratio may be below and above 1."""
     return settings.eps_clip, settings.eps_clip if settings.eps_clip_high is None else settings.eps_clip_high
 
 
 def normalize_group(rewards: Sequence[float], *, scale: bool) -> list[float]:
-    """reward - mean and, with `scale`, over (unbiased std + 1e-6); exact zeros where all rewards are equal.
+    """Return reward - mean, with `scale` divided by (unbiased std + 1e-6); exact zeros if all rewards are equal.
 
-    A group of one has no spread and is centred only. Raises DataError for a reward that is not finite.
+    Raises DataError for a reward that is not finite.
     """
     if not all(math.isfinite(reward) for reward in rewards):
-        raise DataError(f"rewards {list(rewards)} are not all finite: a grader must give a number")
+        raise DataError(f"rewards {list(rewards)} are not all finite: a grader must return a finite number")
     if max(rewards) == min(rewards):
         return [0.0] * len(rewards)
     mean = math.fsum(rewards) / len(rewards)

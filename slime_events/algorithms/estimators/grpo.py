@@ -7,8 +7,7 @@ from slime_events.algorithms.estimators.estimator import Estimator
 
 @dataclass(frozen=True, slots=True)
 class Grpo(Estimator):
-    """A = (r - mean(r)) / (std(r) + 1e-6) over the group, std unbiased; PPO's clipped loss. Takes every default.
+    """A = (r - mean(r)) / (std(r) + 1e-6) over the group, with unbiased std; PPO's clipped loss.
 
-    Without the std it is Dr.GRPO's advantage (Liu et al., 2025, arXiv 2503.20783). A KL in the reward does not enter
-    it, whatever `kl_coef` is.
+    Without the std it is Dr.GRPO's advantage (Liu et al., 2025, arXiv 2503.20783). `kl_coef` has no effect.
     """

@@ -21,10 +21,9 @@ class Gspo(Estimator):
     def loss(
         self, log_ratio: Tensor, log_probs: Tensor, advantages: Tensor, segments: Segments, settings: AlgorithmSettings
     ) -> PolicyLoss:
-        """As `Estimator.loss`."""
         return Estimator.loss(self, gspo_kl(log_ratio, segments), log_probs, advantages, segments, settings)
 
 
 def gspo_kl(log_ratio: Tensor, segments: Segments) -> Tensor:
-    """Masked mean of old - new log-probs over each sample, given to all of its tokens; [tokens] -> [tokens]."""
+    """Return each sample's masked mean of old - new log-probs, repeated for its tokens; [tokens] -> [tokens]."""
     return segments.expand(segments.masked_mean(log_ratio))

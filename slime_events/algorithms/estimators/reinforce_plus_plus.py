@@ -1,4 +1,4 @@
-"""REINFORCE++ (Hu, 2025, arXiv 2501.03262): a KL penalty on each token, the reward on the last, discounted."""
+"""REINFORCE++ (Hu, 2025, arXiv 2501.03262): a KL penalty on each token and the reward on the last, discounted."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 class ReinforcePlusPlus(Estimator):
     """A_t = sum over k >= t of gamma^(k - t) * (r at the last trained token - kl_coef * KL_k), whitened over the step.
 
-    Rewards are taken as they were graded.
+    Rewards are not normalized.
     """
 
     takes_kl: ClassVar[bool] = True
     needs_whitening: ClassVar[bool] = True
 
     def reward_normalisation(self, rewards: Sequence[float], settings: AlgorithmSettings) -> list[float]:
-        """As they are."""
+        """Return the rewards unchanged."""
         return [float(reward) for reward in rewards]
 
     def advantage(
         self, rewards: Tensor, kl: Tensor, segments: Segments, settings: AlgorithmSettings, values: Tensor | None = None
     ) -> Tensor:
-        """Returns [tokens]. The reward sits on the last trained token.
+        """Return advantages [tokens]; the reward is that of the last trained token.
 
-        A sample without one has nothing to learn and gets zeros (slime ends the run with an AssertionError there).
+        A sample without trained tokens gets zeros (slime fails with an AssertionError).
         """
         import torch
 
@@ -49,5 +49,4 @@ class ReinforcePlusPlus(Estimator):
         return segments.unpad(discounted_returns(token_rewards, settings.gamma))
 
     def discount(self, settings: AlgorithmSettings) -> float:
-        """As `Estimator.discount`."""
         return settings.gamma

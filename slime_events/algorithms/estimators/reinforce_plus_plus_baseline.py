@@ -1,4 +1,4 @@
-"""REINFORCE++ with a baseline (Hu, 2025, arXiv 2501.03262): reward less its group's mean, a KL on each token."""
+"""REINFORCE++ with a baseline (Hu, 2025, arXiv 2501.03262): reward minus its group's mean, a KL on each token."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class ReinforcePlusPlusBaseline(Estimator):
     needs_whitening: ClassVar[bool] = True
 
     def reward_normalisation(self, rewards: Sequence[float], settings: AlgorithmSettings) -> list[float]:
-        """Centred, never scaled."""
+        """Return the rewards centered, never scaled."""
         return normalize_group(rewards, scale=False)
 
     def advantage(
         self, rewards: Tensor, kl: Tensor, segments: Segments, settings: AlgorithmSettings, values: Tensor | None = None
     ) -> Tensor:
-        """Centred reward - kl_coef * kl of each token, [tokens]."""
+        """Return centered reward - kl_coef * kl of each token, [tokens]."""
         return segments.expand(rewards) - settings.kl_coef * kl
