@@ -72,7 +72,7 @@ async def test_a_parent_is_opened_only_to_look_into_it(tmp_path: Path) -> None:
     answer = await _of(run, Kind.STEP, 1)
     assert answer.steps[0].run == "child"
     assert answer.line[0] == VersionRange(run=RUN, first=0, last=1)
-    with pytest.raises(RunNotFound, match=r"goes on from version 1 of run small, which was at .*gone/small"):
+    with pytest.raises(RunNotFound, match=r"branched off from version 1 of run small, which was at .*gone/small"):
         await _of(run, Kind.VERSION, 1)
 
 

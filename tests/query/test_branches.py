@@ -96,7 +96,7 @@ async def test_a_learner_answers_with_the_rollouts_that_it_is_trained_on(tmp_pat
     shutil.rmtree(where)
     async with tables_of(learner, cache=tmp_path / "others") as tables:
         assert (await tables.sql("SELECT run, step FROM steps")).rows() == [("learner", 0)]
-        with pytest.raises(RunNotFound, match=f"goes on from version . of run {RUN}, which was at {where}"):
+        with pytest.raises(RunNotFound, match=f"branched off from version . of run {RUN}, which was at {where}"):
             await tables.sql("SELECT count(*) FROM samples")
 
 
@@ -114,7 +114,7 @@ async def test_a_parent_that_has_gone_is_named(tmp_path: Path) -> None:
     where = await archived_parent(tmp_path)
     child = await opened(branch(where, version=1, position=5), run="child")
     shutil.rmtree(where)
-    with pytest.raises(RunNotFound, match=f"goes on from version . of run {RUN}, which was at {where}"):
+    with pytest.raises(RunNotFound, match=f"branched off from version . of run {RUN}, which was at {where}"):
         async with tables_of(child, with_parent=True, cache=tmp_path / "tables"):
             pass
 

@@ -23,7 +23,7 @@ from slime_events.analysis.audit.sessions import Sessions
 from slime_events.analysis.audit.steps import Staleness, Steps, Training
 from slime_events.analysis.audit.tokens import Fetch, Tokens
 from slime_events.analysis.audit.weights import WeightFiles, Weights
-from slime_events.analysis.model.foreign import Foreign, named
+from slime_events.analysis.model.foreign import Foreign, describe
 from storage.log import ForeignRecord, Recorded
 
 
@@ -130,7 +130,7 @@ class Audit:
         """Take in the next record."""
         if isinstance(recorded, ForeignRecord):
             self._positions.pass_over(recorded.position)
-            self._foreign.append(named(recorded))
+            self._foreign.append(describe(recorded))
             self._ledger.passed += 1
             return
         self._events += 1

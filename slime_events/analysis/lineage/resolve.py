@@ -33,7 +33,7 @@ from slime_events.analysis.lineage.lineage import (
 from slime_events.analysis.model.advantages import has_kl_penalty
 from slime_events.analysis.model.agent_session import AgentSession, read_sessions
 from slime_events.analysis.model.ancestry import Ancestor, Ancestry, Branches, find_branches, open_ancestry
-from slime_events.analysis.model.lookup import wanted
+from slime_events.analysis.model.lookup import event_keys
 from slime_events.core.batch_columns import LOSS_MASKS, BatchCredit, BatchMasks
 from slime_events.core.datums import unpack_datums
 from slime_events.core.run.run_reader import OpenedRun
@@ -179,7 +179,7 @@ class _Resolver:
     async def _origin(self, group: str) -> Ancestor:
         """The newest run of the ancestry that has the group's prompt."""
         async for ancestor in self._ancestry.all():
-            if await ancestor.last_of_each(wanted((PromptSubmitted,), [group])):
+            if await ancestor.last_of_each(event_keys((PromptSubmitted,), [group])):
                 return ancestor
         raise RunNotFound(
             f"run {self._run} has no group {group!r}: `slime-events show {self._run} --step N` lists those of a step"
@@ -209,7 +209,7 @@ class _Resolver:
             versions=made,
             ancestors=line(0, about - 1) if about else (),
             descendants=later,
-            branches=tuple(branch.run for branch in branches.known),
+            branches=tuple(branch.run for branch in branches.branches),
             steps=tuple(self._steps),
             groups=tuple(self._groups),
             samples=tuple(self._samples),
@@ -364,7 +364,7 @@ def to_json(answer: Lineage) -> bytes:
 
 async def _commands(ancestor: Ancestor, names: Sequence[str]) -> tuple[Command, ...]:
     """Those that a batch is made of, in order."""
-    found = await ancestor.last_of_each(wanted((CommandGiven,), names))
+    found = await ancestor.last_of_each(event_keys((CommandGiven,), names))
     commands = []
     for recorded in found.values():
         event = recorded.envelope.event

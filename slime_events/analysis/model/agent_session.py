@@ -1,4 +1,5 @@
-"""`AgentSession`: one try of an agent at a rollout, as the log has it: who opened it, its turns, and what came of them.
+"""`AgentSession`: one attempt of an agent at a rollout, from the log: who opened it, its turns, and the samples from
+it.
 
 session -> turns (a forest) -> paths -> samples: `AgentSession.paths`, in the order of `session.sealed`
 """
@@ -6,9 +7,11 @@ session -> turns (a forest) -> paths -> samples: `AgentSession.paths`, in the or
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.ids import session_name, sibling_id
 from schemas.rollouts import RolloutFailed, StopReason
 from schemas.sessions import Credit, SealReason, SessionOpened, SessionSealed
@@ -18,86 +21,79 @@ from slime_events.core.credit import CreditedPath, CreditRule, credited_paths
 from storage.log import Recorded
 
 ENDED = (SessionOpened, TurnRecorded, SessionSealed, RolloutFailed)
-"""The types that an ended session is folded from, about the sample that was asked for; an open one of `TurnBegun` too.
+"""Event types, about the requested sample, that an ended session is folded from. An open session needs `TurnBegun` too.
 """
 
 
 class AgentTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn. dialect, client: the API that it was asked in, and what the agent's HTTP client calls itself. extends:
-    the turn that it goes on from; root: why it goes on from none; then nearest: the turn it has most in common with,
-    drift: the first token that differs. rule: what made the prompt's ids. prompt: new tokens of its prompt. tokens:
-    generated. sample: that its tokens are trained in, each counting `weight`; null where they never are. orphan:
-    its answer was lost and asked for again.
-    """
+    """One turn."""
 
-    turn: int
-    dialect: str
-    client: str = ""
-    extends: int | None = None
-    root: RootReason | None = None
-    nearest: int | None = None
-    drift: int | None = None
-    rule: str = ""
-    prompt: int = 0
-    tokens: int = 0
-    versions: tuple[int, ...] = ()
-    stop: StopReason | None = None
-    seconds: float = 0.0
-    sample: str | None = None
-    weight: float | None = None
-    orphan: bool = False
+    turn: Annotated[int, doc("index of the turn in the session")]
+    dialect: Annotated[str, doc("API that the agent called: chat, responses, messages, generate")]
+    client: Annotated[str, doc("name of the agent's HTTP client (User-Agent)")] = ""
+    extends: Annotated[int | None, doc("turn that it continues")] = None
+    root: Annotated[RootReason | None, doc("why it continues no turn; None if it extends one")] = None
+    nearest: Annotated[int | None, doc("for a root: the turn with which it shares most tokens")] = None
+    drift: Annotated[int | None, doc("for a root: index of the first token that differs from that turn's path")] = None
+    rule: Annotated[str, doc("rule that made the token ids of its prompt")] = ""
+    prompt: Annotated[int, doc("new tokens of its prompt")] = 0
+    tokens: Annotated[int, doc("generated tokens")] = 0
+    versions: Annotated[tuple[int, ...], doc("weight versions that generated them")] = ()
+    stop: Annotated[StopReason | None, doc("how the generation ended")] = None
+    seconds: Annotated[float, doc("duration [s]")] = 0.0
+    sample: Annotated[str | None, doc("sample in which its tokens are trained on; None if they never are")] = None
+    weight: Annotated[float | None, doc("weight of each of these tokens")] = None
+    orphan: Annotated[bool, doc("its answer was lost and requested again")] = False
 
 
 class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that was begun and has not ended."""
+    """A turn that has begun and not ended."""
 
-    turn: int
-    begun_at: int
+    turn: Annotated[int, doc("index of the turn in the session")]
+    begun_at: Annotated[int, doc("UTC [ns]")]
 
 
 class Path(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sample is made of: turns from a root to the one that ended it."""
+    """Turns of one sample, from a root to the turn that ended the path."""
 
-    sample: str
-    turns: tuple[int, ...]
+    sample: Annotated[str, doc("id of the sample")]
+    turns: Annotated[tuple[int, ...], doc("indices of the turns")]
 
 
 class AgentSession(msgspec.Struct, frozen=True, kw_only=True):
-    """session: its name, `<sample>.<attempt>`. source: whose token its harness had. sealed: why it ended, null while it
-    is open. reward, rewards: of the harness, `rewards` of single paths by the turn that ended them. credit, discount:
-    the rule by which tokens are trained. leaves: turns that ended a path. paths: those that became samples. orphans:
-    turns whose answers were lost, those that never ended included. failure: why nothing came of it.
-    """
+    """One attempt of an agent at a rollout."""
 
-    session: str
-    sample: str
-    group: str
-    run: str
-    attempt: int
-    source: str
-    opened_at: int
-    sealed_at: int | None = None
-    sealed: SealReason | None = None
-    exit_code: int | None = None
-    reward: float | None = None
-    rewards: dict[int, float] = {}
-    credit: Credit | None = None
-    discount: float = 1.0
-    turns: tuple[AgentTurn, ...] = ()
-    open: tuple[OpenTurn, ...] = ()
-    leaves: tuple[int, ...] = ()
-    paths: tuple[Path, ...] = ()
-    orphans: tuple[int, ...] = ()
-    failure: str | None = None
+    session: Annotated[str, doc("name, `<sample>.<attempt>`")]
+    sample: Annotated[str, doc("id of the requested sample")]
+    group: Annotated[str, doc("id of its group")]
+    run: Annotated[str, doc("run whose log has the session")]
+    attempt: Annotated[int, doc("index of the attempt, from 0")]
+    source: Annotated[str, doc("source whose token the harness used")]
+    opened_at: Annotated[int, doc("UTC [ns]")]
+    sealed_at: Annotated[int | None, doc("UTC [ns]; None while it is open")] = None
+    sealed: Annotated[SealReason | None, doc("why it ended; None while it is open")] = None
+    exit_code: Annotated[int | None, doc("exit code of the agent's program, if the harness gave one")] = None
+    reward: Annotated[float | None, doc("the harness' reward for all paths")] = None
+    rewards: Annotated[
+        dict[int, float], doc("the harness' rewards for single paths, by the turn that ended the path")
+    ] = {}
+    credit: Annotated[Credit | None, doc("rule that gives each token its weight in training")] = None
+    discount: Annotated[float, doc("factor per turn, if `credit` is `discounted`")] = 1.0
+    turns: Annotated[tuple[AgentTurn, ...], doc("turns that have ended")] = ()
+    open: Annotated[tuple[OpenTurn, ...], doc("turns under way")] = ()
+    leaves: Annotated[tuple[int, ...], doc("turns that ended a path")] = ()
+    paths: Annotated[tuple[Path, ...], doc("paths that became samples")] = ()
+    orphans: Annotated[tuple[int, ...], doc("turns whose answers were lost, including turns that never ended")] = ()
+    failure: Annotated[str | None, doc("why it gave no samples, one sentence")] = None
 
     @property
     def dialects(self) -> tuple[str, ...]:
-        """Those of its turns, in the order of their first use."""
+        """APIs of its turns, in the order of their first use."""
         return tuple(dict.fromkeys(turn.dialect for turn in self.turns))
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """Those of its turns that gave a name, in the order of their first use."""
+        """Names of its HTTP clients, in the order of their first use."""
         return tuple(dict.fromkeys(turn.client for turn in self.turns if turn.client))
 
     @property
@@ -107,36 +103,36 @@ class AgentSession(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def samples(self) -> tuple[str, ...]:
-        """That came of it."""
+        """Ids of its samples."""
         return tuple(path.sample for path in self.paths)
 
 
 async def read_sessions(part: LogPart, samples: Sequence[str]) -> list[AgentSession]:
-    """All tries at these requested samples, in the order in which they were opened."""
+    """Return all attempts at these requested samples, in the order in which they were opened."""
     events = await part.about(ENDED, samples)
     sessions = sessions_of(events)
-    if still := [session.sample for session in sessions if session.sealed is None]:
-        events += await part.about((TurnBegun,), still)
+    if open_samples := [session.sample for session in sessions if session.sealed is None]:
+        events += await part.about((TurnBegun,), open_samples)
         sessions = sessions_of(sorted(events, key=lambda recorded: recorded.position))
     return sessions
 
 
 def sessions_of(events: Iterable[Recorded]) -> list[AgentSession]:
-    """Of one or several samples, in the order in which they were opened. events: in order."""
-    open_: dict[str, _Folding] = {}
-    folded = list[_Folding]()
+    """Fold the sessions of one or several samples, in the order in which they were opened. events: in log order."""
+    newest: dict[str, _SessionFold] = {}
+    folded = list[_SessionFold]()
     for recorded in events:
         event = recorded.envelope.event
         if isinstance(event, SessionOpened):
-            open_[event.sample] = _Folding(event, recorded)
-            folded.append(open_[event.sample])
-        elif (session := open_.get(event.entity())) is not None:
+            newest[event.sample] = _SessionFold(event, recorded)
+            folded.append(newest[event.sample])
+        elif (session := newest.get(event.entity())) is not None:
             session.apply(event, recorded.envelope.at)
-    return [session.whole() for session in folded]
+    return [session.result() for session in folded]
 
 
-class _Folding:
-    """A session that is being folded."""
+class _SessionFold:
+    """Fold of one session."""
 
     def __init__(self, opened: SessionOpened, recorded: Recorded) -> None:
         self._opened, self._recorded = opened, recorded
@@ -157,7 +153,7 @@ class _Folding:
             case RolloutFailed() if event.attempt == self._opened.attempt:
                 self._failure = event.message
 
-    def whole(self) -> AgentSession:
+    def result(self) -> AgentSession:
         opened, seal = self._opened, self._seal
         paths = self._paths()
         trained = {
@@ -196,7 +192,7 @@ class _Folding:
         extends = {number: turn.extends for number, turn in self._turns.items()}
         credited = credited_paths(extends, seal.leaves, CreditRule.of(seal))
         names = (sibling_id(seal.sample, number) for number in range(len(credited)))
-        return [(Path(sample=name, turns=one.turns), one) for name, one in zip(names, credited, strict=True)]
+        return [(Path(sample=name, turns=path.turns), path) for name, path in zip(names, credited, strict=True)]
 
     def _turn(self, turn: TurnRecorded, trained: Mapping[int, tuple[str, float]]) -> AgentTurn:
         agent, (sample, weight) = turn.agent, trained.get(turn.index, (None, None))

@@ -1,4 +1,4 @@
-"""`Ancestry`: the runs that a run's weights come from, back to the first. `Branches`: those that go on from it."""
+"""`Ancestry`: runs from which a run's weights derive, back to the first. `Branches`: runs that branched off from it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 from schemas.batches import BatchSealed
+from schemas.doc import doc
 from schemas.errors import RunNotFound, SlimeEventsError
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
-from slime_events.analysis.model.lookup import LogPart, Wanted, record_events
+from slime_events.analysis.model.lookup import EventKey, LogPart, record_events
 from slime_events.analysis.model.records import Run, folded
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, branched_of, is_archive, open_archive, open_run
@@ -27,11 +28,11 @@ from storage.object_store import ObjectFolder
 
 
 class VersionRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Weight versions `first` to `last`, both included, that `run` has made."""
+    """Weight versions that one run made, both ends included."""
 
-    run: str
-    first: int
-    last: int
+    run: Annotated[str, doc("name of the run")]
+    first: Annotated[int, doc("first version")]
+    last: Annotated[int, doc("last version")]
 
     @property
     def count(self) -> int:
@@ -40,22 +41,18 @@ class VersionRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JoinedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of an ancestry. where: what it is opened with.
+    """A run of an ancestry. The last four fields are set for a branch."""
 
-    parent, version, position: of a branch: the run it goes on from, at which version and position of its log. follows:
-    it is trained on its parent's rollouts.
-    """
-
-    run: str
-    where: str
-    parent: str | None = None
-    version: int | None = None
-    position: int | None = None
-    follows: bool = False
+    run: Annotated[str, doc("name of the run")]
+    where: Annotated[str, doc("folder or URL that the run is opened with")]
+    parent: Annotated[str | None, doc("run that it branched off from")] = None
+    version: Annotated[int | None, doc("weight version at which it branched off")] = None
+    position: Annotated[int | None, doc("position in the parent's log")] = None
+    follows: Annotated[bool, doc("whether it is trained on its parent's rollouts")] = False
 
     @classmethod
     def of(cls, run: str, where: str, join: Branched | None) -> JoinedRun:
-        """join: where the run goes on from."""
+        """Return a run that branched off at `join`, or that begins on its own."""
         if join is None:
             return cls(run=run, where=where)
         return cls(
@@ -65,23 +62,19 @@ class JoinedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Ancestor(LogPart):
-    """One of the runs, with the part of its log that belongs to the ancestry.
+    """A run of an ancestry, with the part of its log that belongs to the ancestry."""
 
-    until: its first step that does not.
-    """
-
-    opened: OpenedRun
-    branched: Branched | None
-    until: int = sys.maxsize
+    opened: Annotated[OpenedRun, doc("the run")]
+    branched: Annotated[Branched | None, doc("where it branched off; None for the first run")]
+    until: Annotated[int, doc("its first step outside the ancestry")] = sys.maxsize
 
     @property
     def run(self) -> str:
-        """Its name."""
         return self.opened.run
 
     @property
     def first_step(self) -> int:
-        """Its first own step."""
+        """The run's first own step."""
         return self.branched.version if self.branched else 0
 
     @property
@@ -90,30 +83,32 @@ class Ancestor(LogPart):
         return self.branched is not None and self.branched.follows
 
     def has(self, step: int) -> bool:
-        """Whether a step of the ancestry is this run's own."""
+        """Return whether a step of the ancestry is this run's own."""
         return self.first_step <= step < self.until
 
     async def last_sealed(self) -> int:
-        """Its last step within the ancestry that has a batch; below its first where none has."""
+        """Return the run's last step within the ancestry that has a batch; less than `first_step` if none has."""
         last = await self.newest(BatchSealed)
         return min(last.step, self.until - 1) if last else self.first_step - 1
 
 
 @contextlib.asynccontextmanager
 async def open_ancestry(opened: OpenedRun) -> AsyncIterator[Ancestry]:
-    """The ancestry of a run. Parents are opened when they are asked for, and closed with it; the run itself is not."""
+    """Open the ancestry of a run. Parents are opened when they are needed, and closed with the ancestry. The run itself
+    stays open.
+    """
     async with contextlib.AsyncExitStack() as parents:
         yield Ancestry(Ancestor(opened.log, opened=opened, branched=await branched_of(opened.log)), parents)
 
 
 class Ancestry:
-    """Made by `open_ancestry`. own: the run that was asked for."""
+    """The runs of an ancestry, made by `open_ancestry`. own: the run that it starts from."""
 
     def __init__(self, own: Ancestor, parents: contextlib.AsyncExitStack) -> None:
         self.own, self._runs, self._parents = own, [own], parents
 
     async def parent(self, ancestor: Ancestor) -> Ancestor | None:
-        """The run that `ancestor` goes on from. Raises RunNotFound where that has gone."""
+        """Return the run that `ancestor` branched off from. Raises RunNotFound if that run is gone."""
         index = self._runs.index(ancestor)
         if index + 1 < len(self._runs):
             return self._runs[index + 1]
@@ -124,57 +119,57 @@ class Ancestry:
             opened = await self._parents.enter_async_context(open_run(branched.where))
         except RunNotFound as error:
             raise RunNotFound(
-                f"run {ancestor.run} goes on from version {branched.version} of run {branched.run}, which was at "
-                f"{branched.where}: {error}. Put it, or its archive, back there to look across the join"
+                f"run {ancestor.run} branched off from version {branched.version} of run {branched.run}, which was at "
+                f"{branched.where}: {error}. To look further back, restore that run or its archive there"
             ) from error
-        # Rollouts of a run that is followed belong to the ancestry wherever they stand in its log.
         end = sys.maxsize if branched.follows else branched.position
         own = await branched_of(opened.log)
         self._runs.append(Ancestor(opened.log, end, opened=opened, branched=own, until=branched.version))
         return self._runs[-1]
 
     async def all(self) -> AsyncIterator[Ancestor]:
-        """From the run itself back to the first."""
+        """Yield the runs, from the run itself back to the first."""
         ancestor: Ancestor | None = self.own
         while ancestor is not None:
             yield ancestor
             ancestor = await self.parent(ancestor)
 
     async def records(self, ancestor: Ancestor, **of: Iterable[object]) -> Run:
-        """The records of samples, groups, steps and versions (see `record_events`), of their last events each: those of
-        `ancestor`, and what its log lacks of the runs that it follows. `Entry.run` says whose an event is.
+        """Return the records of samples, groups, steps and versions (see `record_events`), each from its last events:
+        those in the log of `ancestor`, and for missing ones those of the runs that it follows. `Entry.run` names the
+        run of an event.
         """
-        wanted = record_events(**of)  # type: ignore[arg-type]
-        events: dict[Wanted, Recorded] = {}
+        keys = record_events(**of)  # type: ignore[arg-type]
+        events: dict[EventKey, Recorded] = {}
         part: Ancestor | None = ancestor
         while part is not None:
-            events |= await part.last_of_each([key for key in wanted if key not in events])
+            events |= await part.last_of_each([key for key in keys if key not in events])
             part = await self.parent(part) if part.follows else None
-        return folded(ancestor.run, (events[key] for key in wanted if key in events))
+        return folded(ancestor.run, (events[key] for key in keys if key in events))
 
     async def of_step(self, step: int) -> Ancestor:
-        """The run that made a step."""
+        """Return the run that made a step."""
         async for ancestor in self.all():
             if step >= ancestor.first_step:
                 return ancestor
-        raise RunNotFound(f"there is no step {step}: steps begin with 0")
+        raise RunNotFound(f"step {step} does not exist: steps begin with 0")
 
     async def of_version(self, run: str, version: int) -> tuple[Ancestor, str]:
-        """The run whose log has what `run` calls that version, and the name of the one that made it."""
+        """Return the run whose log has a version of `run`, and the name of the run that made the version."""
         for ancestor in self._runs:
             if ancestor.run == run and version > ancestor.until:
                 return ancestor, run
-        # A branch repeats the version that it begins with, so its parent is not opened for that one.
+        # A branch repeats the version that it begins with, so its parent need not be opened.
         return await self.of_step(version), self.versions(version, version)[0].run
 
     def of_run(self, run: str) -> Ancestor:
-        """One of those that have been opened."""
+        """Return one of the opened runs."""
         return next(ancestor for ancestor in self._runs if ancestor.run == run)
 
     async def step_of(self, group: str, origin: Ancestor, decided: int) -> int | None:
-        """The step whose batch has a group that `origin` decided on at position `decided`; None for none.
+        """Return the step whose batch has a group that `origin` decided on at position `decided`, or None.
 
-        Looks no further back than that decision, and along the runs that follow `origin`.
+        Searches forward from that decision, along the runs that follow `origin`.
         """
         async for ancestor in self.all():
             first, last = ancestor.first_step, await ancestor.last_sealed()
@@ -182,19 +177,21 @@ class Ancestry:
                 return await ancestor.step_of(group, first, last, decided)
             if ancestor.follows and (step := await ancestor.step_of(group, first, last)) is not None:
                 return step
-        raise RunNotFound(f"run {origin.run} is none of the runs that {self.own.run} comes from")
+        raise RunNotFound(f"run {origin.run} is not an ancestor of run {self.own.run}")
 
     async def newest(self) -> int:
-        """The newest version of the run itself: committed, or published at its beginning; -1 before there is one."""
+        """Return the run's newest version, committed or published at its beginning; -1 if it has none."""
         last = await self.own.newest(StepCommitted) or await self.own.newest(WeightsPublished)
         return last.version if last else -1
 
     def runs(self) -> tuple[JoinedRun, ...]:
-        """Those that have been opened, the oldest first."""
-        return tuple(JoinedRun.of(one.run, one.opened.where, one.branched) for one in reversed(self._runs))
+        """Return the opened runs, the oldest first."""
+        return tuple(JoinedRun.of(run.run, run.opened.where, run.branched) for run in reversed(self._runs))
 
     def versions(self, first: int, last: int) -> tuple[VersionRange, ...]:
-        """Versions `first` to `last` by the run that made them, the oldest first; of an unopened parent by its name."""
+        """Return versions `first` to `last` by the run that made them, the oldest first. An unopened parent is included
+        by name.
+        """
         ranges: list[VersionRange] = []
         for ancestor in self._runs:
             # A branch repeats its first version, which its parent made.
@@ -209,50 +206,49 @@ class Ancestry:
 
 
 class Branch(NamedTuple):
-    """newest: its newest version. batches: where it is trained on its parent's rollouts, the step of each sample."""
+    """A run that branched off from another."""
 
-    run: JoinedRun
-    newest: int
-    batches: Mapping[str, int]
+    run: Annotated[JoinedRun, doc("the branch")]
+    newest: Annotated[int, doc("its newest version")]
+    batches: Annotated[Mapping[str, int], doc("step of each sample, if it is trained on its parent's rollouts")]
 
 
 class Branches(NamedTuple):
-    """The runs that branched off from a run, and which of their versions come of a version or a sample of it.
+    """The runs that branched off from a run, and which of their versions derive from a version or a sample of that run.
 
-    A run does not know its branches: they are looked for among its neighbours, in the same folder of runs, or under the
-    same URL of archives. A branch whose first weights are not the run's own is one of another run of that name.
-
-    known: each after its parent. notes: on neighbours that could not be looked into, a sentence each.
+    A run does not know its branches. They are searched for among its neighbours: in the same folder of runs, or under
+    the same URL of archives. A branch is skipped if its first weights differ from the run's: then it belongs to another
+    run of that name.
     """
 
-    known: tuple[Branch, ...] = ()
-    notes: tuple[str, ...] = ()
+    branches: Annotated[tuple[Branch, ...], doc("each after its parent")] = ()
+    notes: Annotated[tuple[str, ...], doc("neighbours that could not be read, one sentence each")] = ()
 
     def of_sample(self, run: str, sample: str, into: int | None) -> tuple[VersionRange, ...]:
-        """Versions that come of a sample of `run`. into: the version there that it was trained into, if it was."""
+        """Return the versions that derive from a sample of `run`. into: the version of `run` that was trained on it."""
         first = {} if into is None else {run: into}
-        for branch in self.known:
+        for branch in self.branches:
             step = branch.batches.get(sample)
             if step is not None and branch.run.parent == run:
                 first[branch.run.run] = step + 1
         return self.of_versions(first)
 
     def of_versions(self, first: Mapping[str, int]) -> tuple[VersionRange, ...]:
-        """Versions that come of these: by run, the first that it has made, or that they have in common."""
+        """Return the versions that derive from these. first: by run, the first version that it made or shares."""
         reached = dict(first)
-        for branch in self.known:
+        for branch in self.branches:
             parents, join = reached.get(branch.run.parent or ""), branch.run.version or 0
             if branch.run.run not in reached and parents is not None and join >= parents:
                 reached[branch.run.run] = join + 1
         return tuple(
             VersionRange(run=branch.run.run, first=reached[branch.run.run], last=branch.newest)
-            for branch in self.known
+            for branch in self.branches
             if branch.newest >= reached.get(branch.run.run, branch.newest + 1)
         )
 
 
 async def find_branches(opened: OpenedRun) -> Branches:
-    """Branches of an opened run, and theirs. A neighbour that cannot be looked into is named in the notes."""
+    """Find the branches of an opened run, and their branches. The notes name each neighbour that cannot be read."""
     joined: dict[str, tuple[LogPart, str, Branched]] = {}
     notes: list[str] = []
     for where in await asyncio.to_thread(_neighbours, opened):
@@ -260,23 +256,23 @@ async def find_branches(opened: OpenedRun) -> Branches:
             log = await asyncio.to_thread(_archived, where)
             branched = await branched_of(log)
         except SlimeEventsError as error:
-            notes.append(f"{where} may be a branch, and cannot be looked into: {str(error).splitlines()[0]}")
+            notes.append(f"{where} may be a branch, but cannot be read: {str(error).splitlines()[0]}")
             continue
         if log.run not in (opened.run, *joined) and branched is not None:
             joined[log.run] = LogPart(log), str(where), branched
-    parents, known = [LogPart(opened.log)], list[Branch]()
-    for parent in parents:  # each branch becomes one
+    parents, branches = [LogPart(opened.log)], list[Branch]()
+    for parent in parents:  # each branch becomes a parent
         for part, where, branched in joined.values():
             if branched.run == parent.log.run:
                 begun = (await parent.records(versions=[branched.version])).version(branched.version)
                 if begun.digest == branched.weights_digest:
                     parents.append(part)
-                    known.append(await _branch(part, where, branched))
-    return Branches(tuple(known), tuple(notes))
+                    branches.append(await _branch(part, where, branched))
+    return Branches(tuple(branches), tuple(notes))
 
 
 def _neighbours(opened: OpenedRun) -> list[Path | str]:
-    """Folders of other runs, or URLs of other archives."""
+    """Return folders of other runs, or URLs of other archives."""
     if opened.folder is not None:
         own = opened.folder.path.resolve()
         runs = sorted(settings.parent for settings in own.parent.glob("*/settings.toml"))
@@ -288,7 +284,7 @@ def _neighbours(opened: OpenedRun) -> list[Path | str]:
 
 
 def _archived(where: Path | str) -> ArchivedLog:
-    """What is archived of it by now: no server is started for a neighbour. Raises RunNotFound."""
+    """Return the archived part of a neighbour's log, so that no server is started for it. Raises RunNotFound."""
     if isinstance(where, Path):
         folder = RunFolder(where.parent, where.name)
         where = f"{folder.archive_url()}/{folder.log_name()}"

@@ -1,11 +1,11 @@
-"""`read_point`: the place in a run's log from which a branch goes on.
+"""`read_point`: the position in a run's log at which a branch begins.
 
 version V   position of the step.committed that made it, or of the weights.published that the run begins with
-prompts     those that the run had finished with there are the branch's past, the others its future
+prompts     those that the run had finished with by then are the branch's past, the others its future
 
-Finished are the prompts of batches of steps before V, groups rejected up to there, and lines that cannot be used.
-Groups that were open there are not taken over, whatever had been made of them: the branch draws their prompts again. So
-nothing that the branch's weights were trained on comes again, and nothing is left out because the run had drawn ahead.
+Finished prompts are those in batches of steps before V, those of groups rejected by then, and lines that cannot be
+used. The branch does not take over groups that were open, however far they had come: it draws their prompts again. So
+no prompt that the branch's weights were trained on is drawn again, and none is skipped because the run had drawn ahead.
 """
 
 from typing import cast
@@ -29,23 +29,25 @@ from storage.log import Readable
 
 
 async def read_point(log: Readable, version: int, where: str, *, fresh_optimizer: bool = False) -> Branched:
-    """Where a branch from `version` begins. where: what the run is opened with. fresh_optimizer: the branch's optimizer
-    and schedule begin anew. Raises RunNotFound for a version that the run has not made, InvalidValue for one that the
-    run it branched off from has, and for one whose optimizer nobody could recognise.
+    """Return the point at which a branch from `version` begins.
+
+    where: what the run is opened with. fresh_optimizer: the branch starts with a new optimizer and schedule. Raises
+    RunNotFound if the run has not made the version; InvalidValue if the version belongs to the run that this one
+    branched off from, or if it has no optimizer digest to check against.
     """
     before = await branched_of(log)
     if before and version < before.version:
         raise InvalidValue(
             f"version {version} was made by run {before.run}, which {log.run} branched off from at version "
-            f"{before.version}: branch off from {before.where}"
+            f"{before.version}. Branch off from {before.where}"
         )
-    position, weights, optimizer, critic = await _made(log, version, before)
+    position, weights, optimizer, critic = await _recorded_version(log, version, before)
     if not (optimizer or fresh_optimizer or version == (before.version if before else 0)):
         raise InvalidValue(
             f"run {log.run} has no optimizer digest of version {version} (--optimizer-digest), so a branch could not "
-            "know its state again: branch off from a version that has one, or give --reset-optimizer"
+            "recognise its state. Branch off from a version that has one, or give --reset-optimizer"
         )
-    if before and before.follows:  # it draws no prompts: those of the run that it follows, at that version there
+    if before and before.follows:  # it draws no prompts: take those of the run that it follows, at the same version
         async with open_run(before.where) as followed:
             point = await read_point(followed.log, version, before.where, fresh_optimizer=True)
         cursors, passed = point.cursors, point.passed
@@ -65,8 +67,8 @@ async def read_point(log: Readable, version: int, where: str, *, fresh_optimizer
 
 
 async def with_draws(point: Branched, log: Readable, data: DataSettings) -> Branched:
-    """`point` with the statistics of the prompts that the run had finished with there, where a branch with these
-    settings draws by them. log: of the point's run.
+    """Return `point` with statistics of the prompts that the run had finished with, if a branch with these settings
+    samples prompts by them. log: of the point's run.
     """
     if data.prompt_sampler == "file" and data.archive_prompts is None:
         return point
@@ -84,8 +86,10 @@ async def _draws(log: Readable, point: Branched, pass_reward: float) -> DrawStat
     return draws
 
 
-async def _made(log: Readable, version: int, before: Branched | None) -> tuple[int, str, str, str]:
-    """Where it was recorded first, and the digests of weights, optimizer and critic ("" before the first step)."""
+async def _recorded_version(log: Readable, version: int, before: Branched | None) -> tuple[int, str, str, str]:
+    """Return the position at which a version was first recorded, and the digests of weights, optimizer and critic (""
+    before the first step).
+    """
     part, first = LogPart(log), before.version if before else 0
     if version == first:
         async for recorded in part.of_type(WeightsPublished):
@@ -95,8 +99,8 @@ async def _made(log: Readable, version: int, before: Branched | None) -> tuple[i
         raise RunNotFound(f"run {log.run} has no weight version yet")
     committed = (await part.records(versions=[version])).version(version).committed
     if committed is not None:
-        made = committed.event
-        return committed.position, made.weights_digest, made.optimizer_digest, made.critic_digest
+        commit = committed.event
+        return committed.position, commit.weights_digest, commit.optimizer_digest, commit.critic_digest
     newest = await part.newest(StepCommitted)
     last = newest.version if newest else first
     raise RunNotFound(f"run {log.run} has no weight version {version}: there are {first} to {last}")
@@ -105,7 +109,7 @@ async def _made(log: Readable, version: int, before: Branched | None) -> tuple[i
 async def _prompts(
     part: LogPart, version: int, before: Branched | None
 ) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
-    """Where the branch draws on, by source, and which prompts from there on it passes over."""
+    """Return, by source, the offset from which the branch draws, and the offsets from there on that it skips."""
     finished = await _finished(part, version)
     cursors = dict(before.cursors) if before else {}
     passed = dict(before.passed) if before else {}
@@ -118,11 +122,11 @@ async def _prompts(
 
 
 async def _drawn(part: LogPart) -> dict[str, dict[int, str | None]]:
-    """Group by offset by source; None for a line that could not be used."""
+    """Return groups by source and offset; None for a line that cannot be used."""
     drawn: dict[str, dict[int, str | None]] = {}
 
     def add(source: Source, group: str | None) -> None:
-        if source.path != INBOX and source.offset >= 0:  # a line that is no row at all has no offset
+        if source.path != INBOX and source.offset >= 0:  # a line that is not a row has no offset
             drawn.setdefault(source.path, {})[source.offset] = group
 
     async for prompt in part.events(PromptSubmitted):
@@ -135,7 +139,7 @@ async def _drawn(part: LogPart) -> dict[str, dict[int, str | None]]:
 
 
 async def _finished(part: LogPart, version: int) -> set[str]:
-    """Groups that were rejected, or trained by the steps that made the version."""
+    """Return the groups that were rejected, or trained by the steps up to the version."""
     groups = {rejected.group async for rejected in part.events(GroupRejected)}
     async for batch in part.events(BatchSealed):
         if batch.step >= version:

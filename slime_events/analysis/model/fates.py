@@ -1,4 +1,4 @@
-"""What became of prompts from outside: told to whoever knows their keys, or sent them."""
+"""Fates of prompts from outside, for producers who know their keys or sent them."""
 
 from schemas.errors import RunNotFound
 from schemas.groups import GroupRejected
@@ -12,7 +12,7 @@ from storage.log import Readable
 
 
 async def fates_of(log: Readable, question: InboxQuestion) -> InboxFates:
-    """By what the log says now. Raises StorageError."""
+    """Return the fate of each prompt that `question` names, as the log has it now. Raises StorageError."""
     lookup = Lookup(log)
     groups = {key: await lookup.verdict(inbox_group_id(key)) for key in question.keys}
     fates = [_fate(key, group, lookup.run) for key, group in groups.items()]
@@ -23,32 +23,33 @@ async def fates_of(log: Readable, question: InboxQuestion) -> InboxFates:
 
 
 async def fate_of(log: Readable, group: str, sender: str) -> InboxFate:
-    """Of one group of a sender's, with its samples. Raises RunNotFound where the sender has none of that id,
-    StorageError.
+    """Return the fate of a sender's group, with its samples.
+
+    Raises RunNotFound if the sender has no group of that id; StorageError.
     """
     lookup = Lookup(log)
-    found = (await lookup.verdict(group)).prompt if group.startswith(f"{INBOX}-") else None
-    offered = await _offered(log, group) if found is None else None
+    prompt = (await lookup.verdict(group)).prompt if group.startswith(f"{INBOX}-") else None
+    offered = await _offered(log, group) if prompt is None else None
     if offered is not None and offered[0] == sender:
         return offered[1]
-    if found is None or found.event.source.sender != sender:
+    if prompt is None or prompt.event.source.sender != sender:
         raise RunNotFound(f"{sender} has sent no prompt to run {log.run} that is group {group!r}")
     record = await lookup.group(group)
     samples = tuple(map(_sample, record.members))
-    return _fate(found.event.source.key, record, lookup.run, samples)
+    return _fate(prompt.event.source.key, record, lookup.run, samples)
 
 
 async def _offered(log: Readable, group: str) -> tuple[str, InboxFate] | None:
-    """Sender and fate of a prompt that came while nobody conducted the run, as long as it is none of the run's."""
+    """Return sender and fate of a prompt that was offered while no conductor ran, until the run takes it in."""
     if not is_token(group):
         return None
     subjects = [f"slime.{log.run}.prompt.{verb}.{group}" for verb in ("offered", "rejected")]
     events = [recorded.envelope.event for recorded in (await log.last_of_each(subjects)).values()]
-    refused = next((one for one in events if isinstance(one, PromptRejected)), None)
+    refused = next((event for event in events if isinstance(event, PromptRejected)), None)
     if refused is not None:
         source = refused.source
         return source.sender, InboxFate(source.key, group, Fate.REJECTED, reason=refused.reason)
-    waits = next((one for one in events if isinstance(one, PromptOffered)), None)
+    waits = next((event for event in events if isinstance(event, PromptOffered)), None)
     return None if waits is None else (waits.sender, InboxFate(waits.key, group, Fate.WAITING))
 
 

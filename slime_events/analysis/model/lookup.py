@@ -1,8 +1,9 @@
-"""`Lookup`: the record of one sample, group, step or version, fetched by its subjects. Nothing else of the log is read.
+"""`Lookup`: the record of one sample, group, step or version, fetched by its subjects without reading the rest of the
+log.
 
-Subjects are `slime.<run>.<type>.<entity>` (schemas/subjects.py), so the events about one entity are a question that a
-live JetStream log, a memory log and an archive answer from their indexes. Only an id that is cut short, or misspelt,
-and a producer's key have to be found among the ids of a run, which reads all events of one type.
+Subjects are `slime.<run>.<type>.<entity>` (schemas/subjects.py), so a live JetStream log, a memory log and an archive
+find the events about one entity in their indexes. Only an abbreviated or misspelt id and a producer's key must be
+searched for among the ids of a run, which reads all events of one type.
 """
 
 import contextlib
@@ -45,19 +46,19 @@ RECURRING: tuple[type[Event], ...] = (
     *(RolloutRequested, RolloutProgressed, RolloutSuspended, RolloutFailed, TurnBegun, TurnRecorded),
     *(SessionOpened, SessionSealed),
 )
-"""Types of which there may be several about one entity."""
+"""Event types of which one entity may have several."""
 BY_ATTEMPT = (RolloutRequested, RolloutSuspended, RolloutFailed, SessionOpened, SessionSealed)
-"""Those of them of which there is one an attempt: where the last is of the first attempt, it is the only one."""
+"""Those of which there is one per attempt: if the last is of the first attempt, it is the only one."""
 AT_ONCE = 32
-"""Subjects, or batches, in one question where it is not known how many there are."""
+"""Subjects, or batches, per request if their number is unknown."""
 
-Wanted = tuple[str, str]
+EventKey = tuple[str, str]
 """Type and entity of an event."""
 E = TypeVar("E", bound=Event)
 
 
-def wanted(classes: Iterable[type[Event]], entities: Iterable[object]) -> list[Wanted]:
-    """Every class about every entity, class by class: the order that a fold of the answers needs."""
+def event_keys(classes: Iterable[type[Event]], entities: Iterable[object]) -> list[EventKey]:
+    """Return a key for every class and entity, class by class: a fold needs the events in this order."""
     names = list(dict.fromkeys(map(str, entities)))
     return [(type_of(cls), name) for cls in classes for name in names]
 
@@ -68,17 +69,17 @@ def record_events(
     groups: Iterable[str] = (),
     steps: Iterable[int] = (),
     versions: Iterable[int] = (),
-) -> list[Wanted]:
-    """The last events that records of these are made of."""
+) -> list[EventKey]:
+    """Return the keys of the last events that make the records of these samples, groups, steps and versions."""
     steps, versions = list(steps), list(versions)
     names = [name for sample in samples for name in (requested_sample(sample), sample)]
     made_by = [version - 1 for version in versions]
     return [
-        *wanted(GROUP_EVENTS, groups),
-        *wanted(SAMPLE_EVENTS, names),
-        *wanted(STEP_EVENTS, steps),
-        *wanted((StepCommitted,), made_by),
-        *wanted((WeightsPublished,), versions),
+        *event_keys(GROUP_EVENTS, groups),
+        *event_keys(SAMPLE_EVENTS, names),
+        *event_keys(STEP_EVENTS, steps),
+        *event_keys((StepCommitted,), made_by),
+        *event_keys((WeightsPublished,), versions),
     ]
 
 
@@ -89,51 +90,57 @@ class LogPart:
     log: Readable
     end: int = sys.maxsize
 
-    async def last_of_each(self, wanted: Sequence[Wanted]) -> dict[Wanted, Recorded]:
-        """The last event of each (type, entity) that has any, in the order of `wanted`."""
-        subjects = {f"slime.{self.log.run}.{kind}.{entity}": (kind, entity) for kind, entity in wanted}
+    async def last_of_each(self, keys: Sequence[EventKey]) -> dict[EventKey, Recorded]:
+        """Return the last event for each key that has any, in the order of `keys`."""
+        subjects = {f"slime.{self.log.run}.{kind}.{entity}": (kind, entity) for kind, entity in keys}
         last = await self.log.last_of_each(list(subjects))
-        return {key: last[one] for one, key in subjects.items() if one in last and last[one].position <= self.end}
+        return {
+            key: event
+            for subject, key in subjects.items()
+            if (event := last.get(subject)) is not None and event.position <= self.end
+        }
 
     async def last_events(self, **of: Iterable[object]) -> list[Recorded]:
-        """Those of `record_events`."""
+        """Return the events of `record_events`."""
         return list((await self.last_of_each(record_events(**of))).values())  # type: ignore[arg-type]
 
     async def records(self, **of: Iterable[object]) -> Run:
-        """The records that `last_events` add up to."""
+        """Return the records that `last_events` add up to."""
         return folded(self.log.run, await self.last_events(**of))
 
     async def newest(self, cls: type[E]) -> E | None:
-        """The last event of one type in the whole log."""
+        """Return the last event of one type in the whole log."""
         last = await self.log.last(of_type(self.log.run, type_of(cls)))
         return None if last is None else cast(E, last.envelope.event)
 
     async def events(self, cls: type[E], entity: str = "*") -> AsyncIterator[E]:
-        """All events of one type, as `of_type`."""
+        """Yield all events of one type, as `of_type` does."""
         async for recorded in self.of_type(cls, entity):
             yield cast(E, recorded.envelope.event)
 
     async def of_type(self, cls: type[Event], entity: str = "*", *, start: int = 1) -> AsyncIterator[Recorded]:
-        """All events of one type, or those of them about one entity, in order, from a position on."""
+        """Yield all events of one type, or of those the ones about one entity, in order, from a position on."""
         async for recorded in self.log.read(start, f"slime.{self.log.run}.{type_of(cls)}.{entity}"):
             if recorded.position > self.end:
                 return
             yield recorded
 
     async def about(self, classes: Sequence[type[Event]], entities: Iterable[str]) -> list[Recorded]:
-        """All events of these types about these entities, in order.
+        """Return all events of these types about these entities, in order.
 
-        By whole subjects: a server looks through all of a long log for those that match a subject with wildcards.
+        Subjects are complete: for a subject with wildcards a server searches a whole long log.
         """
         events: list[Recorded] = []
-        for (event_type, entity), last in (await self.last_of_each(wanted(classes, entities))).items():
+        for (event_type, entity), last in (await self.last_of_each(event_keys(classes, entities))).items():
             cls, event = BY_TYPE[event_type], last.envelope.event
             recurs = cls in RECURRING and not (isinstance(event, BY_ATTEMPT) and event.attempt == 0)
             events += [recorded async for recorded in self.of_type(cls, entity)] if recurs else [last]
         return sorted(events, key=lambda recorded: recorded.position)
 
     async def step_of(self, group: str, first: int, last: int, decided: int = 0) -> int | None:
-        """The step within `first` to `last` whose batch has the group. decided: the position of the verdict on it."""
+        """Return the step from `first` to `last` whose batch has the group. decided: position of the verdict on the
+        group.
+        """
         for begin in range(await self._step_before(decided, first, last), last + 1, AT_ONCE):
             steps = range(begin, min(begin + AT_ONCE, last + 1))
             for step, record in (await self._batches(steps)).items():
@@ -142,10 +149,10 @@ class LogPart:
         return None
 
     async def _step_before(self, position: int, first: int, last: int) -> int:
-        """A step shortly before the first one, from `first` to `last`, whose batch is behind a position.
+        """Return a step shortly before the first step, from `first` to `last`, whose batch is behind a position.
 
-        Batches come at a more or less even pace, so this looks into two or three places of a long log: a server takes
-        5 ms for a place that it has not in memory.
+        Batches are sealed at a roughly even pace, so two or three probes are enough in a long log. A probe costs a
+        server 5 ms if it does not have that part in memory.
         """
         begin, end, margin = 0, (await self._sealed_at([last])).get(last, position), AT_ONCE // 4
         while position and last - first > AT_ONCE // 2:
@@ -164,15 +171,15 @@ class LogPart:
         return {step: record.sealed.position for step, record in (await self._batches(steps)).items()}
 
     async def _batches(self, steps: Iterable[int]) -> dict[int, Step]:
-        """Those of these steps that are sealed, without what training on them gave."""
-        return folded(self.log.run, (await self.last_of_each(wanted((BatchSealed,), steps))).values()).steps
+        """Return the sealed steps among these, without the result of training."""
+        return folded(self.log.run, (await self.last_of_each(event_keys((BatchSealed,), steps))).values()).steps
 
 
 class Lookup:
-    """Records of one run's log. `run` holds those that were fetched so far, and what belongs to them; `events` all
-    events of the last sample and of the one whose rollout it came of.
+    """Records of one run's log. `run` holds the records that were fetched so far, and those that belong to them.
+    `events` holds all events of the last sample and of its rollout.
 
-    Every method raises RunNotFound for what is not there, with the names or numbers that are.
+    Every method raises RunNotFound if the record does not exist. The message lists the names or numbers that do.
     """
 
     def __init__(self, log: Readable) -> None:
@@ -180,8 +187,8 @@ class Lookup:
         self._part, self._folded = LogPart(log), set[int]()
 
     async def sample(self, name: str) -> Sample:
-        """A sample with all its events, its group, and the step that trained it. name: an id, or a beginning of one
-        that no other has, or the name of a session that was opened to make it.
+        """Return a sample with all its events, its group, and the step that trained it. name: an id, a unique prefix of
+        an id, or the name of a session that was opened to make the sample.
         """
         if (session := session_of(name)) is not None and await self._has(SessionOpened, session[0]):
             name = session[0]
@@ -194,14 +201,16 @@ class Lookup:
         return self.run.samples[sample]
 
     async def group(self, name: str) -> Group:
-        """A group with all its samples, as `sample`."""
+        """Return a group with all its samples. name: as for `group_id`."""
         group = await self.group_id(name)
         record = await self.verdict(group)
         self._fold(await self._part.about(ALL_SAMPLE_EVENTS, await self._members(group)))
         return record
 
     async def verdict(self, name: str) -> Group:
-        """A group by its own events, without samples, and the step whose batch it is in. Empty where there is none."""
+        """Return a group from its own events, without samples, and fold the step whose batch it is in. The group is
+        empty if it is unknown.
+        """
         self._fold(await self._part.about(GROUP_EVENTS, [name]))
         group = self.run.group(name)
         last = await self._part.newest(BatchSealed)
@@ -215,7 +224,7 @@ class Lookup:
         return group
 
     async def step(self, step: int) -> Step:
-        """A sealed step with the last events of its groups and samples."""
+        """Return a sealed step with the last events of its groups and samples."""
         self._fold(await self._part.last_events(steps=[step]))
         if step not in self.run.steps:
             raise await self._no_number("step", step, BatchSealed)
@@ -224,7 +233,7 @@ class Lookup:
         return self.run.steps[step]
 
     async def version(self, version: int) -> Version:
-        """A weight version with its engines, evaluations, checkpoint and trainers, and where the run begins."""
+        """Return a weight version with its engines, evaluations, checkpoint and trainers, and where the run begins."""
         self._fold(await self._part.last_events(versions=[version]))
         if version not in self.run.versions:
             raise await self._no_number("weight version", version, WeightsPublished)
@@ -234,44 +243,52 @@ class Lookup:
         for cls in (WeightsActivated, EvalCompleted):  # a version is only a part of their entities
             names = [name for name in await self._entities(cls, start) if name.startswith(begin) or name.endswith(end)]
             events = await self._part.about((cls,), names)
-            self._fold(one for one in events if one.envelope.event.version == version)  # type: ignore[attr-defined]
+            self._fold(recorded for recorded in events if recorded.envelope.event.version == version)  # type: ignore[attr-defined]
         await self.lifetime()
         return self.run.versions[version]
 
     async def lifetime(self) -> None:
-        """The run's starts, resumptions and ends: its settings."""
+        """Fold the run's starts, resumptions and ends: its settings."""
         if not self.run.lifetime:
             self._fold(await self._part.about(RUN_EVENTS, ["run"]))
 
     async def group_id(self, name: str) -> str:
-        """The id of a group. name: the id, the key that a producer gave to its prompt, or a beginning of the id."""
+        """Return the id of a group. name: the id, a unique prefix of the id, or the key that a producer gave to its
+        prompt.
+        """
         if await self._has(PromptSubmitted, name):
             return name
         return await self._of_key(name) or await self._find(name, (PromptSubmitted, BatchSealed), "group")
 
     async def _of_key(self, key: str) -> str | None:
-        """The group of a prompt from outside. Two sources may have used the same key."""
+        """Return the group of a prompt from outside. Raises RunNotFound if several sources have used the key."""
         outside = [name for name in await self._entities(PromptSubmitted) if name.startswith(f"{INBOX}-")]
-        last = await self._part.last_of_each(wanted((PromptSubmitted,), outside))
+        last = await self._part.last_of_each(event_keys((PromptSubmitted,), outside))
         prompts = (cast(PromptSubmitted, recorded.envelope.event) for recorded in last.values())
-        senders = {one.group: one.source.sender or NATS for one in prompts if one.source.key == key}
+        senders = {prompt.group: prompt.source.sender or NATS for prompt in prompts if prompt.source.key == key}
         if len(senders) > 1:
             which = ", ".join(f"{group} of {sender}" for group, sender in senders.items())
-            raise RunNotFound(f"{len(senders)} sources of run {self.run.run} have used the key {key!r}; which: {which}")
+            raise RunNotFound(
+                f"{len(senders)} sources of run {self.run.run} have used the key {key!r}. Give a group's id: {which}"
+            )
         if not senders:
             await self._check_taken_in(key)
         return next(iter(senders), None)
 
     async def _check_taken_in(self, name: str) -> None:
-        """Raises RunNotFound with the fate of an offered prompt that is no group. name: its group's id, or its key."""
-        last = await self._part.last_of_each(wanted((PromptOffered,), await self._entities(PromptOffered)))
+        """Raises RunNotFound with the fate of a prompt that was offered and not taken in. name: its group's id, or its
+        key.
+        """
+        last = await self._part.last_of_each(event_keys((PromptOffered,), await self._entities(PromptOffered)))
         offers = (cast(PromptOffered, recorded.envelope.event) for recorded in last.values())
-        offer = next((one for one in offers if name in (one.group, one.key)), None)
+        offer = next((offer for offer in offers if name in (offer.group, offer.key)), None)
         if offer is None:
             return
-        refused = await self._part.last_of_each(wanted((PromptRejected,), [offer.group]))
-        reasons = [f"was refused: {cast(PromptRejected, one.envelope.event).reason}" for one in refused.values()]
-        waits = "waits in the log until the run is on"
+        refused = await self._part.last_of_each(event_keys((PromptRejected,), [offer.group]))
+        reasons = [
+            f"was refused: {cast(PromptRejected, rejected.envelope.event).reason}" for rejected in refused.values()
+        ]
+        waits = "waits in the log until the run is resumed"
         raise RunNotFound(f"prompt {offer.group} of run {self.run.run}, key {offer.key!r}, {(*reasons, waits)[0]}")
 
     def _fold(self, events: Iterable[Recorded]) -> None:
@@ -281,31 +298,31 @@ class Lookup:
                 self.run.apply(recorded)
 
     async def _members(self, group: str) -> list[str]:
-        """Ids of all samples of a group, in no order."""
+        """Return the ids of all samples of a group, in no order."""
         members: list[str] = []
         for first in itertools.count(0, AT_ONCE):
             names = [sample_id(group, index) for index in range(first, first + AT_ONCE)]
-            members += await self._those_of(RolloutRequested, names)
+            members += await self._existing(RolloutRequested, names)
             if len(members) < first + AT_ONCE:
                 break
         number, rollouts = 1, members
-        while rollouts:  # samples that one rollout gave beside its own
-            siblings = await self._those_of(RolloutCompleted, [sibling_id(name, number) for name in rollouts])
+        while rollouts:  # further samples of one rollout
+            siblings = await self._existing(RolloutCompleted, [sibling_id(name, number) for name in rollouts])
             rollouts = [requested_sample(name) for name in siblings]
             members, number = [*members, *siblings], number + 1
         return members
 
-    async def _those_of(self, cls: type[Event], names: Sequence[str]) -> list[str]:
-        return [entity for _, entity in await self._part.last_of_each(wanted((cls,), names))]
+    async def _existing(self, cls: type[Event], names: Sequence[str]) -> list[str]:
+        return [entity for _, entity in await self._part.last_of_each(event_keys((cls,), names))]
 
     async def _has(self, cls: type[Event], entity: str) -> bool:
         with contextlib.suppress(InvalidSubject):
-            return bool(await self._those_of(cls, [check_token(entity, "id")]))
+            return bool(await self._existing(cls, [check_token(entity, "id")]))
         return False
 
     async def _find(self, name: str, classes: tuple[type[Event], ...], what: str) -> str:
-        """The only id of the run that begins so: the entities of all events of these types, or groups of batches."""
-        from slime_events.core.config.nearest import nearest  # only for what is not there
+        """Return the run's only id with this prefix, among entities of events of these types and groups of batches."""
+        from slime_events.core.config.nearest import nearest  # only needed for an unknown name
 
         events = [event for cls in classes async for event in self._part.events(cls)]
         ids = dict.fromkeys(id_ for event in events for id_ in getattr(event, "groups", (event.entity(),)))
@@ -315,7 +332,9 @@ class Lookup:
         what = f"{what} of run {self.run.run}"
         if begun:
             more = ", ..." if len(begun) > 5 else ""
-            raise RunNotFound(f"{len(begun)} ids begin with {name!r}; which {what} is it: {', '.join(begun[:5])}{more}")
+            raise RunNotFound(
+                f"{len(begun)} ids begin with {name!r}. Give more of the id of one {what}: {', '.join(begun[:5])}{more}"
+            )
         near = nearest(name, ids, 5) or tuple(ids)[:5]
         raise RunNotFound(f"no {what} is called {name!r}; {'near: ' + ', '.join(near) if near else 'there is none'}")
 
@@ -324,6 +343,6 @@ class Lookup:
         return [subject.rpartition(".")[2] for subject in subjects]
 
     async def _no_number(self, what: str, number: int, cls: type[Event]) -> RunNotFound:
-        numbers = [int(entity) for entity in await self._those_of(cls, await self._entities(cls))]
+        numbers = [int(entity) for entity in await self._existing(cls, await self._entities(cls))]
         there = f"there are {min(numbers)} to {max(numbers)}" if numbers else "there is none yet"
         return RunNotFound(f"run {self.run.run} has no {what} {number}: {there}")

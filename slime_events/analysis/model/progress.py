@@ -2,12 +2,13 @@
 
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
+from schemas.doc import doc
 from schemas.evals import EvalCompleted
 from schemas.event import Event
 from schemas.ids import session_name
@@ -31,72 +32,71 @@ from storage.log import Recorded
 
 NANO = 1e-9
 WINDOW = 5
-"""Steps at either end that a summary's means are of; of a run of fewer than twice as many, one step."""
+"""Number of steps at either end over which a summary takes its means; 1 if a run has fewer than twice as many."""
 KEPT = 50
-"""Step lines that are kept at least."""
+"""Minimum number of step lines that are kept."""
 EXPECTS = 10
-"""Steps by whose seconds the others are expected."""
+"""Number of newest steps that predict the duration of the next."""
 EVAL_FIELDS = ("dataset", "version", "mean", "pass_rates", "samples", "failed", "oldest_version", "newest_version")
 
 
 class StepLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One committed step. reward: mean of its raw rewards. seconds: since the step before, without those in which the
-    run was not on or still started; idle: the trainer's share of them without work. staleness: versions that its oldest
-    sample was behind. tokens_per_s: response tokens.
-    """
+    """One committed step."""
 
-    step: int
-    version: int
-    reward: float
-    accepted_share: float
-    mean_length: float
-    tokens_per_s: float
-    staleness: int
-    seconds: float
-    idle: float
-    metrics: dict[str, float]
+    step: Annotated[int, doc("number of the step, from 0")]
+    version: Annotated[int, doc("weight version that it made")]
+    reward: Annotated[float, doc("mean raw reward of its batch")]
+    accepted_share: Annotated[float, doc("accepted share of all groups decided so far")]
+    mean_length: Annotated[float, doc("mean response length in its batch [tokens]")]
+    tokens_per_s: Annotated[float, doc("response tokens per second since the step before")]
+    staleness: Annotated[int, doc("versions by which its oldest sample was behind")]
+    seconds: Annotated[float, doc("time since the step before, without downtime and startup [s]")]
+    idle: Annotated[float, doc("share of that time in which the trainer had no work")]
+    metrics: Annotated[dict[str, float], doc("metrics of the trainer by name")]
 
 
 class SealedFigures(msgspec.Struct, frozen=True):
-    """Of a sealed batch. reward: mean of its raw rewards."""
+    """Figures of a sealed batch."""
 
-    reward: float
-    mean_length: float
-    oldest_version: int
+    reward: Annotated[float, doc("mean raw reward")]
+    mean_length: Annotated[float, doc("mean response length [tokens]")]
+    oldest_version: Annotated[int, doc("oldest weight version that made a token")]
 
 
 GENERATES = {
     *(WeightsActivated, RolloutProgressed, RolloutCompleted),
     *(PARTIAL_EVENTS[kind] for kind in (RolloutProgressed, RolloutCompleted)),
 }
-"""Events, whole and partial, that show that an engine is there."""
+"""Events, whole and partial, that show that an engine is running."""
 TRAINS = {WeightsPublished, StepClaimed, StepCommitted}
-"""And a trainer; so does the trainer's `WorkerJoined`."""
+"""Events that show that a trainer is running. So does the trainer's `WorkerJoined`."""
 TURN_ENDED = {TurnRecorded, PARTIAL_EVENTS[TurnRecorded]}
 TAKEN = {
     *(BatchSealed, StepCommitted, CheckpointSaved, EvalCompleted, WeightsActivated, WorkerJoined),
     *(SessionOpened, SessionSealed, RolloutFailed, TurnBegun, *TURN_ENDED),
 }
-"""What a run's figures are made of; few a step, but for the turns of agents."""
+"""Events that figures are made of: a few per step, except for agents' turns."""
 
 AGREES = "logprob_agreement_max"
 AGREEMENT = 1.0
-"""Log-prob difference of a token on equal weights that no rounding explains: 1e-5 in float32, some 0.1 in bfloat16."""
+"""Largest difference of a token's log-prob on equal weights that rounding can explain: 1e-5 in float32, about 0.1 in
+bfloat16.
+"""
 
 
 def disagreement(line: StepLine) -> str | None:
-    """A warning where the log-probs of engine and trainer differ by more than rounding explains."""
+    """Return a warning if the log-probs of engine and trainer differ by more than rounding explains."""
     difference = line.metrics.get(AGREES, 0.0)
     if difference <= AGREEMENT:
         return None
     return (
         f"warning: step {line.step}: engine and trainer disagree on log-probs by up to {difference:.2g} on equal "
-        "weights: they do not compute the same model (dtype, attention or sampling settings?)"
+        "weights: they compute different models. Check dtype, attention and sampling settings"
     )
 
 
 def plan_in_force(run_events: Iterable[Event]) -> Plan | None:
-    """The conductor's plan after these starts and resumptions; None where the settings give no number of steps."""
+    """Return the conductor's plan after these starts and resumptions; None if the settings give no number of steps."""
     settings = settings_in_force(run_events)
     if settings.rollout.num_rollout is None:
         return None
@@ -104,30 +104,26 @@ def plan_in_force(run_events: Iterable[Event]) -> Plan | None:
 
 
 class WorkingTime(msgspec.Struct):
-    """How long a run was on and how long it could work, by its log. Nanoseconds, by the writers' clocks.
+    """Time in which a run was up, and in which it could work, from its log. Durations by the writers' clocks."""
 
-    on: from run.started or run.resumed to the last event of that incarnation, over all of them: time without a launcher
-    is left out. worked: the part of it in which an engine could generate and a trainer could train; of a run that
-    follows another, in which a trainer could train. startup: of the newest incarnation, until it could; None before.
-    last: UTC. lives: number of incarnations. since: when the newest began. follows: whether its batches are made of
-    another run's rollouts. generates, trains: whether an engine and a trainer are there.
-    """
+    on: Annotated[int, doc("from each start or resumption to the last event of its incarnation, summed [ns]")] = 0
+    worked: Annotated[
+        int,
+        doc("part of `on` in which an engine could generate (unless the run follows another) and a trainer train [ns]"),
+    ] = 0
+    lives: Annotated[int, doc("number of incarnations")] = 0
+    last: Annotated[int, doc("UTC of the last event [ns]")] = 0
+    startup: Annotated[int | None, doc("startup of the newest incarnation [ns]; None until it can work")] = None
+    since: Annotated[int, doc("UTC of the newest incarnation's beginning [ns]")] = 0
+    follows: Annotated[bool, doc("whether the batches are made of another run's rollouts")] = False
+    generates: Annotated[bool, doc("whether an engine is running")] = False
+    trains: Annotated[bool, doc("whether a trainer is running")] = False
 
-    on: int = 0
-    worked: int = 0
-    lives: int = 0
-    last: int = 0
-    startup: int | None = None
-    since: int = 0
-    follows: bool = False
-    generates: bool = False
-    trains: bool = False
-
-    def apply(self, event: Any, at: int) -> None:
+    def apply(self, event: object, at: int) -> None:
         """Take in the next event of the log, whole or partial."""
         kind = type(event)
-        if kind is RunStarted or kind is RunResumed:
-            if kind is RunStarted:
+        if isinstance(event, RunStarted | RunResumed):
+            if isinstance(event, RunStarted):
                 self.follows = event.branched is not None and event.branched.follows
             self.generates, self.trains, self.startup = self.follows, False, None
             self.since = self.last = at
@@ -136,50 +132,45 @@ class WorkingTime(msgspec.Struct):
         passed = max(0, at - self.last) if self.lives else 0
         self.last += passed
         self.on += passed
-        # Before a failure a run may have stood still up to its deadline, whether its launcher was there or not.
+        # Before a failure a run may have been idle up to its deadline, with or without its launcher.
         if self.startup is not None:
             self.worked += passed if kind is not RunFailed else 0
             return
         self.generates |= kind in GENERATES
-        self.trains |= kind in TRAINS or (kind is WorkerJoined and event.role == "trainer")
+        self.trains |= kind in TRAINS or (isinstance(event, WorkerJoined) and event.role == "trainer")
         if self.generates and self.trains:
             self.startup = self.last - self.since
 
 
 class Figures(msgspec.Struct):
-    """What a run's progress adds to its state. All but a few numbers for each step is of bounded size.
+    """Figures that a run's progress adds to its state. Their size is bounded, except for a few numbers per step."""
 
-    steps: the newest lines. rewards, seconds: of every step. first_lengths: of the first `WINDOW` steps. idle_s,
-    rest_s: without work, and in all, from the second step on. tokens_per_s: sum over the steps. staleness,
-    disagreement: the most so far; None without any. sealed: of the batches that are not trained yet. saving_s: since
-    the last commit, at which there were `tokens_at_commit` and `worked_at_commit`. warmed_up: see `Progress._expect`.
-    sessions: those that are open, by sample. ended: the others.
-    """
-
-    steps: list[StepLine] = []
-    rewards: list[float] = []
-    seconds: list[float] = []
-    first_lengths: list[float] = []
-    idle_s: float = 0.0
-    rest_s: float = 0.0
-    tokens_per_s: float = 0.0
-    staleness: int | None = None
-    disagreement: float | None = None
-    evals: list[EvalCompleted] = []
-    activation_lags: list[float] = []
-    workers: list[WorkerJoined] = []
-    time: WorkingTime = msgspec.field(default_factory=WorkingTime)
-    sealed: dict[int, SealedFigures] = {}
-    saving_s: float = 0.0
-    worked_at_commit: int = 0
-    tokens_at_commit: int = 0
-    warmed_up: int = 0
-    recent: list[float] = []
-    sessions: dict[str, OpenSession] = {}
-    ended: EndedSessions = msgspec.field(default_factory=EndedSessions)
+    steps: Annotated[list[StepLine], doc("newest step lines")] = []
+    rewards: Annotated[list[float], doc("mean raw reward of every step")] = []
+    seconds: Annotated[list[float], doc("duration of every step [s]")] = []
+    first_lengths: Annotated[list[float], doc("mean response length of the first `WINDOW` steps [tokens]")] = []
+    idle_s: Annotated[float, doc("trainer's time without work, from the second step on [s]")] = 0.0
+    rest_s: Annotated[float, doc("duration of the same steps [s]")] = 0.0
+    tokens_per_s: Annotated[float, doc("sum over the steps of response tokens per second")] = 0.0
+    staleness: Annotated[int | None, doc("largest so far [versions]; None before the first step")] = None
+    disagreement: Annotated[float | None, doc("largest log-prob difference so far; None until a step has any")] = None
+    evals: Annotated[list[EvalCompleted], doc("evaluations that ended")] = []
+    activation_lags: Annotated[list[float], doc("per load of an engine, time since the publication [s]")] = []
+    workers: Annotated[list[WorkerJoined], doc("workers that joined")] = []
+    time: Annotated[WorkingTime, doc("how long the run was up and could work")] = msgspec.field(
+        default_factory=WorkingTime
+    )
+    sealed: Annotated[dict[int, SealedFigures], doc("batches that are not trained yet, by step")] = {}
+    saving_s: Annotated[float, doc("time of saving since the last commit [s]")] = 0.0
+    worked_at_commit: Annotated[int, doc("`time.worked` at the last commit [ns]")] = 0
+    tokens_at_commit: Annotated[int, doc("response tokens at the last commit")] = 0
+    warmed_up: Annotated[int, doc("incarnations that have committed a step")] = 0
+    recent: Annotated[list[float], doc("durations that predict the next step [s]")] = []
+    sessions: Annotated[dict[str, OpenSession], doc("open agents' sessions by sample")] = {}
+    ended: Annotated[EndedSessions, doc("ended agents' sessions")] = msgspec.field(default_factory=EndedSessions)
 
     def add(self, line: StepLine) -> None:
-        """The next step."""
+        """Add the next step."""
         if self.seconds:
             self.idle_s += line.idle * line.seconds
             self.rest_s += line.seconds
@@ -199,11 +190,11 @@ class Figures(msgspec.Struct):
 class ProgressSnapshot(Snapshot, frozen=True, kw_only=True):
     """A run's progress at one position, as its launcher stores it."""
 
-    figures: Figures
+    figures: Annotated[Figures, doc("the figures; the state is in `Snapshot`")]
 
 
 class Progress(StateFold):
-    """Folds a run's log into step lines and figures."""
+    """Fold a run's log into step lines and figures."""
 
     def __init__(self, run: str) -> None:
         super().__init__(run)
@@ -220,14 +211,14 @@ class Progress(StateFold):
         )
 
     def apply(self, recorded: Recorded) -> StepLine | None:
-        """Fold one event in; the step's line where it committed one."""
+        """Fold in one event. Return the step's line if the event commits a step."""
         super().apply(recorded)
         event = recorded.envelope.event
         self.figures.time.apply(event, recorded.envelope.at)
         return self._take(event) if type(event) in TAKEN else None
 
     def apply_block(self, block: EventBlock) -> None:
-        """Fold many events in. What is taken of an event depends on the state just after it."""
+        """Fold in many events. An event's figures depend on the state just after it."""
 
         def parts() -> Iterator[tuple[int, Sequence[FoldedEvent]]]:
             for first, events in read_partial_events(block.parts, decisions=True):
@@ -235,7 +226,10 @@ class Progress(StateFold):
                 for end, folded in enumerate(events, 1):
                     time.apply(folded.event, folded.at)
                     if type(folded.event) in TAKEN:
-                        yield first + begin, events[begin:end]  # folded in by the time that this goes on
+                        yield (
+                            first + begin,
+                            events[begin:end],
+                        )  # folded in before this generator resumes
                         self._take(folded.event)
                         begin = end
                 yield first + begin, events[begin:]
@@ -277,7 +271,7 @@ class Progress(StateFold):
         return None
 
     def _fail(self, event: RolloutFailed) -> None:
-        """Of a session it stands behind its seal, in the same append, or there is no seal."""
+        """Count a failed session. Its failure follows its seal in the same append, or it has no seal."""
         figures, name = self.figures, session_name(event.sample, event.attempt)
         opened = figures.sessions.get(event.sample)
         if opened is not None and opened.session == name:
@@ -290,7 +284,7 @@ class Progress(StateFold):
         figures, counts = self.figures, self.state.counts
         batch, time = figures.sealed.pop(event.step), figures.time
         passed = max(time.worked - figures.worked_at_commit, 1) * NANO
-        # A batch of the incarnation before may be trained while the engines still start.
+        # A batch of the previous incarnation may be trained while the engines still start.
         seconds = max(passed, sum(event.seconds.values()))
         busy = min(seconds, sum(event.seconds.values()) + figures.saving_s)
         decided = counts.groups_accepted + counts.groups_rejected
@@ -312,7 +306,9 @@ class Progress(StateFold):
         return line
 
     def _expect(self, seconds: float) -> None:
-        """The first step of an incarnation warms up: it predicts others only until there is another."""
+        """Update the durations that predict the next step. An incarnation's first step, which warms up, counts only
+        until there is another.
+        """
         figures = self.figures
         warm, figures.warmed_up = figures.warmed_up == figures.time.lives, figures.time.lives
         if warm and len(figures.seconds) == 1:
@@ -321,14 +317,14 @@ class Progress(StateFold):
             figures.recent = [*figures.recent[1 - EXPECTS :], seconds]
 
     def _mean_length(self, batch: BatchSealed) -> float:
-        """Of its samples; 0 where they are another run's."""
+        """Return the mean response length of a batch [tokens]; 0 if its samples belong to another run."""
         groups = (self.state.groups[group] for group in batch.groups if group in self.state.groups)
         lengths = [sample.length for group in groups for sample in group.samples.values()]
         return statistics.fmean(lengths) if lengths else 0.0
 
     @property
     def in_flight(self) -> int:
-        """Requested samples without a reward."""
+        """Number of requested samples without a reward."""
         return sum(1 for g in self.state.index.begun for s in g.samples.values() if s.reward is None)
 
     @property
@@ -337,12 +333,14 @@ class Progress(StateFold):
         return self.figures.idle_s / self.figures.rest_s if len(self.figures.seconds) > 1 else None
 
     def eta_s(self, steps: int) -> float | None:
-        """Seconds to go until `steps` are committed (those of a branch's parent among them), by the last ten."""
+        """Return the time until `steps` are committed, estimated from the last ten [s]. steps: in all, a parent's
+        included.
+        """
         recent = self.figures.recent
         return statistics.fmean(recent) * (steps - self.state.steps) if recent else None
 
     def summary(self) -> dict[str, Any]:
-        """The run's figures. steps: committed in all, those before a branch's beginning included."""
+        """Return the figures of the run. steps: committed in all, a parent's included."""
         figures = self.figures
         rewards, evals, lags = figures.rewards, figures.evals, figures.activation_lags
         few = WINDOW if len(rewards) >= 2 * WINDOW else 1

@@ -1,12 +1,13 @@
-"""The records of a run: `Sample`, `Group`, `Step`, `Version` and the `Run` that holds them, folded from its events.
+"""The records of a run: `Sample`, `Group`, `Step`, `Version`, and the `Run` that holds them, folded from its events.
 
-`read_run` folds a whole log; `lookup.Lookup` folds only the events about one subject. Both make the same records, so a
-view takes either. Token arrays stay in the log (`core.trajectory.read_trajectory`): a record has their lengths.
+`read_run` folds a whole log; `lookup.Lookup` folds only the events about one subject. Both give the same records, so a
+view accepts either. Token arrays stay in the log (`core.trajectory.read_trajectory`): a record holds their lengths
+only.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
@@ -14,6 +15,7 @@ from schemas.archives import ArchiveSealed
 from schemas.arrays import EMPTY_BYTES, Array
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
+from schemas.doc import doc
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected
@@ -40,38 +42,40 @@ from storage.log import Readable, Recorded
 T = TypeVar("T")
 
 
-# Of the records that a run has many of, structs that the garbage collector passes over: they are made several times as
-# fast, and hold no cycle.
+# Records of which a run has many are structs that the garbage collector skips: they are created several times faster,
+# and hold no cycle.
 class Entry(msgspec.Struct, Generic[T], gc=False):
-    """An event and its place in a log. at: UTC nanoseconds by the writer's clock. run: whose log holds it."""
+    """An event and its place in a log."""
 
-    event: T
-    position: int
-    at: int
-    producer: str
-    run: str
+    event: Annotated[T, doc("the event, without the numbers of most arrays")]
+    position: Annotated[int, doc("position in the log, from 1")]
+    at: Annotated[int, doc("UTC [ns], by the writer's clock")]
+    producer: Annotated[str, doc("worker that appended the event")]
+    run: Annotated[str, doc("run whose log holds the event")]
 
 
 class Sample(msgspec.Struct, gc=False):
-    """One sample. index: of its rollout within the group. requests: of that rollout, one per attempt. chunks: number of
-    rollout.progressed events. turns: that have ended. spans: weight versions over the
-    response [length].
-    """
+    """One sample, and what its rollout has recorded so far."""
 
-    sample: str
-    group: str
-    index: int = 0
-    requests: list[Entry[RolloutRequested]] = []
-    chunks: int = 0
-    length: int = 0
-    turns: list[Entry[TurnRecorded]] = []
-    spans: tuple[WeightSpan, ...] = ()
-    interruptions: list[Entry[RolloutFailed] | Entry[RolloutSuspended]] = []
-    completed: Entry[RolloutCompleted] | None = None
-    reward: Entry[RewardAssigned] | Entry[RewardFailed] | None = None
+    sample: Annotated[str, doc("id of the sample")]
+    group: Annotated[str, doc("id of its group")]
+    index: Annotated[int, doc("index of its rollout in the group")] = 0
+    requests: Annotated[list[Entry[RolloutRequested]], doc("requests of its rollout, one per attempt")] = []
+    chunks: Annotated[int, doc("number of rollout.progressed events")] = 0
+    length: Annotated[int, doc("response length [tokens]")] = 0
+    turns: Annotated[list[Entry[TurnRecorded]], doc("turns that have ended")] = []
+    spans: Annotated[tuple[WeightSpan, ...], doc("weight versions over the response [length]")] = ()
+    interruptions: Annotated[
+        list[Entry[RolloutFailed] | Entry[RolloutSuspended]], doc("failures and suspensions of its rollout")
+    ] = []
+    completed: Annotated[Entry[RolloutCompleted] | None, doc("the end of its rollout; None until then")] = None
+    reward: Annotated[
+        Entry[RewardAssigned] | Entry[RewardFailed] | None,
+        doc("its reward, or why it has none; None until it is graded"),
+    ] = None
 
     def add(self, entry: Entry[Any]) -> None:
-        """A chunk, the end of a turn, or an interruption of its rollout."""
+        """Fold in a chunk, the end of a turn, or an interruption of the sample's rollout."""
         event = entry.event
         match event:
             case RolloutProgressed():
@@ -85,53 +89,58 @@ class Sample(msgspec.Struct, gc=False):
 
     @property
     def value(self) -> float | None:
-        """Its reward as graded, before normalisation; None where grading failed or is not over."""
+        """Reward as graded, before normalisation; None until it is graded, or if grading failed."""
         return self.reward.event.value if self.reward and isinstance(self.reward.event, RewardAssigned) else None
 
 
 class Group(msgspec.Struct, gc=False):
-    """One prompt and its samples. order: index among requested training groups, -1 before and for evaluations.
-    verdict: of the filter; None while undecided and for evaluations. step: whose batch has it.
-    """
+    """One prompt and its samples."""
 
-    group: str
-    prompt: Entry[PromptSubmitted] | None = None
-    order: int = -1
-    samples: dict[str, Sample] = {}
-    verdict: Entry[GroupAccepted] | Entry[GroupRejected] | None = None
-    step: int | None = None
+    group: Annotated[str, doc("id of the group")]
+    prompt: Annotated[Entry[PromptSubmitted] | None, doc("the prompt")] = None
+    order: Annotated[int, doc("index among requested training groups; -1 until requested, and for evaluations")] = -1
+    samples: Annotated[dict[str, Sample], doc("samples by id")] = {}
+    verdict: Annotated[
+        Entry[GroupAccepted] | Entry[GroupRejected] | None,
+        doc("decision of the filter; None until it is made, and for evaluations"),
+    ] = None
+    step: Annotated[int | None, doc("step whose batch has the group")] = None
 
     @property
     def members(self) -> list[Sample]:
-        """Its samples, in index order."""
+        """The samples, in index order."""
         return [self.samples[sample] for sample in sorted(self.samples, key=order_in_group)]
 
 
 @dataclass(slots=True)
 class Step:
-    """One training step: its batch, and what training on it gave."""
+    """One training step: its batch, and the result of training on it."""
 
-    step: int
-    sealed: Entry[BatchSealed]
-    committed: Entry[StepCommitted] | None = None
+    step: Annotated[int, doc("number of the step, from 0")]
+    sealed: Annotated[Entry[BatchSealed], doc("the batch")]
+    committed: Annotated[Entry[StepCommitted] | None, doc("the result of training; None until the commit")] = None
 
 
 @dataclass(slots=True)
 class Version:
-    """One weight version. committed: of the step that made it, None for the version that a run begins with. restored:
-    trainers that took over and went on from it.
-    """
+    """One weight version."""
 
-    version: int
-    committed: Entry[StepCommitted] | None = None
-    published: Entry[WeightsPublished] | None = None
-    activations: list[Entry[WeightsActivated]] = field(default_factory=list)
-    checkpoint: Entry[CheckpointSaved] | None = None
-    restored: list[Entry[TrainerRestored]] = field(default_factory=list)
+    version: Annotated[int, doc("number of the version; 0 is what the run starts from")]
+    committed: Annotated[
+        Entry[StepCommitted] | None, doc("commit of the step that made it; None for the version that a run starts from")
+    ] = None
+    published: Annotated[Entry[WeightsPublished] | None, doc("its publication")] = None
+    activations: Annotated[list[Entry[WeightsActivated]], doc("its loads, one per engine")] = field(
+        default_factory=list
+    )
+    checkpoint: Annotated[Entry[CheckpointSaved] | None, doc("the checkpoint with these weights")] = None
+    restored: Annotated[list[Entry[TrainerRestored]], doc("trainers that took over and resumed from it")] = field(
+        default_factory=list
+    )
 
     @property
     def digest(self) -> str | None:
-        """Of its weights, as published or else as committed."""
+        """Digest of the weights, as published, or as committed if they are not published."""
         if self.published is not None:
             return self.published.event.digest
         return self.committed.event.weights_digest if self.committed else None
@@ -139,43 +148,45 @@ class Version:
 
 @dataclass(slots=True)
 class Run:
-    """All records of a run, or those of a look-up. events: the last position folded in. first_at, last_at: UTC
-    nanoseconds. lifetime: starts, resumptions and ends. A record may be dropped once nobody asks for it (`forget`).
-    """
+    """All records of a run, or those that a look-up fetched. `forget` drops records that nothing needs any more."""
 
-    run: str
-    events: int = 0
-    first_at: int = 0
-    last_at: int = 0
-    requested: int = 0
-    lifetime: list[Entry[RunStarted | RunResumed | RunFinished | RunFailed]] = field(default_factory=list)
-    groups: dict[str, Group] = field(default_factory=dict)
-    samples: dict[str, Sample] = field(default_factory=dict)
-    steps: dict[int, Step] = field(default_factory=dict)
-    versions: dict[int, Version] = field(default_factory=dict)
-    evals: list[Entry[EvalCompleted]] = field(default_factory=list)
-    workers: dict[str, Entry[WorkerJoined]] = field(default_factory=dict)
-    lost: list[Entry[WorkerLost]] = field(default_factory=list)
-    bad_prompts: list[Entry[PromptRejected]] = field(default_factory=list)
-    segments: list[Entry[ArchiveSealed]] = field(default_factory=list)
+    run: Annotated[str, doc("name of the run")]
+    events: Annotated[int, doc("last position folded in")] = 0
+    first_at: Annotated[int, doc("UTC of the first event [ns]")] = 0
+    last_at: Annotated[int, doc("UTC of the last event [ns]")] = 0
+    requested: Annotated[int, doc("number of training groups requested")] = 0
+    lifetime: Annotated[
+        list[Entry[RunStarted | RunResumed | RunFinished | RunFailed]], doc("starts, resumptions and ends")
+    ] = field(default_factory=list)
+    groups: Annotated[dict[str, Group], doc("groups by id")] = field(default_factory=dict)
+    samples: Annotated[dict[str, Sample], doc("samples by id")] = field(default_factory=dict)
+    steps: Annotated[dict[int, Step], doc("steps by number")] = field(default_factory=dict)
+    versions: Annotated[dict[int, Version], doc("weight versions by number")] = field(default_factory=dict)
+    evals: Annotated[list[Entry[EvalCompleted]], doc("evaluations that ended")] = field(default_factory=list)
+    workers: Annotated[dict[str, Entry[WorkerJoined]], doc("workers by name")] = field(default_factory=dict)
+    lost: Annotated[list[Entry[WorkerLost]], doc("workers that were lost")] = field(default_factory=list)
+    bad_prompts: Annotated[list[Entry[PromptRejected]], doc("prompts that could not be used")] = field(
+        default_factory=list
+    )
+    segments: Annotated[list[Entry[ArchiveSealed]], doc("segments of the archive")] = field(default_factory=list)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the run was started with, one table per component; empty before run.started."""
+        """Settings that the run was started with, one table per component; empty before run.started."""
         return next((entry.event.settings for entry in self.lifetime if isinstance(entry.event, RunStarted)), {})
 
     @property
     def branched(self) -> Branched | None:
-        """Where the run goes on from, if it is a branch."""
+        """Point at which the run branched off; None if it is not a branch."""
         return next((entry.event.branched for entry in self.lifetime if isinstance(entry.event, RunStarted)), None)
 
     def version_of_step(self, step: int | None) -> int | None:
-        """The weight version that a step made, once it is committed."""
+        """Return the weight version that a step made; None until the step is committed."""
         record = self.steps.get(step) if step is not None else None
         return record.committed.event.version if record and record.committed else None
 
     def apply(self, recorded: Recorded) -> None:
-        """Fold one event in, without the numbers of its arrays."""
+        """Fold in one event, without the numbers of its arrays."""
         envelope = recorded.envelope
         self.events, self.last_at = recorded.position, envelope.at
         self.first_at = self.first_at or envelope.at
@@ -183,7 +194,7 @@ class Run:
         self.add(Entry(event, recorded.position, envelope.at, envelope.producer, envelope.run))
 
     def add(self, entry: Entry[Any]) -> None:
-        """Fold one event in as it is, the most frequent types first."""
+        """Fold in one event as it is. The most frequent types come first."""
         event = entry.event
         match event:
             case RolloutRequested():
@@ -195,7 +206,7 @@ class Run:
             case RolloutCompleted():
                 sample = self.sample(event.sample, event.group)
                 requested = self.samples.get(event.rollout)
-                if requested is not None:  # one rollout gave several samples: they share its requests and turns
+                if requested is not None:  # one rollout gave several samples, which share its requests and turns
                     sample.requests, sample.turns = requested.requests, requested.turns
                 sample.completed, sample.length, sample.spans = entry, event.length, event.spans
             case RewardAssigned() | RewardFailed():
@@ -238,21 +249,21 @@ class Run:
                 self.segments.append(entry)
 
     def forget(self, group: str) -> Group | None:
-        """Drop a group and its samples, and return it."""
+        """Drop a group and its samples, and return the group."""
         record = self.groups.pop(group, None)
         for sample in record.samples if record else ():
             del self.samples[sample]
         return record
 
     def group(self, group: str) -> Group:
-        """The record of a group, made where there is none."""
+        """Return the record of a group; create it if it is missing."""
         record = self.groups.get(group)
         if record is None:
             record = self.groups[group] = Group(group)
         return record
 
     def sample(self, sample: str, group: str) -> Sample:
-        """The record of a sample, made where there is none."""
+        """Return the record of a sample; create it if it is missing."""
         record = self.samples.get(sample)
         if record is None:
             record = self.samples[sample] = Sample(sample, group, order_in_group(sample)[0])
@@ -260,7 +271,7 @@ class Run:
         return record
 
     def version(self, version: int) -> Version:
-        """The record of a weight version, made where there is none."""
+        """Return the record of a weight version; create it if it is missing."""
         record = self.versions.get(version)
         if record is None:
             record = self.versions[version] = Version(version)
@@ -268,7 +279,7 @@ class Run:
 
 
 async def read_run(log: Readable, also: Callable[[Recorded], object] | None = None) -> Run:
-    """The records of all that is in the log now. `also` is called with every event on the way."""
+    """Fold all events that are in the log now. Call `also` with each of them."""
     run = Run(log.run)
     async for recorded in log.read():
         run.apply(recorded)
@@ -278,7 +289,7 @@ async def read_run(log: Readable, also: Callable[[Recorded], object] | None = No
 
 
 def folded(name: str, events: Iterable[Recorded]) -> Run:
-    """The records of these events of run `name`."""
+    """Fold events of run `name`."""
     run = Run(name)
     for recorded in events:
         run.apply(recorded)
@@ -286,12 +297,14 @@ def folded(name: str, events: Iterable[Recorded]) -> Run:
 
 
 KEPT = ("loss_mask", "credit")
-"""Arrays whose numbers are kept: what is trained on, and how much of it."""
+"""Arrays whose numbers are kept: which tokens are trained on, and with which weight."""
 _WITH_TOKENS = (RolloutRequested, RolloutProgressed, RolloutCompleted, TurnRecorded, PromptSubmitted)
 
 
 def _without_tokens(event: Event) -> Event:
-    """The event with arrays of a type and a length, but no numbers. Loss masks and credit are kept: they are rare."""
+    """Return the event with type and length of its arrays, without their numbers. Loss masks and credit, which are
+    rare, stay whole.
+    """
     if not isinstance(event, _WITH_TOKENS):
         return event
     arrays = {name: getattr(event, name) for name in event.__struct_fields__ if name not in KEPT}

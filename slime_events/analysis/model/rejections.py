@@ -1,18 +1,19 @@
-"""`Rejections`: why groups were rejected, counted by reason, whichever samples a reason names."""
+"""`Rejections`: number of rejected groups by reason. Reasons that differ only in ids count as one."""
 
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from schemas.doc import doc
 from schemas.groups import GroupRejected, RejectionCause
 
 _COUNTED = re.compile(r"\b(group|sample) \d+\b")
-"""How messages name numbered groups and samples."""
+"""Numbered groups and samples in messages."""
 
 
 class Reason(NamedTuple):
-    """text: without the ids of samples and groups."""
+    """A reason for a rejection, without the ids of samples and groups."""
 
     cause: RejectionCause
     text: str
@@ -22,9 +23,9 @@ class Reason(NamedTuple):
 
 
 def reason_of(event: GroupRejected) -> Reason:
-    """The reason of a rejection, without what is its own: ids and counts."""
+    """Return the reason of a rejection, without ids and counts, which differ from group to group."""
     if event.cause is RejectionCause.STALE:  # its reason counts versions
-        return Reason(event.cause, "no step within its bound had a place for it")
+        return Reason(event.cause, "no step within its staleness bound had room for it")
     text = event.reason
     for sample in sorted(event.samples, key=len, reverse=True):
         text = text.removeprefix(f"{sample}: ").replace(sample, "<sample>")
@@ -33,23 +34,25 @@ def reason_of(event: GroupRejected) -> Reason:
 
 @dataclass(slots=True)
 class Rejections:
-    """A fold of group.rejected. failed: rejected groups that no filter chose."""
+    """Count rejected groups."""
 
-    counts: Counter[Reason] = field(default_factory=Counter)
-    failed: int = 0
+    counts: Annotated[Counter[Reason], doc("number of groups by reason")] = field(default_factory=Counter)
+    failed: Annotated[int, doc("number of groups that were rejected by anything but a filter")] = 0
 
     def apply(self, event: GroupRejected) -> None:
-        """Count one."""
+        """Count a group."""
         self.counts[reason_of(event)] += 1
         self.failed += event.cause is not RejectionCause.FILTER
 
     @property
     def total(self) -> int:
-        """Rejected groups."""
+        """Number of rejected groups."""
         return self.counts.total()
 
     def commonest(self) -> str:
-        """`reward failed, raised: ... no nines (rewards.py:4), 13 x`, and how many others there are; "" for none."""
+        """Return the most frequent reason and the number of the others, as `reward failed, raised: ... no nines
+        (rewards.py:4), 13 x`; "" if there is none.
+        """
         if not self.counts:
             return ""
         ((reason, count),) = self.counts.most_common(1)

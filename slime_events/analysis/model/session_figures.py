@@ -1,37 +1,39 @@
-"""`OpenSession`, `EndedSessions`: what a run's progress has of the sessions of its agents."""
+"""`OpenSession`, `EndedSessions`: figures of agents' sessions in a run's progress."""
+
+from typing import Annotated
 
 import msgspec
 
+from schemas.doc import doc
+
 FAILURES = 3
-"""Sessions that came to nothing and are named."""
+"""Number of failed sessions that are listed."""
 
 
 class OpenSession(msgspec.Struct):
-    """A session of an agent that is not sealed. turns: under way, by number, since when. Times: UTC nanoseconds."""
+    """An agent's session that is not sealed."""
 
-    session: str
-    opened_at: int
-    turns: dict[int, int] = {}
+    session: Annotated[str, doc("name, `<sample>.<attempt>`")]
+    opened_at: Annotated[int, doc("UTC [ns]")]
+    turns: Annotated[dict[int, int], doc("turns under way: UTC of their beginning [ns] by index")] = {}
 
 
 class FailedSession(msgspec.Struct, frozen=True):
-    """A session of an agent that came to nothing."""
+    """An agent's session that gave no samples."""
 
-    session: str
-    reason: str
+    session: Annotated[str, doc("name, `<sample>.<attempt>`")]
+    reason: Annotated[str, doc("one sentence")]
 
 
 class EndedSessions(msgspec.Struct):
-    """Sessions of agents that have ended. sealed: how many, by reason. last: the one that was sealed last. failed: how
-    many came to nothing; failures: the newest of them.
-    """
+    """Agents' sessions that have ended."""
 
-    sealed: dict[str, int] = {}
-    last: str = ""
-    failed: int = 0
-    failures: list[FailedSession] = []
+    sealed: Annotated[dict[str, int], doc("number of sessions by reason of their seal")] = {}
+    last: Annotated[str, doc("name of the last sealed session")] = ""
+    failed: Annotated[int, doc("number of sessions that gave no samples")] = 0
+    failures: Annotated[list[FailedSession], doc("the newest of those")] = []
 
     def fail(self, session: str, reason: str) -> None:
-        """One more came to nothing."""
+        """Count a session that gave no samples."""
         self.failed += 1
         self.failures = [*self.failures[1 - FAILURES :], FailedSession(session, reason)]

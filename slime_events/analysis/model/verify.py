@@ -1,12 +1,13 @@
 """`verify`: does the log of a finished run fold to exactly the state that the live run ended with?
 
-`run.finished` holds the digest and the number of events of the live conductor's state. A fold of the log from position
-0 must give both. The state chains over every event's bytes, so no event can be missing, added or changed without
-another digest.
+`run.finished` holds the digest and the number of events of the live conductor's state. A fold of the log from the first
+position must give both. The state's digest chains over the bytes of every event, so a missing, added or changed event
+changes it.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from schemas.doc import doc
 from schemas.errors import LogDamaged
 from schemas.runs import RunFinished
 from slime_events.core.state.apply import apply
@@ -16,23 +17,24 @@ from storage.log import ForeignRecord, Readable, Recorded
 
 
 class Verified(NamedTuple):
-    """events, digest: of the state that the last run.finished names. position: of the last event in the log."""
+    """Result of `verify`."""
 
-    run: str
-    events: int
-    digest: str
-    position: int
-    steps: int
+    run: Annotated[str, doc("name of the run")]
+    events: Annotated[int, doc("events in the state that the last run.finished names")]
+    digest: Annotated[str, doc("digest of that state")]
+    position: Annotated[int, doc("position of the last event in the log")]
+    steps: Annotated[int, doc("number of committed steps")]
 
     def __str__(self) -> str:
         return f"{self.run}: {self.events} events fold to state {self.digest}, as the live run ended"
 
 
 async def verify(log: Readable) -> Verified:
-    """Fold the log from position 0 and compare at every `run.finished` (a resumed run has several); the last counts.
+    """Fold the log from its first position and compare at every `run.finished`: a resumed run has several, the last
+    counts.
 
-    Raises LogDamaged where a position is missing, an event does not fold, the count or the digest differs, or where
-    the log has no run.finished to compare with.
+    Raises LogDamaged if a position is missing, an event does not fold, the count or the digest differs, or the log has
+    no run.finished to compare with.
     """
     state, texts, finished, before = RunState(run=log.run), Texts(of_all=True), None, 0
     async for recorded in log.read_records():
@@ -54,7 +56,7 @@ async def verify(log: Readable) -> Verified:
 
 
 def fold(state: RunState, recorded: Recorded) -> None:
-    """`apply`, with LogDamaged where the event does not fit what came before it."""
+    """Apply an event. Raises LogDamaged if it does not fit the events before it."""
     try:
         apply(state, recorded)
     except (KeyError, ValueError, IndexError) as error:
@@ -70,13 +72,13 @@ def _compare(state: RunState, texts: Texts, finished: RunFinished, position: int
         what = f"{missing} are missing" if missing > 0 else f"{-missing} were added"
         raise LogDamaged(
             f"run {state.run}: run.finished at position {position} was recorded after {finished.events} events, and "
-            f"there are {state.events} before it: {what}"
+            f"{state.events} are before it: {what}"
         )
     digest = digest_by(finished.fold, state, texts.told)
     if digest is None:
         raise LogDamaged(
-            f"run {state.run} was folded by rules {finished.fold}, this version folds by rules {FOLD}: all "
-            f"{state.events} events are there and fit, the digest cannot be compared"
+            f"run {state.run} was folded by rules {finished.fold}, and this version folds by rules {FOLD}: all "
+            f"{state.events} events are present and fit, but the digest cannot be compared"
         )
     if digest != finished.state_digest:
         raise LogDamaged(

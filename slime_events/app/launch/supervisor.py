@@ -17,7 +17,7 @@ from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.trainers import Fidelity, TrainerRestored
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.analysis.model.foreign import named
+from slime_events.analysis.model.foreign import describe
 from slime_events.analysis.model.progress import Progress, ProgressSnapshot, disagreement
 from slime_events.analysis.model.rejections import Rejections
 from slime_events.app.launch.engine_processes import ROLE, EngineProcesses
@@ -308,7 +308,7 @@ class ForeignWatch:
         self._count += 1
         if self._count > FOREIGN and str(self._count).strip("0") != "1":
             return None
-        return f"foreign record {self._count}, folded as nothing: {named(record)}"
+        return f"foreign record {self._count}, folded as nothing: {describe(record)}"
 
 
 class ArchiveWatch:

@@ -70,11 +70,11 @@ async def view_of(
         facts = version_facts(lookup.run, await lookup.version(question.version))
         return View(facts, version_text(facts))
     # The other views are imported where they are used: a look-up takes less time than to import them.
-    from slime_events.analysis.model.foreign import foreign_in
+    from slime_events.analysis.model.foreign import read_foreign
     from slime_events.app.cli.commands.show_run import calls_of, look_run_up, read_whole_run, run_facts, run_text
 
     found = await (read_whole_run(log) if every_step or folder is None else look_run_up(log, folder))
-    facts = run_facts(*found, launched, await foreign_in(log, found[1].state), await calls_of(log))
+    facts = run_facts(*found, launched, await read_foreign(log, found[1].state), await calls_of(log))
     if folder is not None:
         from slime_events.app.cli.commands.show_files import disk_facts
 

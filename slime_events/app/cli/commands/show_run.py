@@ -10,7 +10,7 @@ from schemas.groups import GroupRejected
 from schemas.runs import RunFailed, RunFinished
 from schemas.subjects import of_type
 from slime_events.analysis.model import Run, folded, read_run
-from slime_events.analysis.model.foreign import NO_FOREIGN, Foreign, ForeignFound
+from slime_events.analysis.model.foreign import NO_FOREIGN, Foreign, ForeignRecords
 from slime_events.analysis.model.progress import NANO, Progress, ProgressSnapshot, StepLine, plan_in_force
 from slime_events.analysis.model.rejections import Reason, reason_of
 from slime_events.app.cli.commands.show_files import files_text
@@ -85,7 +85,7 @@ def run_facts(
     progress: Progress,
     steps: Sequence[StepLine],
     launched: bool | None = None,
-    foreign: ForeignFound = NO_FOREIGN,
+    foreign: ForeignRecords = NO_FOREIGN,
     calls: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Where the run stands, how rewards went, what was rejected and why.
