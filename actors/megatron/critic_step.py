@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from actors.megatron.critic import response_values
+from actors.megatron.host_columns import joined_on_host, to_device
 from actors.megatron.step_metrics import StepMetrics
 from actors.megatron.trainee import Critic, Trainee
 from actors.megatron.update import update
@@ -41,11 +42,13 @@ class CriticStep:
 
     @torch.no_grad()
     def values(self) -> dict[int, Tensor]:
-        """Index -> value of each response token, float32 [response], of this rank's samples, without gradient."""
+        """Return the value of each response token of this rank's samples by index: float32 [response], in host memory,
+        without gradient.
+        """
         found: dict[int, Tensor] = {}
         for members in chain.from_iterable(self.batches):
             packed = self.trainee.pack(self.samples, members)
-            found.update(zip(members, response_values(self.critic.model, packed), strict=True))
+            found.update(zip(members, joined_on_host(response_values(self.critic.model, packed)), strict=True))
         return found
 
     def train(self, targets: Targets, divisors: Sequence[float], metrics: StepMetrics) -> dict[str, float]:
@@ -66,12 +69,12 @@ class CriticStep:
         return figures | {"critic_grad_norm": sum(norms) / len(norms), "critic_lr": rate}
 
     def _loss(self, members: list[int], targets: Targets, metrics: StepMetrics) -> Tensor:
-        denominators = targets.denominators
+        denominators, device = targets.denominators, self.trainee.place.device
         loss, figures = value_objective(
             values=response_values(self.critic.model, self.trainee.pack(self.samples, members)),
-            old_values=[targets.values[index] for index in members],
-            returns=[targets.returns[index] for index in members],
-            loss_masks=[targets.masks[index] for index in members],
+            old_values=to_device([targets.values[index] for index in members], device),
+            returns=to_device([targets.returns[index] for index in members], device),
+            loss_masks=to_device([targets.masks[index] for index in members], device),
             rollout_denoms=None if denominators is None else [denominators[index] for index in members],
             settings=self.trainee.algorithm,
         )

@@ -1,6 +1,6 @@
 """`RolloutStep`: one batch through the trainer, from rewards to updated weights."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,13 +10,13 @@ from actors.megatron.critic_step import CriticStep, Targets
 from actors.megatron.data_split import checked_batch, rollout_denominators
 from actors.megatron.forward import MicroBatch
 from actors.megatron.frozen_model import REFERENCE
+from actors.megatron.host_columns import on_host, shared, shared_or_same, to_device
 from actors.megatron.scores import Scores, known_or_own
 from actors.megatron.step_metrics import OVER_THE_STEP, OffPolicyMetrics, StepMetrics
 from actors.megatron.trainee import Trainee
 from actors.megatron.update import update
 from actors.megatron.user_functions import (
     columns,
-    on_device,
     own_advantages,
     own_loss,
     postprocessed,
@@ -41,16 +41,17 @@ from slime_events.plugins.trainer_points import (
 
 
 class RolloutStep:
-    """Every rank is given the whole batch; the micro batches of each optimizer step are dealt out over data parallel
-    ranks.
+    """One batch on one rank. The micro batches of each optimizer step are dealt out over data parallel ranks.
 
-    In order: reference and old log-probs where the settings need them, advantages of the whole batch, then for each
-    optimizer step forward and backward over this rank's micro batches, sum of the gradients over ranks, update.
+    Columns of the whole batch stay in host memory, where ranks of one machine share the arrays of the batch
+    (`host_columns`). A micro batch's part goes to the device when the micro batch is trained.
 
-    By index into the batch, where there are any: log-probs of the `reference` and the `teacher`, `old` ones that were
-    scored, and those that a pass saw `before` the update; `advantages`, `returns` and a critic's `values` by token;
-    `entropies` that were scored; by name, what a user's function `left` beside them. `micro_batches`: of each optimizer
-    step, this rank's.
+    Order: reference and old log-probs if the settings need them, advantages of the whole batch, then for each optimizer
+    step forward and backward over this rank's micro batches, sum of the gradients over ranks, update.
+
+    Attributes by index into the batch, float32 [response]: log-probs of the `reference` and the `teacher`, `old`
+    log-probs by a scoring pass, log-probs `before` the update; `advantages`, `returns`, a critic's `values`,
+    `entropies`. `left`: columns that a user's function added, by name. `micro_batches`: this rank's, by optimizer step.
     """
 
     def __init__(self, trainee: Trainee, batch: TrainBatch) -> None:
@@ -68,16 +69,15 @@ class RolloutStep:
             trainee.settings.num_steps_per_rollout,
         )
         self.kept = [index for step in self.steps for index in step.indices]
-        device = trainee.place.device
-        # Copies: what was read from the log cannot be written, and torch wants that of memory that it shares.
-        self.masks = [torch.tensor(sample.loss_mask, device=device) for sample in batch.samples]
-        self.rollout = [torch.tensor(sample.rollout_log_probs, device=device) for sample in batch.samples]
+        self.masks = [shared(sample.loss_mask) for sample in batch.samples]
+        self.rollout = [shared(sample.rollout_log_probs) for sample in batch.samples]
         # Old actors are the very weights that the engines had. Of rollouts made elsewhere nobody here knows that.
         self.fresh = [
             not one.reused and (bool(batch.old) or one.oldest_version == one.newest_version == batch.step)
             for one in batch.samples
         ]
-        self.off_policy = OffPolicyMetrics(device) if any(sample.reused for sample in batch.samples) else None
+        reuses = any(sample.reused for sample in batch.samples)
+        self.off_policy = OffPolicyMetrics(trainee.place.device) if reuses else None
         self.trained_tokens = [int(sample.loss_mask.sum()) for sample in batch.samples]
         self.denominators = batch.columns.get("rollout_mask_sums") or rollout_denominators(batch.samples)
         self.reference: dict[int, Tensor] = {}
@@ -86,7 +86,7 @@ class RolloutStep:
         self.before: dict[int, Tensor] = {}
         self.advantages: dict[int, Tensor] = {}
         self.returns: dict[int, Tensor] = {}
-        self.left = {name: dict(enumerate(on_device(column, device))) for name, column in batch.columns.items()}
+        self.left = {name: dict(enumerate(map(shared_or_same, column))) for name, column in batch.columns.items()}
         self.entropies: dict[int, Tensor] | None = {} if trainee.algorithm.use_rollout_entropy else None
         self.scores = Scores(trainee, batch, self.kept, self.entropies)
         self.moving: dict[int, bool] = {}
@@ -159,7 +159,6 @@ class RolloutStep:
         return [index for index in self.kept if index in mine]
 
     def _deal(self, indices: Sequence[int]) -> list[list[int]]:
-        """This rank's micro batches of samples of one optimizer step."""
         data = self.trainee.place.data
         return self.trainee.split(self.samples, indices, data.size())[data.rank()]
 
@@ -217,18 +216,19 @@ class RolloutStep:
         teachers = [self.teacher[index] for index in self.kept] if algorithm.use_opd else None
         if own is None:
             advantages, returns = compute_advantages(
-                torch.tensor([self.samples[index].reward for index in self.kept], device=self.trainee.place.device),
+                torch.tensor([self.samples[index].reward for index in self.kept]),
                 before,
                 references,
                 masks,
                 algorithm,
                 values=[self.values[index] for index in self.kept] if self.critic is not None else None,
                 teacher_log_probs=teachers,
-                token_credit=on_device([self.samples[index].credit for index in self.kept], self.trainee.place.device),
+                token_credit=[shared_or_same(self.samples[index].credit) for index in self.kept],
             )
         else:
-            data = self._rollout_data() | {"kl": token_kls(before, references, masks, algorithm)}
-            advantages, returns = own_advantages(own, self.trainee.functions.args, data)
+            kl = to_device(token_kls(before, references, masks, algorithm), self.trainee.place.device)
+            data = self._rollout_data() | {"kl": kl}
+            advantages, returns = map(on_host, own_advantages(own, self.trainee.functions.args, data))
             advantages = finished(advantages, before, masks, algorithm, teacher_log_probs=teachers)
         self.advantages = dict(zip(self.kept, advantages, strict=True))
         self.returns = dict(zip(self.kept, returns, strict=True))
@@ -241,9 +241,8 @@ class RolloutStep:
         return known_or_own(rollout, own) if self.trainee.algorithm.use_rollout_logprobs else own
 
     def _postprocess(self, function: UserFunction) -> None:
-        """Let the user's function change the columns of the whole step."""
         given = postprocessed(function, self.trainee.functions.args, self.step, self._rollout_data())
-        left = {name: dict(zip(self.kept, parts, strict=True)) for name, parts in given.items()}
+        left = {name: dict(zip(self.kept, on_host(parts), strict=True)) for name, parts in given.items()}
         self.advantages |= left.pop("advantages", {})
         self.returns |= left.pop("returns", {})
         self.old |= left.pop("log_probs", {})
@@ -256,12 +255,10 @@ class RolloutStep:
         self.left |= left
 
     def _rollout_data(self) -> dict[str, Any]:
-        """All samples of the step as slime's `rollout_data`."""
         data = self._columns(self.kept)
         return data | {"tokens": list(data["unconcat_tokens"])}
 
     def _columns(self, indices: Sequence[int]) -> dict[str, Any]:
-        """These samples as a user's function sees them."""
         known: dict[str, dict[int, Any]] = {
             "rollout_mask_sums": dict(enumerate(self.denominators or map(float, self.trained_tokens))),
             "rollout_log_probs": dict(enumerate(self.rollout)),
@@ -323,15 +320,11 @@ class RolloutStep:
 
     def _sft_loss(self, members: list[int], first: bool) -> tuple[Tensor, dict[str, Tensor]]:
         log_probs, _ = self.trainee.log_probs(self.trainee.model, self._packed(members), self.temperature)
-        masks = [self.masks[index] for index in members]
+        masks = self._of(members, self.masks)
         return sft_objective(log_probs, masks, self._denominators(members), self.trainee.algorithm)
 
     def _own_loss(self, members: list[int], first: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        trainee, masks, denominators = (
-            self.trainee,
-            [self.masks[index] for index in members],
-            self._denominators(members),
-        )
+        trainee, masks, denominators = self.trainee, self._of(members, self.masks), self._denominators(members)
         function = trainee.functions.at(LOSS)
         if function is None:
             raise TrainerError("loss_type is custom_loss and no custom_loss_function_path is set")
@@ -339,6 +332,10 @@ class RolloutStep:
         batch = self._columns(members) | {"tokens": packed.token_ids, "packed_seq_params": packed.packed}
         reduce = sum_of_sample_mean(masks, denominators, per_token=trainee.algorithm.calculate_per_token_loss)
         return own_loss(function, trainee.functions.args, batch, whole_logits(trainee, packed), reduce)
+
+    def _of(self, members: Sequence[int], column: Sequence[Tensor] | Mapping[int, Tensor]) -> list[Tensor]:
+        """Return the members' part of a column on the device, [response] each."""
+        return to_device([column[index] for index in members], self.trainee.place.device)
 
     def _denominators(self, members: Sequence[int]) -> list[float] | None:
         return None if self.denominators is None else [self.denominators[index] for index in members]
@@ -350,15 +347,15 @@ class RolloutStep:
             trainee.model, packed, self.temperature, entropy_gradient=entropy_gradient
         )
         known_old = bool(self.old)
-        old = [self.old[index] for index in members] if known_old else [part.detach() for part in log_probs]
-        rollout = [known_or_own(self.rollout[index], own) for index, own in zip(members, old, strict=True)]
-        masks = [self.masks[index] for index in members]
+        old = self._of(members, self.old) if known_old else [part.detach() for part in log_probs]
+        rollout = list(map(known_or_own, self._of(members, self.rollout), old))
+        masks = self._of(members, self.masks)
         loss, figures = policy_objective(
             log_probs=log_probs,
             old_log_probs=old,
             rollout_log_probs=rollout,
-            ref_log_probs=[self.reference[index] for index in members] if algorithm.use_kl_loss else None,
-            advantages=[self.advantages[index] for index in members],
+            ref_log_probs=self._of(members, self.reference) if algorithm.use_kl_loss else None,
+            advantages=self._of(members, self.advantages),
             loss_masks=masks,
             rollout_denoms=self._denominators(members),
             entropy=entropy,
@@ -369,11 +366,13 @@ class RolloutStep:
         figures["entropy"] = figures.pop("entropy_loss")
         if first or known_old:
             self.before.update(zip(members, old, strict=True))
-            same = [torch.full_like(self.masks[index], self.fresh[index], dtype=torch.bool) for index in members]
+            fresh = zip(masks, [self.fresh[index] for index in members], strict=True)
+            same = [torch.full_like(mask, is_fresh, dtype=torch.bool) for mask, is_fresh in fresh]
             before, engines = torch.cat(old), torch.cat(rollout)
             self.metrics.add_difference(before, engines, torch.cat(masks), torch.cat(same))
             if self.off_policy is not None:
-                recalled = [(self.masks[index] != 0) & self.samples[index].reused for index in members]
+                reused = zip(masks, [self.samples[index].reused for index in members], strict=True)
+                recalled = [(mask != 0) & is_reused for mask, is_reused in reused]
                 correction = truncated(before, engines, algorithm.tis_clip_low, algorithm.tis_clip)
                 self.off_policy.add(correction, torch.cat(recalled))
         return loss, figures

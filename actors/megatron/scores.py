@@ -14,7 +14,7 @@ from slime_events.loop.training.past_versions import OLD_ACTOR
 from slime_events.plugins.trainer_points import BEFORE_LOG_PROB
 
 OfSamples = dict[int, Tensor]
-"""By index into the batch, float32 [response]."""
+"""By index into the batch, float32 [response], in host memory."""
 
 
 class Scores:
@@ -34,12 +34,15 @@ class Scores:
         """Of all kept samples, from those of this rank and of the others; collective."""
         place = self._trainee.place
         lengths = [self._batch.samples[index].response_length for index in self._kept]
-        flat = torch.zeros(sum(lengths), device=place.device)
+        flat = torch.zeros(sum(lengths))
         views = dict(zip(self._kept, torch.split(flat, lengths), strict=True))
         for index, score in scores.items():
             views[index].copy_(score)
         if place.data.size() > 1:
-            dist.all_reduce(flat, group=place.data)
+            # The collective works on the device. On the CPU both are the same memory.
+            there = flat.to(place.device)
+            dist.all_reduce(there, group=place.data)
+            flat.copy_(there)
         return views
 
     def policy(self, indices: Sequence[int]) -> OfSamples:
@@ -78,8 +81,7 @@ class Scores:
         """Under the teacher in the ranks, or as graders have recorded them. Raises TrainerError for one that is not."""
         if self._trainee.algorithm.opd_type != "sglang":
             return self.frozen(TEACHER, indices)
-        samples, device = self._batch.samples, self._trainee.place.device
-        return {index: torch.tensor(_recorded(samples[index]), device=device) for index in indices}
+        return {index: torch.tensor(_recorded(self._batch.samples[index])) for index in indices}
 
 
 def _recorded(sample: TrainSample) -> list[float]:

@@ -20,6 +20,7 @@ from actors.megatron.cpu import install, on_cpu
 from actors.megatron.data_split import forward_flops, packing_rule, sharing_pays, split_trees
 from actors.megatron.forward import LogitMemory, MicroBatch, pack, response_log_probs
 from actors.megatron.frozen_model import FrozenModel
+from actors.megatron.host_columns import joined_on_host
 from actors.megatron.tree_batch import pack_tree
 from schemas.errors import TrainerError
 from slime_events.algorithms.packing import micro_batches
@@ -194,13 +195,14 @@ class Trainee:
         temperature: float,
         entropies: dict[int, Tensor] | None = None,
     ) -> dict[int, Tensor]:
-        """Index -> log-probs of the response, float32 [response], without gradient. entropies: takes the entropies,
-        likewise.
+        """Return the log-probs of each response by index: float32 [response], in host memory, without gradient.
+
+        entropies: takes the entropies, likewise.
         """
         scores: dict[int, Tensor] = {}
         for members in self.split(samples, indices, scoring=True)[0]:
             log_probs, entropy = self.log_probs(model, self.pack(samples, members), temperature)
-            scores.update(zip(members, log_probs, strict=True))
+            scores.update(zip(members, joined_on_host(log_probs), strict=True))
             if entropies is not None:
-                entropies.update(zip(members, entropy, strict=True))
+                entropies.update(zip(members, joined_on_host(entropy), strict=True))
         return scores

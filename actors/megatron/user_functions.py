@@ -6,10 +6,10 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from actors.megatron.host_columns import to_user
 from slime_events.algorithms.objective import token_weights
 from slime_events.algorithms.segments import Segments
 from slime_events.core.train_batch import TrainSample
@@ -30,8 +30,9 @@ BY_TOKEN = frozenset({"loss_masks", "advantages", "returns", "log_probs", "ref_l
 def columns(
     samples: Sequence[TrainSample], indices: Sequence[int], device: torch.device, **known: PerSample
 ) -> dict[str, Any]:
-    """The samples of these indices: a list for each column, in their order. known: columns of their tokens; one that
-    lacks a sample is left out.
+    """Return the samples of these indices on the device: a list for each column, in the order of `indices`.
+
+    known: more columns, in host memory. A column that lacks a sample is left out. Tensors are copies.
     """
     chosen = [samples[index] for index in indices]
     return {
@@ -44,16 +45,11 @@ def columns(
         "truncated": [int(one.truncated) for one in chosen],
         "sample_indices": list(indices),
         **{
-            name: [values[index] for index in indices]
+            name: [to_user(values[index], device) for index in indices]
             for name, values in known.items()
             if all(index in values for index in indices)
         },
     }
-
-
-def on_device(column: Sequence[Any], device: torch.device) -> list[Any]:
-    """A column of the batch, its arrays as tensors."""
-    return [torch.tensor(one, device=device) if isinstance(one, np.ndarray) else one for one in column]
 
 
 def own_advantages(function: UserFunction, args: Any, data: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:

@@ -5,6 +5,7 @@ import functools
 import logging
 import os
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -33,6 +34,10 @@ log = logging.getLogger(__name__)
 TOKEN_NAMES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
+"""Smallest size of Ray's object store."""
+OBJECT_STORE_LIMIT = 8 * 1024**3
+"""Largest size. A batch of 2,048 samples of 32,768 tokens takes 0.6 GB, and recorded log-probs as much again."""
+SHARED_MEMORY = "/dev/shm"
 LEAVE_S, LEAVE_LOOK_S = 10.0, 0.05
 """How long a deployment under way has to give up before Ray ends under it."""
 
@@ -88,7 +93,8 @@ class Cluster:
         # Its workers may be anywhere: relative names of a user's functions are of this folder.
         own: dict[str, Any] = {"runtime_env": {"env_vars": variables | {USER_FOLDER: str(Path.cwd())}}}
         if not self._address:
-            own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES, "_node_ip_address": LOOPBACK}
+            store = object_store_bytes(_free_shared_memory())
+            own = {"include_dashboard": False, "object_store_memory": store, "_node_ip_address": LOOPBACK}
             # Inherited: with a runtime_env each worker imports Ray twice, once to set it.
             given = variables | token_variables(self._token_file)
             make_small()
@@ -195,6 +201,21 @@ class Cluster:
             with contextlib.suppress(Exception):  # it may not be there yet
                 ray.kill(ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE))
             time.sleep(LEAVE_LOOK_S)
+
+
+def object_store_bytes(free: int) -> int:
+    """Return the size of Ray's object store on a machine with `free` bytes of shared memory: a quarter, in limits.
+
+    Ray takes the memory as it is used. What does not fit is written to disk, and read again by each rank.
+    """
+    return max(OBJECT_STORE_BYTES, min(OBJECT_STORE_LIMIT, free // 4))
+
+
+def _free_shared_memory() -> int:
+    try:
+        return shutil.disk_usage(SHARED_MEMORY).free
+    except OSError:  # not Linux: Ray keeps its objects in a file
+        return 0
 
 
 def _job() -> Any:
