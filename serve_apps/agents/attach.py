@@ -27,7 +27,7 @@ KEPT = 4
 _canonical = msgspec.json.Encoder(order="sorted")
 
 
-class Known(Protocol):
+class PriorTurn(Protocol):
     """A recorded turn, as `turn.recorded` and its `agent` have it, the ids as arrays."""
 
     @property
@@ -49,10 +49,10 @@ class Known(Protocol):
 class Forest(Protocol):
     """The recorded turns of a session."""
 
-    def turns(self) -> Sequence[Known]:
+    def turns(self) -> Sequence[PriorTurn]:
         """Oldest first."""
 
-    def answered(self, digest: str) -> Known | None:
+    def answered(self, digest: str) -> PriorTurn | None:
         """The newest turn whose messages and answer have this digest."""
 
 
@@ -142,7 +142,7 @@ def arguments_of(function: Message) -> Any:
         return valid_text(given)
 
 
-def by_messages(forest: Forest, chain: Chain) -> tuple[Known, int] | None:
+def by_messages(forest: Forest, chain: Chain) -> tuple[PriorTurn, int] | None:
     """The turn with the most messages that are, with its answer, a beginning of the request, the newest of equal ones;
     and how many messages these are.
     """
@@ -153,24 +153,24 @@ def by_messages(forest: Forest, chain: Chain) -> tuple[Known, int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Walked:
+class TokenMatch:
     """How far ids go along recorded turns. turn: the last whose prompt and tokens they begin with, `length` of them;
     of equal ones the newest. nearest: the turn that has the first token that differs, or the last in common; drift: how
     many come before it.
     """
 
-    turn: Known | None = None
+    turn: PriorTurn | None = None
     length: int = 0
     nearest: int | None = None
     drift: int = 0
 
 
-def walk(turns: Iterable[Known], ids: Tokens) -> Walked:
+def walk(turns: Iterable[PriorTurn], ids: Tokens) -> TokenMatch:
     """Each turn is compared once, with its own tokens alone."""
-    children: dict[int | None, list[Known]] = {}
+    children: dict[int | None, list[PriorTurn]] = {}
     for turn in turns:
         children.setdefault(turn.extends, []).append(turn)
-    walked = Walked()
+    walked = TokenMatch()
     open_ = [(turn, 0) for turn in children.get(None, ())]
     while open_:
         turn, at = open_.pop()
@@ -186,7 +186,7 @@ def walk(turns: Iterable[Known], ids: Tokens) -> Walked:
     return walked
 
 
-def why_root(turns: Iterable[Known], chain: Chain) -> RootReason:
+def why_root(turns: Iterable[PriorTurn], chain: Chain) -> RootReason:
     """Why a request that goes on from no turn begins a root."""
     known = list(turns)
     same = [turn for turn in known if turn.frame == chain.frame]

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from schemas.turns import RootReason
-from serve_apps.agents.asked import Asked
-from serve_apps.agents.attach import Chain, Chains, Forest, Known, Message, by_messages, walk, why_root
+from serve_apps.agents.asked import AgentRequest
+from serve_apps.agents.attach import Chain, Chains, Forest, Message, PriorTurn, by_messages, walk, why_root
 from serve_apps.agents.known_models import Renderers
 from serve_apps.agents.rendering import Rendering
 from serve_apps.engine.engine import Tokens
@@ -48,7 +48,7 @@ class Rule(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class Placement:
     """Where a request stands. observed: the ids that are new after the tokens of turn `extends`; of a root all.
     messages: digests of those of its messages that are not of that turn, nor its answer. root, nearest, drift: as
     `AgentTurn` has them.
@@ -75,7 +75,7 @@ class Bridge:
         """Of a prompt that is a text. Raises BadField where it is far too long."""
         return self._rendering.ids(text, "text")
 
-    def place(self, asked: Asked, forest: Forest, chains: Chains | None = None) -> Placed:
+    def place(self, asked: AgentRequest, forest: Forest, chains: Chains | None = None) -> Placement:
         """forest: of the session. chains: of its requests. Raises BadField where the chat template refuses the
         messages.
         """
@@ -86,11 +86,11 @@ class Bridge:
         chain = chains.of(asked.messages, asked.tools, self._rendering.arguments(asked.template))
         found = by_messages(forest, chain)
         if found is not None and (new := self._new_ids(asked, *found)) is not None:
-            return Placed(found[0].index, new[0], chain, chain.links[found[1] :], new[1])
+            return Placement(found[0].index, new[0], chain, chain.links[found[1] :], new[1])
         ids = self._rendering.ids(self._rendering.text(asked.messages, asked.tools, asked.template))
         return _by_tokens(ids, forest, chain, drifts=found is not None)
 
-    def _new_ids(self, asked: Asked, turn: Known, covered: int) -> tuple[Tokens, Rule] | None:
+    def _new_ids(self, asked: AgentRequest, turn: PriorTurn, covered: int) -> tuple[Tokens, Rule] | None:
         at = covered - 1
         ids = self._renderers.new_ids(asked, at, turn)
         if ids is not None:
@@ -143,11 +143,11 @@ def _has_thought(message: Message) -> bool:
     return message["role"] == "assistant" and bool(thinks)
 
 
-def _by_tokens(ids: Tokens, forest: Forest, chain: Chain, *, drifts: bool = False) -> Placed:
+def _by_tokens(ids: Tokens, forest: Forest, chain: Chain, *, drifts: bool = False) -> Placement:
     known = forest.turns()
     walked = walk(known, ids)
     if walked.turn is not None:
-        return Placed(walked.turn.index, ids[walked.length :], chain, chain.links, Rule.TOKENS)
+        return Placement(walked.turn.index, ids[walked.length :], chain, chain.links, Rule.TOKENS)
     root = RootReason.DRIFT if drifts else why_root(known, chain)
     drift = walked.drift if known else None
-    return Placed(None, ids, chain, chain.links, Rule.WHOLE, root, walked.nearest, drift)
+    return Placement(None, ids, chain, chain.links, Rule.WHOLE, root, walked.nearest, drift)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from serve_apps.agents.asked import Asked
-from serve_apps.agents.attach import Known
+from serve_apps.agents.asked import AgentRequest
+from serve_apps.agents.attach import PriorTurn
 from serve_apps.agents.rendering import Rendering, for_template
 from serve_apps.engine.engine import Tokens
 
@@ -42,7 +42,7 @@ class Renderers:
         self._name = known_name(str(rendering.tokenizer.name_or_path))
         self._made: dict[str, Any] = {}
 
-    def new_ids(self, asked: Asked, at: int, turn: Known) -> Tokens | None:
+    def new_ids(self, asked: AgentRequest, at: int, turn: PriorTurn) -> Tokens | None:
         """Ids of what comes after the turn's tokens, whose answer is message `at`. None: it cannot tell."""
         if not self._name or (renderer := self._renderer(asked.template)) is None:
             return None

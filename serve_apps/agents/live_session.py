@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from schemas.rollouts import StopReason
 from schemas.turns import AgentTurn, TurnRecorded
-from serve_apps.agents.asked import Asked
+from serve_apps.agents.asked import AgentRequest
 from serve_apps.agents.attach import Chains
 from serve_apps.calls import Call
 from serve_apps.engine.engine import LogProbs, Tokens
@@ -34,7 +34,7 @@ class TurnKey:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownTurn:
+class LoadedTurn:
     """A recorded turn, as `attach.Known`."""
 
     event: TurnRecorded
@@ -44,7 +44,7 @@ class KnownTurn:
     log_probs: LogProbs
 
     @classmethod
-    def of(cls, event: TurnRecorded, fetch: Fetch) -> "KnownTurn":
+    def of(cls, event: TurnRecorded, fetch: Fetch) -> "LoadedTurn":
         """Of a turn of an agent."""
         assert event.agent is not None
         return cls(event, event.agent, fetch(event.observed), fetch(event.tokens), fetch(event.log_probs))
@@ -87,7 +87,7 @@ class LiveSession:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     under_way: dict[int, "Turn"] = field(default_factory=dict)
     chains: Chains = field(default_factory=Chains)
-    _known: dict[int, KnownTurn] = field(default_factory=dict)
+    _known: dict[int, LoadedTurn] = field(default_factory=dict)
     _ends: dict[int, TokenPath] = field(default_factory=dict)
 
     @property
@@ -95,18 +95,18 @@ class LiveSession:
         """As far as this gateway knows."""
         return self.folded.takes_turns and self.folded.name == self.name
 
-    def turns(self) -> list[KnownTurn]:
+    def turns(self) -> list[LoadedTurn]:
         """The recorded turns, oldest first."""
         return [self.turn(index) for index in sorted(self.folded.turns)]
 
-    def turn(self, index: int) -> KnownTurn:
+    def turn(self, index: int) -> LoadedTurn:
         """A recorded turn."""
         event = self.folded.turns[index]
         if index not in self._known or self._known[index].event is not event:
-            self._known[index] = KnownTurn.of(event, self.fetch)
+            self._known[index] = LoadedTurn.of(event, self.fetch)
         return self._known[index]
 
-    def answered(self, digest: str) -> KnownTurn | None:
+    def answered(self, digest: str) -> LoadedTurn | None:
         """The newest turn whose messages and answer have this digest."""
         index = self.folded.answered(digest)
         return None if index is None else self.turn(index)
@@ -122,7 +122,7 @@ class LiveSession:
 
     def end(self, index: int) -> TokenPath:
         """Prompt and generated tokens of a recorded turn."""
-        todo = list[KnownTurn]()
+        todo = list[LoadedTurn]()
         at: int | None = index
         while at is not None and at not in self._ends:
             todo.append(self.turn(at))
@@ -136,14 +136,14 @@ class LiveSession:
 class FixedForest:
     """Recorded turns, as `attach.Forest`, to which none is added."""
 
-    known: list[KnownTurn]
-    by_answer: dict[str, KnownTurn]
+    known: list[LoadedTurn]
+    by_answer: dict[str, LoadedTurn]
 
-    def turns(self) -> list[KnownTurn]:
+    def turns(self) -> list[LoadedTurn]:
         """Oldest first."""
         return self.known
 
-    def answered(self, digest: str) -> KnownTurn | None:
+    def answered(self, digest: str) -> LoadedTurn | None:
         """The newest turn whose messages and answer have this digest."""
         return self.by_answer.get(digest)
 
@@ -154,14 +154,14 @@ class Turn:
 
     id: str
     created: int
-    asked: Asked
+    asked: AgentRequest
     prompt: Tokens
     stops: tuple[str, ...]
     call: Call | None = None
-    task: asyncio.Task[KnownTurn] | None = None
-    recorded: KnownTurn | None = None
+    task: asyncio.Task[LoadedTurn] | None = None
+    recorded: LoadedTurn | None = None
 
-    async def end(self) -> KnownTurn:
+    async def end(self) -> LoadedTurn:
         """What the log has of it. Raises TurnRefused, StorageError."""
         if self.recorded is None:
             assert self.task is not None

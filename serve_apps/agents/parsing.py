@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from schemas.errors import InvalidValue, MissingPart
-from serve_apps.agents.asked import Asked, BadField, DialectName
+from serve_apps.agents.asked import AgentRequest, BadField, DialectName
 from serve_apps.agents.detokenizer import Detokenizer, StopFilter
 from serve_apps.agents.turn_reader import Parsed, TurnReader
 from serve_apps.engine.checks import GRAMMARS
@@ -60,14 +60,14 @@ class Parsers:
         flag = TOOLS_FLAG
         try:
             if self._names.tools:
-                self._tool_parser(Asked(DialectName.CHAT, ""))
+                self._tool_parser(AgentRequest(DialectName.CHAT, ""))
             flag = REASONING_FLAG
             if self._names.reasoning:
                 self._reasoning_parser((), with_tools=False)
         except ValueError as error:
             raise InvalidValue(f"{flag}: the parser does not fit this model: {error}") from error
 
-    def check(self, asked: Asked) -> None:
+    def check(self, asked: AgentRequest) -> None:
         """Raises BadField for what the model's engines or parsers cannot do."""
         if asked.tools and asked.tool_choice != "none" and not self._names.tools:
             raise BadField("tools", f"this run has no parser for calls of tools: start it with {TOOLS_FLAG}")
@@ -80,7 +80,7 @@ class Parsers:
         if asked.tool_choice not in ("auto", "none"):
             raise BadField("tool_choice", "only auto and none: this run's engines have no grammar back-end")
 
-    def constraint(self, asked: Asked) -> dict[str, Any]:
+    def constraint(self, asked: AgentRequest) -> dict[str, Any]:
         """More sampling, under which an answer has the calls that were asked for. Raises BadField."""
         is_strict = any(tool["function"].get("strict") for tool in asked.tools)
         if not self._names.grammar or asked.tool_choice == "none" or (asked.tool_choice == "auto" and not is_strict):
@@ -101,7 +101,7 @@ class Parsers:
         return {kind: plain if isinstance(plain, str) else json.dumps(plain)}
 
     def reader(
-        self, asked: Asked, id: str, prompt: Sequence[int] | Tokens, stops: Sequence[str] | None = None
+        self, asked: AgentRequest, id: str, prompt: Sequence[int] | Tokens, stops: Sequence[str] | None = None
     ) -> TurnReader:
         """For one turn. id: of the turn; the ids of its calls are made of it. prompt: token ids; its end says whether
         the answer begins in the midst of reasoning. stops: strings, where they are not the request's alone.
@@ -127,7 +127,7 @@ class Parsers:
             ),
         )
 
-    def _tool_parser(self, asked: Asked) -> Any:
+    def _tool_parser(self, asked: AgentRequest) -> Any:
         """As the model writes calls of its own accord, or as a grammar has it write them."""
         from sglang.srt.entrypoints.openai.protocol import Tool
         from sglang.srt.function_call.function_call_parser import FunctionCallParser
@@ -153,7 +153,7 @@ class Parsers:
             return None
         return made(True) if end.endswith(parser.detector.think_start_token) else parser
 
-    def _ids(self, asked: Asked, turn: str) -> Callable[[int, str], str]:
+    def _ids(self, asked: AgentRequest, turn: str) -> Callable[[int, str], str]:
         """Ids of the turn's calls. Templates of Kimi's show them to the model, which knows one form."""
         form = _COUNTED.get(self._names.tools)
         if form is not None:

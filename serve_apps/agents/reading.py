@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from serve_apps.agents.asked import Asked, BadField, Dialect
+from serve_apps.agents.asked import AgentRequest, BadField, Dialect
 from serve_apps.agents.attach import KEPT
 from serve_apps.agents.canonical import Conversation
 from serve_apps.agents.dialects.fields import read_object
@@ -28,7 +28,7 @@ KEPT_BYTES = 256 * 1024 * 1024
 """Of bodies in memory; a session that asked for nothing the longest is read whole again."""
 _STATES = 16
 """Places at the end of a body from which its digest goes on."""
-Read = Callable[[Mapping[str, Any], Conversation], Asked]
+Read = Callable[[Mapping[str, Any], Conversation], AgentRequest]
 _objects = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _lists = msgspec.json.Decoder(list[msgspec.Raw])
 _MARK = secrets.randbits(62)
@@ -58,7 +58,7 @@ class Requests:
     bodies: OrderedDict[int, bytes] = field(default_factory=OrderedDict)
     _seen: dict[str, deque[_Seen]] = field(default_factory=dict)
 
-    def read(self, dialect: Dialect, path: str, body: bytes, read: Read | None = None) -> tuple[Asked, str]:
+    def read(self, dialect: Dialect, path: str, body: bytes, read: Read | None = None) -> tuple[AgentRequest, str]:
         """The request, and the sha256 of its path and body, hex. read: in the place of the dialect's. Raises
         BadField.
         """
@@ -66,7 +66,7 @@ class Requests:
 
     async def read_off_loop(
         self, dialect: Dialect, path: str, body: bytes, read: Read | None = None
-    ) -> tuple[Asked, str]:
+    ) -> tuple[AgentRequest, str]:
         """The same, of a large body in a thread."""
         seen = self._seen_of(dialect)
         work = partial(_reading, seen, dialect, path, body, read or dialect.read)
@@ -75,7 +75,7 @@ class Requests:
     def _seen_of(self, dialect: Dialect) -> "tuple[_Seen, ...]":
         return tuple(self._seen.get(dialect.name, ()))
 
-    def _note(self, dialect: Dialect, reading: "_Reading") -> tuple[Asked, str]:
+    def _note(self, dialect: Dialect, reading: "_Reading") -> tuple[AgentRequest, str]:
         seen = self._seen.setdefault(dialect.name, deque(maxlen=KEPT))
         kept = [one for one in seen if one is not reading.replaced]
         new = [] if reading.new is None else [reading.new]
@@ -122,7 +122,7 @@ class AllRequests:
 class _Reading:
     """A body that was read now. new: what is kept of it; replaced: the one in whose place."""
 
-    asked: Asked
+    asked: AgentRequest
     digest: str
     new: _Seen | None
     replaced: _Seen | None = None
@@ -157,7 +157,7 @@ def _nearest(seen: Sequence[_Seen], body: bytes) -> tuple[_Seen | None, int]:
 
 def _read_on(
     dialect: Dialect, read: Read, path: str, body: bytes, before: _Seen, items: int
-) -> tuple[Asked, _Seen] | None:
+) -> tuple[AgentRequest, _Seen] | None:
     """With the first `items` of a body that was read. None where the list is not where it was."""
     end, count = before.ends[items - 1], before.counts[items - 1]
     short = body[: before.begins] + _MARKED + body[end:]

@@ -19,7 +19,7 @@ from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested, StopReason, Timings
 from schemas.sessions import SealReason, SessionSealed
-from serve_apps.agents.live_session import KnownTurn
+from serve_apps.agents.live_session import LoadedTurn
 from serve_apps.engine.engine import Tokens
 from serve_apps.generate.custom import Made, completion
 from serve_apps.generate.journal import Ended
@@ -71,7 +71,7 @@ class Sealing:
     fails_idle: bool = False
 
 
-def sealed(session: Session, known: Sequence[KnownTurn], verdict: Verdict, run: Sealing) -> list[Event]:
+def sealed(session: Session, known: Sequence[LoadedTurn], verdict: Verdict, run: Sealing) -> list[Event]:
     """The events that end a session, in the order in which they are appended."""
     assert session.request is not None
     assert session.opened is not None
@@ -142,7 +142,7 @@ def why_not_trained(
     return ""
 
 
-def _placed(path: Sequence[KnownTurn]) -> Iterator[tuple[int, Ended]]:
+def _placed(path: Sequence[LoadedTurn]) -> Iterator[tuple[int, Ended]]:
     """The turns, and where the tokens of each begin."""
     begin = 0
     for turn in path:
@@ -152,7 +152,7 @@ def _placed(path: Sequence[KnownTurn]) -> Iterator[tuple[int, Ended]]:
 
 
 def _sample(
-    path: Sequence[KnownTurn], credited: CreditedPath, verdict: Verdict, request: RolloutRequested, run: Sealing
+    path: Sequence[LoadedTurn], credited: CreditedPath, verdict: Verdict, request: RolloutRequested, run: Sealing
 ) -> Sample:
     """What is trained on of a path: the tokens of its trained turns. All before the first answer is its prompt."""
     sample = sample_to_make(request, run.asked)
@@ -176,11 +176,11 @@ def _sample(
     return sample
 
 
-def _tokens_of(path: Sequence[KnownTurn]) -> dict[int, TurnTokens]:
+def _tokens_of(path: Sequence[LoadedTurn]) -> dict[int, TurnTokens]:
     return {turn.index: TurnTokens(turn.extends, len(turn.observed), len(turn.generated)) for turn in path}
 
 
-def _credit(path: Sequence[KnownTurn], credited: CreditedPath) -> Array | None:
+def _credit(path: Sequence[LoadedTurn], credited: CreditedPath) -> Array | None:
     credit = credited.credit(_tokens_of(path))
     return None if credit is None else pack(credit, "float32")
 

@@ -18,7 +18,7 @@ from schemas.ids import session_name, session_of
 from schemas.prompts import PromptSubmitted
 from schemas.sessions import SessionOpened, SessionSealed
 from schemas.subjects import everything_about, matches
-from serve_apps.agents.asked import Asked
+from serve_apps.agents.asked import AgentRequest
 from serve_apps.agents.live_board import LiveBoard
 from serve_apps.agents.live_session import LiveSession, Turn, TurnKey, TurnRefused
 from serve_apps.agents.run_log import RunLog
@@ -108,12 +108,12 @@ class Sessions:
         live = await self._live_of(session_name(opened.sample, opened.attempt))
         return live.folded, await self._prompts.of(opened.group)
 
-    async def ask(self, name: str, asked: Asked, body: bytes, key: TurnKey) -> Turn:
+    async def ask(self, name: str, asked: AgentRequest, body: bytes, key: TurnKey) -> Turn:
         """The turn of an agent's request. Raises TurnRefused, BadField, StorageError."""
         self._admit(name)
         return await self._turns.ask(await self._live_of(name), asked, body, key)
 
-    async def count(self, name: str, asked: Asked, size: int) -> int:
+    async def count(self, name: str, asked: AgentRequest, size: int) -> int:
         """Tokens of the prompt that an agent's request would have. size: bytes of it. Raises TurnRefused, BadField,
         StorageError.
         """

@@ -13,7 +13,7 @@ from typing import Any
 
 from schemas.rollouts import StopReason
 from schemas.text import valid_text
-from serve_apps.agents.asked import Asked, CallArguments, CallBegun, Content, Part, Reasoning
+from serve_apps.agents.asked import AgentRequest, CallArguments, CallBegun, Content, Part, Reasoning
 from serve_apps.agents.canonical import Call, assistant
 from serve_apps.agents.detokenizer import Detokenizer, StopFilter
 
@@ -28,7 +28,7 @@ class TurnReader:
     """
 
     def __init__(
-        self, asked: Asked, ends: Collection[int], stops: StopFilter, detokenizer: Detokenizer, parsed: "Parsed"
+        self, asked: AgentRequest, ends: Collection[int], stops: StopFilter, detokenizer: Detokenizer, parsed: "Parsed"
     ) -> None:
         self._ends, self._stops, self._detokenizer, self._parsed = ends, stops, detokenizer, parsed
         self._trims, self._with_pieces = asked.trim_stop, asked.log_probs is not None

@@ -25,10 +25,10 @@ from schemas.ids import sample_id, turn_group_id
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, TurnEnd
 from schemas.subjects import everything_about
 from schemas.turns import AgentTurn, TurnBegun, TurnRecorded, TurnRole
-from serve_apps.agents.asked import Asked, BadField, Said
-from serve_apps.agents.bridge import Placed
+from serve_apps.agents.asked import AgentRequest, Answer, BadField
+from serve_apps.agents.bridge import Placement
 from serve_apps.agents.live_board import LiveBoard
-from serve_apps.agents.live_session import KnownTurn, LiveSession, Turn, TurnKey, TurnRefused, check_open
+from serve_apps.agents.live_session import LiveSession, LoadedTurn, Turn, TurnKey, TurnRefused, check_open
 from serve_apps.agents.off_loop import SMALL, off_loop
 from serve_apps.agents.reading import AllRequests
 from serve_apps.agents.run_log import RunLog
@@ -66,7 +66,7 @@ class Turns:
         await end_all(*self._tasks)
         self._setup.engine.close()
 
-    async def ask(self, live: LiveSession, asked: Asked, body: bytes, key: TurnKey) -> Turn:
+    async def ask(self, live: LiveSession, asked: AgentRequest, body: bytes, key: TurnKey) -> Turn:
         """The turn of a request. Raises TurnRefused, BadField, StorageError."""
         self._check(asked)
         asked = await self._checked(await self._with_ids(asked, len(body)))
@@ -85,7 +85,7 @@ class Turns:
                     await self._read(live)
                     check_open(live)
 
-    async def _checked(self, asked: Asked) -> Asked:
+    async def _checked(self, asked: AgentRequest) -> AgentRequest:
         """A request that engines take, its sampling with the shape of the calls that it asks for. Raises BadField,
         TurnRefused.
         """
@@ -104,27 +104,27 @@ class Turns:
             raise TurnRefused(429, str(error), again_s=2.0) from error
         return asked
 
-    async def count(self, live: LiveSession, asked: Asked, size: int) -> int:
+    async def count(self, live: LiveSession, asked: AgentRequest, size: int) -> int:
         """Tokens of the prompt that a request of so many bytes would have. Raises BadField."""
         self._check(asked)
         async with live.lock:
             placed = await self._place_in(live, asked, size)
         return len(placed.observed) + (0 if placed.extends is None else live.end(placed.extends).length)
 
-    def _check(self, asked: Asked) -> None:
+    def _check(self, asked: AgentRequest) -> None:
         """Raises BadField."""
         self._setup.parsers.check(asked)
         if len(asked.messages) > self._rules.longest:
             raise BadField("messages", f"{len(asked.messages):,} messages: the context has room for fewer")
 
-    async def _with_ids(self, asked: Asked, size: int) -> Asked:
+    async def _with_ids(self, asked: AgentRequest, size: int) -> AgentRequest:
         """A text as its token ids."""
         if asked.text is None:
             return asked
         ids = await off_loop(size, partial(self._setup.bridge.ids, asked.text))
         return replace(asked, tokens=tuple(ids.tolist()), text=None)
 
-    async def _place_in(self, live: LiveSession, asked: Asked, size: int) -> Placed:
+    async def _place_in(self, live: LiveSession, asked: AgentRequest, size: int) -> Placement:
         """Where a request stands among the turns that are recorded now, whichever are recorded meanwhile. Its session's
         lock is held, so that nobody else reads or changes `chains`.
         """
@@ -134,7 +134,7 @@ class Turns:
     async def _read(self, live: LiveSession) -> None:
         await read_session(self._place.events, live.folded.sample, live.folded)
 
-    async def _begin(self, live: LiveSession, asked: Asked, body: bytes, key: TurnKey) -> Turn:
+    async def _begin(self, live: LiveSession, asked: AgentRequest, body: bytes, key: TurnKey) -> Turn:
         """A new turn: that it has begun and its generation, in one append. Raises Conflict."""
         session = live.folded
         placed = await self._place_in(live, asked, len(body))
@@ -186,7 +186,7 @@ class Turns:
             message = f"the turns under way here have {self._in_flight:,} tokens of {most:,} (--agent-tokens-in-flight)"
             raise TurnRefused(429, f"{message}: come again when some of them have ended", again_s=2.0)
 
-    def _sampling(self, run: Sampling, asked: Asked, prompt: int) -> tuple[Sampling, int | None]:
+    def _sampling(self, run: Sampling, asked: AgentRequest, prompt: int) -> tuple[Sampling, int | None]:
         """The run's, with what a request may say; and its seed. Raises BadField, TurnRefused."""
         own = {name: value for name, value in asked.sampling.items() if name not in FROM_THE_RUN}
         most = min(run.max_new_tokens, own.get("max_new_tokens") or run.max_new_tokens)
@@ -203,7 +203,7 @@ class Turns:
             raise _bad_field(error) from error
         return sampling, seed
 
-    async def _again(self, live: LiveSession, asked: Asked, body: bytes, index: int) -> Turn | None:
+    async def _again(self, live: LiveSession, asked: AgentRequest, body: bytes, index: int) -> Turn | None:
         """A turn that was asked for before; None where there is nothing of it to go on with."""
         if (turn := live.under_way.get(index)) is not None:
             return turn
@@ -224,7 +224,7 @@ class Turns:
         return await self._follow(live, index, asked, body, placed, call)
 
     async def _follow(
-        self, live: LiveSession, index: int, asked: Asked, body: bytes, placed: Placed, call: Call
+        self, live: LiveSession, index: int, asked: AgentRequest, body: bytes, placed: Placement, call: Call
     ) -> Turn:
         prompt, stops = self._prompt_of(live, call), self._stops(live.folded, asked)
         turn = Turn(*self._told(live.folded, index), asked, prompt, stops, call)
@@ -237,7 +237,7 @@ class Turns:
         self._tasks.add(turn.task)
         self._in_flight += (tokens := len(prompt) + call.request.sampling.max_new_tokens)
 
-        def ended(task: asyncio.Task[KnownTurn]) -> None:
+        def ended(task: asyncio.Task[LoadedTurn]) -> None:
             self._in_flight -= tokens
             self._tasks.discard(task)
             live.under_way.pop(index, None)
@@ -252,7 +252,9 @@ class Turns:
         after = call.request.after
         return live.prompt(None if after is None else after.turn, self._setup.fetch(call.request.prompt)).whole()
 
-    async def _record(self, live: LiveSession, index: int, turn: Turn, placed: Placed, packed: PackedBody) -> KnownTurn:
+    async def _record(
+        self, live: LiveSession, index: int, turn: Turn, placed: Placement, packed: PackedBody
+    ) -> LoadedTurn:
         """Wait for the engine, and append what it said. Goes on when the client has gone."""
         call, began = turn.call, time.perf_counter()
         assert call is not None
@@ -308,7 +310,7 @@ class Turns:
                     raise
 
     def _agent(
-        self, session: Session, index: int, turn: Turn, placed: Placed, packed: PackedBody, message: dict[str, Any]
+        self, session: Session, index: int, turn: Turn, placed: Placement, packed: PackedBody, message: dict[str, Any]
     ) -> AgentTurn:
         chain = placed.chain
         return AgentTurn(
@@ -327,7 +329,7 @@ class Turns:
             client=turn.asked.client,
         )
 
-    async def _append_recorded(self, live: LiveSession, event: TurnRecorded) -> KnownTurn:
+    async def _append_recorded(self, live: LiveSession, event: TurnRecorded) -> LoadedTurn:
         """Until it is in the log, by this gateway or by another one, which has the same tokens."""
         subject = everything_about(self._place.events.run, event.sample)
         while event.index not in live.folded.turns:
@@ -341,7 +343,7 @@ class Turns:
         """(id, created) of a turn."""
         return f"{session.name}.{index}", session.begun_at[index] // 10**9
 
-    def _stops(self, session: Session, asked: Asked) -> tuple[str, ...]:
+    def _stops(self, session: Session, asked: AgentRequest) -> tuple[str, ...]:
         run = session.request.sampling.stop if session.request else ()
         return (*run, *(stop for stop in asked.sampling.get("stop", ()) if stop not in run))
 
@@ -349,16 +351,16 @@ class Turns:
         """A new reader of the turn's tokens."""
         return self._setup.parsers.reader(turn.asked, turn.id, turn.prompt, turn.stops)
 
-    def said_of(self, turn: Turn, known: KnownTurn) -> Said:
+    def said_of(self, turn: Turn, known: LoadedTurn) -> Answer:
         """The whole answer, read at once."""
         reader = self.reader(turn)
         reader.feed(known.generated.tolist(), known.log_probs.tolist())
         reader.end(known.stop)
         return self.said(turn, known, reader)
 
-    def said(self, turn: Turn, known: KnownTurn, reader: TurnReader) -> Said:
+    def said(self, turn: Turn, known: LoadedTurn, reader: TurnReader) -> Answer:
         """The whole answer. reader: that has read all of it."""
-        return Said(
+        return Answer(
             id=turn.id,
             created=turn.created,
             message=reader.message,

@@ -19,13 +19,13 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import Asked, BadField, Dialect, Said
+from serve_apps.agents.asked import AgentRequest, Answer, BadField, Dialect
 from serve_apps.agents.dialects import MESSAGES, PATHS
 from serve_apps.agents.parsing import ParserNames, Parsers
 from tests.agents.byte_tokenizer import END, byte_tokenizer
 from tests.agents.whole import read_whole
 
-Model = Callable[[Asked], str]
+Model = Callable[[AgentRequest], str]
 CREATED = 1_700_000_000
 EVENTS = "text/event-stream"
 QWEN = ParserNames("qwen", "qwen3", grammar=True)
@@ -41,14 +41,14 @@ class Scripted:
     names: ParserNames = QWEN
     step: int = 5
     fails_after: int | None = None
-    asked: list[Asked] = field(default_factory=list)
-    said: list[Said] = field(default_factory=list)
+    asked: list[AgentRequest] = field(default_factory=list)
+    said: list[Answer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.tokenizer = byte_tokenizer()
         self.parsers = Parsers(self.names, self.tokenizer)
 
-    def prompt(self, asked: Asked) -> list[int]:
+    def prompt(self, asked: AgentRequest) -> list[int]:
         if asked.tokens is not None:
             return list(asked.tokens)
         text = asked.text or self.tokenizer.apply_chat_template(
@@ -56,13 +56,13 @@ class Scripted:
         )
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
-    def check(self, asked: Asked) -> Asked:
+    def check(self, asked: AgentRequest) -> AgentRequest:
         self.asked.append(asked)
         self.parsers.check(asked)
         self.parsers.constraint(asked)
         return asked
 
-    def turn(self, asked: Asked, dialect: Dialect) -> Iterator[bytes | Said]:
+    def turn(self, asked: AgentRequest, dialect: Dialect) -> Iterator[bytes | Answer]:
         """The events of its stream, and what they come to before the last."""
         prompt, id = self.prompt(asked), hashlib.sha256(repr(asked.body).encode()).hexdigest()[:12]
         reader, encoder = self.parsers.reader(asked, id, prompt), dialect.stream(asked, id, CREATED, len(prompt))
@@ -78,7 +78,7 @@ class Scripted:
         is_cut = made[-1:] != [self.tokenizer.eos_token_id] and not asked.sampling.get("stop")
         stop = StopReason.LENGTH if is_cut else StopReason.STOP
         yield from map(encoder.part, reader.end(stop))
-        said = Said(
+        said = Answer(
             id=id,
             created=CREATED,
             message=reader.message,
@@ -121,7 +121,7 @@ class Scripted:
             found = list(self.turn(asked, dialect))
             if asked.stream:
                 return StreamingResponse(iter([one for one in found if isinstance(one, bytes)]), media_type=EVENTS)
-            said = next((one for one in found if isinstance(one, Said)), None)
+            said = next((one for one in found if isinstance(one, Answer)), None)
             if said is None:
                 return JSONResponse(dialect.refusal(500, "the engine is gone"), 500)
             return JSONResponse(dialect.whole(asked, said))
@@ -131,7 +131,7 @@ class Scripted:
         return app
 
 
-def obliging(asked: Asked) -> str:
+def obliging(asked: AgentRequest) -> str:
     """A model that does as it is told: it calls a tool that it has to, writes JSON that it has to, and thinks."""
     last = asked.messages[-1] if asked.messages else {"role": "user"}
     if asked.tools and asked.tool_choice != "none" and last["role"] == "user":

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from serve_apps.agents.asked import Asked, DialectName
-from serve_apps.agents.bridge import Bridge, Placed
+from serve_apps.agents.asked import AgentRequest, DialectName
+from serve_apps.agents.bridge import Bridge, Placement
 from serve_apps.engine.engine import Tokens
 
 Message = dict[str, Any]
@@ -49,14 +49,14 @@ class Played:
     bridge: Bridge
     turns: list[Turn] = field(default_factory=list)
 
-    def ask(self, messages: Sequence[Message], tools: Sequence[Message] = (), **more: Any) -> Placed:
-        asked = Asked(DialectName.CHAT, "m", tuple(messages), tools=tuple(tools), **more)
+    def ask(self, messages: Sequence[Message], tools: Sequence[Message] = (), **more: Any) -> Placement:
+        asked = AgentRequest(DialectName.CHAT, "m", tuple(messages), tools=tuple(tools), **more)
         return self.bridge.place(asked, Recorded(self.turns))
 
-    def ids(self, ids: Sequence[int]) -> Placed:
-        return self.bridge.place(Asked(DialectName.GENERATE, "m", tokens=tuple(ids)), Recorded(self.turns))
+    def ids(self, ids: Sequence[int]) -> Placement:
+        return self.bridge.place(AgentRequest(DialectName.GENERATE, "m", tokens=tuple(ids)), Recorded(self.turns))
 
-    def record(self, placed: Placed, generated: Sequence[int], answer: Message) -> Turn:
+    def record(self, placed: Placement, generated: Sequence[int], answer: Message) -> Turn:
         made = np.array(generated, np.int32)
         index = len(self.turns)
         answered = placed.chain.answered(answer)
@@ -72,5 +72,5 @@ class Played:
         turn = self.turns[index]
         return [*self.path(turn.extends), *turn.observed.tolist(), *turn.generated.tolist()]
 
-    def prompt(self, placed: Placed) -> list[int]:
+    def prompt(self, placed: Placement) -> list[int]:
         return [*self.path(placed.extends), *placed.observed.tolist()]

@@ -9,7 +9,7 @@ from sglang.srt.function_call.core_types import ToolCallItem
 from tokenizers.pre_tokenizers import ByteLevel
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import Asked, CallArguments, CallBegun, Content, DialectName, Reasoning
+from serve_apps.agents.asked import AgentRequest, CallArguments, CallBegun, Content, DialectName, Reasoning
 from serve_apps.agents.canonical import calls_of
 from serve_apps.agents.detokenizer import BYTES, Detokenizer, StopFilter
 from serve_apps.agents.turn_reader import Parsed, TurnReader, _arguments_left
@@ -17,7 +17,7 @@ from tests.agents.byte_tokenizer import END
 from tests.agents.test_turn_reader import PLAIN, QWEN, TOKENIZER, WITH_TOOLS, bytes_ids, ids, told
 
 EOS = int(TOKENIZER.eos_token_id)
-PLAINLY = Asked(DialectName.CHAT, "m")
+PLAINLY = AgentRequest(DialectName.CHAT, "m")
 
 
 class Vocabulary:
@@ -114,13 +114,13 @@ def test_a_stop_string_that_is_not_trimmed_is_shown() -> None:
     assert (trimmed.add("aEND"), trimmed.matched, trimmed.add("more"), trimmed.end()) == ("a", "END", "", "")
 
 
-def ended(asked: Asked, text: str, stop: StopReason = StopReason.STOP) -> TurnReader:
+def ended(asked: AgentRequest, text: str, stop: StopReason = StopReason.STOP) -> TurnReader:
     return told(PLAIN.reader(asked, "t", []), ids(text), [1, 3], stop)[1]
 
 
 def test_what_ended_an_answer_is_left_out_and_named() -> None:
-    shows = Asked(DialectName.CHAT, "m", skip_special=False)
-    keeps = Asked(DialectName.CHAT, "m", skip_special=False, trim_stop=False)
+    shows = AgentRequest(DialectName.CHAT, "m", skip_special=False)
+    keeps = AgentRequest(DialectName.CHAT, "m", skip_special=False, trim_stop=False)
     for asked, text, stop, said, matched in (
         (shows, f"a{END}", StopReason.STOP, "a", EOS),
         (keeps, f"a{END}", StopReason.STOP, f"a{END}", EOS),
@@ -135,7 +135,7 @@ def test_what_ended_an_answer_is_left_out_and_named() -> None:
 
 
 def test_a_stop_string_is_what_ended_an_answer() -> None:
-    asked = Asked(DialectName.CHAT, "m", sampling={"stop": ["END"]}, skip_special=False)
+    asked = AgentRequest(DialectName.CHAT, "m", sampling={"stop": ["END"]}, skip_special=False)
     reader = ended(asked, f"aEND{END}")
     assert (reader.text, reader.matched) == ("a", "END")
     own = PLAIN.reader(asked, "t", [], ["b"])
@@ -144,13 +144,13 @@ def test_a_stop_string_is_what_ended_an_answer() -> None:
 
 def test_tokens_that_end_an_answer_may_be_asked_for() -> None:
     (stop,) = ids("x")
-    asked = Asked(DialectName.CHAT, "m", sampling={"stop_token_ids": [stop]})
+    asked = AgentRequest(DialectName.CHAT, "m", sampling={"stop_token_ids": [stop]})
     reader = ended(asked, "abx")
     assert (reader.text, reader.matched) == ("ab", stop)
 
 
 def test_parts_have_the_tokens_that_came() -> None:
-    reader = PLAIN.reader(Asked(DialectName.CHAT, "m", log_probs=0), "t", [])
+    reader = PLAIN.reader(AgentRequest(DialectName.CHAT, "m", log_probs=0), "t", [])
     assert reader.feed(ids("abc"), [-1.0, -2.0, -3.0]) == [
         Content("abc", tuple(ids("abc")), (-1.0, -2.0, -3.0), (b"a", b"b", b"c"))
     ]

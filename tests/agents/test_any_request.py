@@ -1,4 +1,4 @@
-"""Whatever a stranger sends is read to `Asked`, or the field that is wrong is named; what is read can be answered."""
+"""Hostile requests: each is read to an `AgentRequest` that can be answered, or its wrong field is named."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import BadField, Content, DialectName, Reasoning, Said
+from serve_apps.agents.asked import Answer, BadField, Content, DialectName, Reasoning
 from serve_apps.agents.canonical import Call, assistant
 from serve_apps.agents.dialects import DIALECTS
 from serve_apps.agents.dialects.fields import Use
@@ -87,7 +87,7 @@ def only_asked(name: DialectName, body: bytes) -> None:
         return
     msgspec.msgpack.encode([asked.messages, asked.tools, asked.sampling, asked.template, asked.body])
     assert asked.messages or asked.tokens or asked.text
-    said = Said(
+    said = Answer(
         "t", 1, assistant("a", "b", [Call("c", "d", "{}")]), StopReason.STOP, "a", 1, (1,), (0.0,), pieces=(b"a",)
     )
     assert json.loads(msgspec.json.encode(dialect.whole(asked, said)))

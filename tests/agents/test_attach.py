@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from schemas.turns import RootReason
 from serve_apps.agents.attach import Chain, Chains, by_messages, why_root
-from serve_apps.agents.bridge import Bridge, Placed
+from serve_apps.agents.bridge import Bridge, Placement
 from tests.agents.models import MODELS, tokenizer
 from tests.agents.sessions import TOOLS, Message, Played, Recorded, Turn
 
@@ -28,7 +28,7 @@ def played(*messages: Message, said: str = "yes", tools: tuple[Message, ...] = (
     return session
 
 
-def answer(session: Played, placed: Placed, said: str) -> Turn:
+def answer(session: Played, placed: Placement, said: str) -> Turn:
     ids = tokenizer(MODELS[0]).encode(said + "<|im_end|>", add_special_tokens=False)
     return session.record(placed, ids, {"role": "assistant", "content": said})
 

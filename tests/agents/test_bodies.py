@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import DialectName, Said
+from serve_apps.agents.asked import Answer, DialectName
 from serve_apps.agents.canonical import Call, assistant, carried
 from serve_apps.agents.dialects import DIALECTS, MESSAGES
 from tests.agents.test_reading import Json, read
 
 CALL = Call("call_a", "look", '{"at": 1}')
-SAID = Said(
+SAID = Answer(
     id="s.3",
     created=7,
     message=assistant("Hi.", "hm", [CALL]),
@@ -37,7 +37,7 @@ ENTRIES = [
 ]
 
 
-def whole(name: DialectName, said: Said = SAID, **more: Any) -> Json:
+def whole(name: DialectName, said: Answer = SAID, **more: Any) -> Json:
     return DIALECTS[name].whole(read(name, **more), said)
 
 
@@ -240,7 +240,7 @@ def test_messages_is_never_empty() -> None:
         (replace(PLAIN, stop=StopReason.ABORT), ("max_tokens", None)),
     ],
 )
-def test_messages_says_how_it_ended(said: Said, ended: tuple[str, str | None]) -> None:
+def test_messages_says_how_it_ended(said: Answer, ended: tuple[str, str | None]) -> None:
     answer = whole(DialectName.MESSAGES, said, stop_sequences=["END"])
     assert (answer["stop_reason"], answer["stop_sequence"]) == ended
 
@@ -254,7 +254,7 @@ def test_messages_says_how_it_ended(said: Said, ended: tuple[str, str | None]) -
         (replace(SAID, stop=StopReason.ABORT), "length"),
     ],
 )
-def test_chat_says_how_it_ended(said: Said, reason: str) -> None:
+def test_chat_says_how_it_ended(said: Answer, reason: str) -> None:
     assert whole(DialectName.CHAT, said)["choices"][0]["finish_reason"] == reason
 
 

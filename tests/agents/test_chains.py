@@ -158,7 +158,7 @@ def test_how_far_ids_go(ids: list[int], goes_on: tuple[int | None, int], nearest
         walked = walk(turns, np.array(ids, np.int32))
         assert (None if walked.turn is None else walked.turn.index, walked.length) == goes_on
         assert (walked.nearest, walked.drift) == nearest
-    assert walk([], np.array(ids, np.int32)) == attach.Walked()
+    assert walk([], np.array(ids, np.int32)) == attach.TokenMatch()
 
 
 def test_why_a_root_begins_beside_others() -> None:

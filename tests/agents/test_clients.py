@@ -13,7 +13,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from serve_apps.agents.asked import Asked, DialectName
+from serve_apps.agents.asked import AgentRequest, DialectName
 from tests.agents.byte_tokenizer import END
 from tests.agents.scripted_api import Scripted, obliging, served
 
@@ -24,7 +24,7 @@ SCRIPT = f"<think>\nHm 世.\n</think>\n\nI look.\n{CALL}\n{CALL}{END}"
 SAID = "Grüße, 世界 😀!"
 
 
-def agent(asked: Asked) -> str:
+def agent(asked: AgentRequest) -> str:
     """It calls a tool first, and then says what it was told."""
     if asked.tools and not any(message["role"] == "tool" for message in asked.messages):
         return SCRIPT

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from schemas.rollouts import StopReason
 from serve_apps.agents.asked import (
+    Answer,
     CallArguments,
     CallBegun,
     Content,
@@ -26,7 +27,6 @@ from serve_apps.agents.asked import (
     Encoder,
     Part,
     Reasoning,
-    Said,
 )
 from serve_apps.agents.canonical import Call, assistant, calls_of, canonical_json
 from serve_apps.agents.dialects import DIALECTS
@@ -65,7 +65,7 @@ def answers(draw: st.DrawFn, arguments: st.SearchStrategy[str] = _arguments) -> 
     return parts
 
 
-def said_of(parts: list[Part]) -> Said:
+def said_of(parts: list[Part]) -> Answer:
     content = "".join(part.text for part in parts if isinstance(part, Content))
     reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
     arguments = {
@@ -74,7 +74,7 @@ def said_of(parts: list[Part]) -> Said:
         if isinstance(begun, CallBegun)
     }
     calls = [Call(p.id, p.name, arguments[p.index]) for p in parts if isinstance(p, CallBegun)]
-    return Said("t1", 7, assistant(content, reasoning, calls), StopReason.STOP, "", 10, (1, 2), (-1.0, -2.0), (4,))
+    return Answer("t1", 7, assistant(content, reasoning, calls), StopReason.STOP, "", 10, (1, 2), (-1.0, -2.0), (4,))
 
 
 def chat_body(*more: Json) -> Json:
@@ -94,7 +94,7 @@ def echoed(dialect: Dialect, body: Json) -> Json:
     return read_whole(dialect, json.dumps(body).encode()).messages[1]
 
 
-def events(encoder: Encoder, parts: list[Part], said: Said) -> list[Json]:
+def events(encoder: Encoder, parts: list[Part], said: Answer) -> list[Json]:
     raw = encoder.begin() + b"".join(encoder.part(part) for part in parts) + encoder.end(said)
     found = (line[6:] for line in raw.decode().split("\n") if line.startswith("data: "))
     return [json.loads(one) for one in found if one != "[DONE]"]

@@ -88,7 +88,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"regex": "(["}, "parenthesis"),
     (CHAT, {"ebnf": "root ::= ("}, "parenthesis"),
     (CHAT, {"response_format": SCHEMA}, "parenthesis"),
-    (CHAT, {"regex": "a", "ebnf": "b"}, "one shape"),
+    (CHAT, {"regex": "a", "ebnf": "b"}, "not both"),
     (CHAT, {"regex": "(", "stream": True}, "parenthesis"),
 ]
 

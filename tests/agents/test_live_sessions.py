@@ -20,9 +20,9 @@ from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested, Sampl
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import AgentTurn, TurnRecorded, TurnRole
 from serve_apps.agents import keys as keys_module
-from serve_apps.agents.asked import Asked, DialectName
+from serve_apps.agents.asked import AgentRequest, DialectName
 from serve_apps.agents.keys import Capability, SessionKeys, session_keys
-from serve_apps.agents.live_session import KnownTurn, LiveSession, Turn, TurnRefused, check_open
+from serve_apps.agents.live_session import LiveSession, LoadedTurn, Turn, TurnRefused, check_open
 from serve_apps.agents.off_loop import SMALL, off_loop
 from serve_apps.agents.reading import AllRequests, Requests
 from serve_apps.agents.setup import AgentRules
@@ -31,7 +31,7 @@ from slime_events.core.state.sessions import Session
 from slime_events.core.trajectory import Trajectory
 from tests.agents.stage import RULES
 
-ASKED = Asked(DialectName.CHAT, "m")
+ASKED = AgentRequest(DialectName.CHAT, "m")
 
 
 def test_a_key_is_of_one_session_and_one_capability() -> None:
@@ -145,7 +145,7 @@ def test_the_turns_of_a_session() -> None:
     again = recorded(0, None, [9], [2])
     live.folded._record(again)
     assert live.turn(0).observed.tolist() == [9], "of another attempt"
-    assert KnownTurn.of(recorded(0, None, [1], [2], stop=None), unpack).stop is StopReason.STOP
+    assert LoadedTurn.of(recorded(0, None, [1], [2], stop=None), unpack).stop is StopReason.STOP
 
 
 def test_turns_that_are_fixed_stay_as_they_were() -> None:
@@ -163,13 +163,13 @@ class Turns:
 
     def __init__(self) -> None:
         self.call = Call(REQUEST, Trajectory("g-s0", REQUEST.prompt))
-        self.recording: asyncio.Future[KnownTurn] = asyncio.Future()
+        self.recording: asyncio.Future[LoadedTurn] = asyncio.Future()
         self.turn = Turn("t", 1, ASKED, np.array([1], np.int32), (), self.call)
         self.turn.task = asyncio.ensure_future(self._record())
         self._told = list[int]()
         self.tell([])
 
-    async def _record(self) -> KnownTurn:
+    async def _record(self) -> LoadedTurn:
         return await self.recording
 
     def tell(self, tokens: Sequence[int]) -> None:
@@ -193,7 +193,7 @@ async def test_tokens_come_as_they_are_known_and_the_rest_from_the_log() -> None
     assert await anext(tokens) == ([5, 6], [-5.0, -6.0])
     turns.tell([7])
     assert await anext(tokens) == ([7], [-7.0])
-    turns.recording.set_result(KnownTurn.of(recorded(0, None, [1], [5, 6, 7, 8]), unpack))
+    turns.recording.set_result(LoadedTurn.of(recorded(0, None, [1], [5, 6, 7, 8]), unpack))
     assert await anext(tokens) == ([8], [-1.0])
     assert [one async for one in tokens] == []
     assert [one async for one in turns.turn.tokens(60.0)] == [([5, 6, 7, 8], [-1.0] * 4)]
@@ -214,7 +214,7 @@ async def test_whoever_waits_for_a_turn_does_not_end_it() -> None:
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])
-    turns.recording.set_result(known := KnownTurn.of(FOREST[0], unpack))
+    turns.recording.set_result(known := LoadedTurn.of(FOREST[0], unpack))
     assert await turns.turn.end() is known
     assert turns.turn.recorded is known
 

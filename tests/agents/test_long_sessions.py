@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_apps.agents import reading
-from serve_apps.agents.asked import Asked, BadField, Dialect, DialectName
+from serve_apps.agents.asked import AgentRequest, BadField, Dialect, DialectName
 from serve_apps.agents.attach import Chains
 from serve_apps.agents.bridge import Bridge
 from serve_apps.agents.dialects import DIALECTS
 from serve_apps.agents.dialects.fields import read_object
-from serve_apps.agents.live_session import KnownTurn
+from serve_apps.agents.live_session import LoadedTurn
 from serve_apps.agents.reading import AllRequests, Requests
 from slime_events.core.agent_requests import request_body
 from slime_events.core.state.sessions import read_session
@@ -89,7 +89,9 @@ def test_a_request_is_read_as_if_it_were_the_first(data: st.DataObject, name: Di
         assert _read(dialect, requests.read, body) in (first, (*first, digest))
 
 
-def _read(dialect: Dialect, read: Callable[[Dialect, str, bytes], tuple[Asked, str]], body: bytes) -> tuple[Any, ...]:
+def _read(
+    dialect: Dialect, read: Callable[[Dialect, str, bytes], tuple[AgentRequest, str]], body: bytes
+) -> tuple[Any, ...]:
     """What is read, or what is wrong. The body that is repeated to a client is without its items."""
     try:
         asked, digest = read(dialect, PATH, body)
@@ -193,7 +195,7 @@ async def _check(folder: Path, moves: Sequence[tuple[str, int]]) -> None:
             assert answer.status_code == 200, answer.text
             chat = [*chat, answer.json()["choices"][0]["message"]]
         session = await read_session(log, SAMPLE)
-        known = [KnownTurn.of(session.turns[index], lone.fetch) for index in sorted(session.turns)]
+        known = [LoadedTurn.of(session.turns[index], lone.fetch) for index in sorted(session.turns)]
         assert len(known) == len(bodies)
         given_prompts = {one.id: one.prompts, other.id: other.prompts}
         for turn, body in zip(known, bodies, strict=True):
@@ -219,7 +221,7 @@ async def test_other_engines_and_gateways_go_on_with_a_session(tmp_path: Path) -
                 chat += [answer.json()["choices"][0]["message"], {"role": "user", "content": "and?"}]
         prompts |= {sample: prompt.tolist() for sample, prompt in engine.prompts.items()}
     session = await read_session(lone.log, SAMPLE)
-    known = [KnownTurn.of(session.turns[index], lone.fetch) for index in sorted(session.turns)]
+    known = [LoadedTurn.of(session.turns[index], lone.fetch) for index in sorted(session.turns)]
     assert [turn.extends for turn in known] == [None, 0, 1, 2, 3, 4]
     assert [prompts[turn.agent.call] for turn in known] == [_prompt(known, turn) for turn in known]
 
@@ -240,7 +242,7 @@ def _moved(chat: list[Any], move: str, number: int) -> list[Any]:
             return [*chat, asked]
 
 
-def _prompt(known: Sequence[KnownTurn], turn: KnownTurn) -> list[int]:
+def _prompt(known: Sequence[LoadedTurn], turn: LoadedTurn) -> list[int]:
     before = [] if turn.extends is None else known[turn.extends]
     path = [] if isinstance(before, list) else [*_prompt(known, before), *before.generated.tolist()]
     return [*path, *turn.observed.tolist()]

@@ -14,7 +14,7 @@ from sglang.srt.function_call.core_types import ToolCallItem
 
 from schemas.errors import MissingPart
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import Asked, BadField, DialectName
+from serve_apps.agents.asked import AgentRequest, BadField, DialectName
 from serve_apps.agents.canonical import calls_of
 from serve_apps.agents.parsing import ParserNames, Parsers
 from tests.agents.byte_tokenizer import END
@@ -24,8 +24,8 @@ EOS = int(TOKENIZER.eos_token_id)
 STRICT = {"type": "function", "function": LOOK["function"] | {"strict": True}}  # type: ignore[operator]
 
 
-def asked(**more: Any) -> Asked:
-    return Asked(DialectName.CHAT, "m", **more)
+def asked(**more: Any) -> AgentRequest:
+    return AgentRequest(DialectName.CHAT, "m", **more)
 
 
 def test_a_call_is_constrained_where_one_has_to_be() -> None:
@@ -60,7 +60,7 @@ def test_how_many_calls_an_answer_has_is_in_its_constraint(parallel: bool) -> No
     ],
 )
 def test_a_shape_needs_engines_with_grammars(dialect: DialectName, sampling: str, field: str) -> None:
-    shaped = Asked(dialect, "m", sampling={"temperature": 1, sampling: "x"})
+    shaped = AgentRequest(dialect, "m", sampling={"temperature": 1, sampling: "x"})
     with pytest.raises(BadField) as error:
         PLAIN.check(shaped)
     assert error.value.field == field
@@ -86,7 +86,7 @@ def test_tools_need_a_parser() -> None:
 CALL = f'<tool_call>\n{{"name": "look", "arguments": {{}}}}\n</tool_call>{END}'
 
 
-def called(one: Asked, text: str = CALL, parsers: Parsers = QWEN) -> int:
+def called(one: AgentRequest, text: str = CALL, parsers: Parsers = QWEN) -> int:
     return len(calls_of(told(parsers.reader(one, "t", []), ids(text), [9])[1].message))
 
 
@@ -95,7 +95,7 @@ def test_calls_are_read_where_tools_were_given() -> None:
     assert called(asked(tools=(LOOK,), tool_choice="none")) == 0
     assert called(asked()) == 0
     assert called(asked(tools=(LOOK,)), parsers=PLAIN) == 0
-    assert called(Asked(DialectName.GENERATE, "", tools=(LOOK,))) == 0
+    assert called(AgentRequest(DialectName.GENERATE, "", tools=(LOOK,))) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a request comes to: `Asked`, or the name of the field that is wrong. Nothing else, whatever a stranger sends."""
+"""Reading a request gives an `AgentRequest` or names the wrong field, whatever a client sends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsBas
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 from transformers import PreTrainedTokenizerBase
 
-from serve_apps.agents.asked import Asked, BadField, DialectName
+from serve_apps.agents.asked import AgentRequest, BadField, DialectName
 from serve_apps.agents.dialects import DIALECTS, MESSAGES, chat, generate, messages, responses
 from serve_apps.agents.dialects.fields import Fields, Use
 from serve_apps.agents.turns import FROM_THE_RUN
@@ -41,7 +41,7 @@ TOOLS: dict[DialectName, list[Json]] = {
 TALKING = [name for name in DialectName if name is not DialectName.GENERATE]
 
 
-def read(name: DialectName, **more: Any) -> Asked:
+def read(name: DialectName, **more: Any) -> AgentRequest:
     return read_whole(DIALECTS[name], json.dumps(MINIMAL[name] | more).encode())
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.turns import RootReason
-from serve_apps.agents.asked import Asked, BadField, DialectName
+from serve_apps.agents.asked import AgentRequest, BadField, DialectName
 from serve_apps.agents.bridge import WINDOW, Bridge, last_of
 from serve_apps.agents.known_models import Renderers, known_name
 from serve_apps.agents.rendering import Rendering, for_template
@@ -194,18 +194,18 @@ def test_results_of_tools_are_named_for_a_renderer() -> None:
     results.append(results[0] | {"name": "own"})
     messages = (KINDS["u"], KINDS["a"] | {"tool_calls": [call]}, *results)
     turn = Turn(0, None, "", (), "", np.array([1, 2], np.int32), np.array([3], np.int32))
-    ids = renderers.new_ids(Asked(DialectName.CHAT, "m", messages), 1, turn)
+    ids = renderers.new_ids(AgentRequest(DialectName.CHAT, "m", messages), 1, turn)
     assert ids is not None
     assert ids.tolist() == [7]
     assert [one.get("name") for one in renderer.asked[0]] == ["look_up", None, "own"]
     assert renderer.asked[1] is None
-    asked = Asked(DialectName.CHAT, "m", (KINDS["u"], KINDS["a"], KINDS["u"]), tools=TOOLS)
+    asked = AgentRequest(DialectName.CHAT, "m", (KINDS["u"], KINDS["a"], KINDS["u"]), tools=TOOLS)
     assert renderers.new_ids(asked, 1, turn) is not None
     assert renderer.asked[1] == list(TOOLS)
 
 
 def test_ids_are_placed_as_they_are() -> None:
-    asked = Asked(DialectName.GENERATE, "", tokens=(5, 6))
+    asked = AgentRequest(DialectName.GENERATE, "", tokens=(5, 6))
 
     class Empty:
         def turns(self) -> list[Any]:
@@ -214,7 +214,9 @@ def test_ids_are_placed_as_they_are() -> None:
         def answered(self, digest: str) -> None:
             return None
 
-    placed, other = (Bridge(MADE).place(one, Empty()) for one in (asked, Asked(DialectName.GENERATE, "", tokens=(6,))))
+    placed, other = (
+        Bridge(MADE).place(one, Empty()) for one in (asked, AgentRequest(DialectName.GENERATE, "", tokens=(6,)))
+    )
     assert placed.observed.tolist() == [5, 6]
     assert (placed.nearest, placed.drift, placed.messages) == (None, None, placed.chain.links)
     assert placed.chain.links != other.chain.links

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import CallArguments, CallBegun, Content, DialectName, Encoder, Part, Reasoning, Said
+from serve_apps.agents.asked import Answer, CallArguments, CallBegun, Content, DialectName, Encoder, Part, Reasoning
 from serve_apps.agents.canonical import assistant, carried
 from serve_apps.agents.dialects import DIALECTS
 from tests.agents.test_bodies import ENTRIES, PLAIN, SAID
@@ -44,7 +44,7 @@ def parsed(raw: bytes) -> list[Json]:
     return found
 
 
-def streamed(name: DialectName, parts: tuple[Part, ...] = PARTS, said: Said = SAID, **more: Any) -> list[Json]:
+def streamed(name: DialectName, parts: tuple[Part, ...] = PARTS, said: Answer = SAID, **more: Any) -> list[Json]:
     made = encoder(name, **more)
     return parsed(made.begin() + b"".join(map(made.part, parts)) + made.end(said))
 
@@ -131,7 +131,7 @@ def test_messages_opens_a_block_for_each_call_and_one_for_nothing() -> None:
     assert empty[2]["content_block"] == {"type": "text", "text": "", "citations": []}
 
 
-def responded(parts: tuple[Part, ...] = PARTS, said: Said = SAID, **more: Any) -> list[Json]:
+def responded(parts: tuple[Part, ...] = PARTS, said: Answer = SAID, **more: Any) -> list[Json]:
     events = streamed(RESPONSES, parts, said, **more)
     assert [one.pop("sequence_number") for one in events] == list(range(len(events)))
     return [one | {"type": one["type"].removeprefix("response.")} for one in events]

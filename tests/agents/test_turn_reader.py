@@ -14,7 +14,16 @@ from sglang.srt.parser.reasoning_parser_names import REASONING_PARSER_NAMES
 
 from schemas.errors import InvalidValue
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import Asked, BadField, CallArguments, CallBegun, Content, DialectName, Part, Reasoning
+from serve_apps.agents.asked import (
+    AgentRequest,
+    BadField,
+    CallArguments,
+    CallBegun,
+    Content,
+    DialectName,
+    Part,
+    Reasoning,
+)
 from serve_apps.agents.canonical import calls_of
 from serve_apps.agents.detokenizer import BYTES, Detokenizer, StopFilter
 from serve_apps.agents.parsing import ParserNames, Parsers, parser_names
@@ -26,7 +35,7 @@ TOKENIZER = byte_tokenizer()
 PLAIN = Parsers(ParserNames(), TOKENIZER)
 QWEN = Parsers(ParserNames("qwen", "qwen3", grammar=True), TOKENIZER)
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
-WITH_TOOLS = Asked(DialectName.CHAT, "m", tools=(LOOK,))
+WITH_TOOLS = AgentRequest(DialectName.CHAT, "m", tools=(LOOK,))
 
 
 def ids(text: str) -> list[int]:
@@ -72,7 +81,7 @@ def test_text_comes_whole_however_tokens_come(raw: bytes, steps: list[int]) -> N
 
 @given(_raw)
 def test_pieces_are_the_bytes(raw: bytes) -> None:
-    asked = Asked(DialectName.CHAT, "m", log_probs=0)
+    asked = AgentRequest(DialectName.CHAT, "m", log_probs=0)
     _, reader = told(PLAIN.reader(asked, "t", []), bytes_ids(raw), [3, 7])
     assert b"".join(reader.pieces) == raw
 
@@ -148,7 +157,7 @@ def test_reasoning_text_and_calls() -> None:
 def test_prompt_says_whether_the_answer_begins_in_reasoning(
     prompt: str, text: str, reasoning: str | None, content: str
 ) -> None:
-    asked = Asked(DialectName.CHAT, "m")
+    asked = AgentRequest(DialectName.CHAT, "m")
     _, reader = told(QWEN.reader(asked, "t", ids(f"<|im_start|>assistant\n{prompt}")), ids(text + END), [2, 5])
     assert reader.message.get("reasoning_content") == reasoning
     assert reader.message["content"] == content
@@ -156,7 +165,7 @@ def test_prompt_says_whether_the_answer_begins_in_reasoning(
 
 def test_one_call_where_one_is_asked_for() -> None:
     text = '<tool_call>\n{"name": "look", "arguments": {"n": %d}}\n</tool_call>'
-    asked = Asked(DialectName.CHAT, "m", tools=(LOOK,), parallel=False)
+    asked = AgentRequest(DialectName.CHAT, "m", tools=(LOOK,), parallel=False)
     _, reader = told(QWEN.reader(asked, "t", []), ids(text % 1 + "\n" + text % 2 + END), [9])
     assert [call.arguments for call in calls_of(reader.message)] == ['{"n": 1}']
 
@@ -185,7 +194,7 @@ def test_text_that_a_parser_raises_on_is_content() -> None:
 
 def test_generate_has_text_alone() -> None:
     text = '<think>a</think><tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
-    asked = Asked(DialectName.GENERATE, "", text="x", tools=(LOOK,), skip_special=False, trim_stop=False)
+    asked = AgentRequest(DialectName.GENERATE, "", text="x", tools=(LOOK,), skip_special=False, trim_stop=False)
     parts, reader = told(QWEN.reader(asked, "t", []), ids(text + END), [5])
     assert reader.text == joined(parts, Content) == text + END
 
@@ -202,9 +211,9 @@ def test_what_the_run_cannot_do_says_which_flag_to_set() -> None:
     assert error.value.field == "tools"
     without = Parsers(ParserNames("qwen"), TOKENIZER)
     for asked, field in (
-        (Asked(DialectName.CHAT, "m", sampling={"json_schema": "{}"}), "response_format"),
-        (Asked(DialectName.GENERATE, "m", sampling={"regex": "a"}), "sampling_params.regex"),
-        (Asked(DialectName.CHAT, "m", tools=(LOOK,), tool_choice="required"), "tool_choice"),
+        (AgentRequest(DialectName.CHAT, "m", sampling={"json_schema": "{}"}), "response_format"),
+        (AgentRequest(DialectName.GENERATE, "m", sampling={"regex": "a"}), "sampling_params.regex"),
+        (AgentRequest(DialectName.CHAT, "m", tools=(LOOK,), tool_choice="required"), "tool_choice"),
     ):
         with pytest.raises(BadField, match="grammar") as error:
             without.check(asked)
@@ -215,7 +224,7 @@ def test_what_the_run_cannot_do_says_which_flag_to_set() -> None:
 def test_constraint_is_there_where_a_call_has_to_be() -> None:
     assert QWEN.constraint(WITH_TOOLS) == {}
     for choice in ("required", "look"):
-        (kind,) = QWEN.constraint(Asked(DialectName.CHAT, "m", tools=(LOOK,), tool_choice=choice))
+        (kind,) = QWEN.constraint(AgentRequest(DialectName.CHAT, "m", tools=(LOOK,), tool_choice=choice))
         assert kind == "structural_tag"
 
 
@@ -245,7 +254,7 @@ def _reasoning(name: str) -> ParserNames:
 
 @pytest.mark.parametrize("name", ["qwen", "glm", "pythonic", "llama3"])
 def test_call_that_has_to_be_is_read_as_the_grammar_has_it_written(name: str) -> None:
-    asked = Asked(DialectName.CHAT, "m", tools=(LOOK,), tool_choice="required")
+    asked = AgentRequest(DialectName.CHAT, "m", tools=(LOOK,), tool_choice="required")
     parsers = Parsers(ParserNames(name, grammar=True), TOKENIZER)
     (kind,) = parsers.constraint(asked)
     array = '[{"name": "look", "parameters": {"at": "世"}}]'

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from serve_apps.agents.asked import Asked, Dialect
+from serve_apps.agents.asked import AgentRequest, Dialect
 from serve_apps.agents.dialects.fields import read_object
 from serve_apps.agents.reading import Read
 
 
-def read_whole(dialect: Dialect, body: bytes, read: Read | None = None) -> Asked:
+def read_whole(dialect: Dialect, body: bytes, read: Read | None = None) -> AgentRequest:
     """read: in the place of the dialect's. Raises BadField."""
     return (read or dialect.read)(read_object(body), dialect.conversation())

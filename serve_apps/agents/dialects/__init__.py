@@ -1,4 +1,4 @@
-"""The APIs that agents speak, by name and by path."""
+"""The APIs that agents use, by name and by path."""
 
 from serve_apps.agents.asked import Dialect, DialectName
 from serve_apps.agents.dialects.chat import Chat
@@ -7,11 +7,13 @@ from serve_apps.agents.dialects.messages import Messages
 from serve_apps.agents.dialects.responses import Responses
 
 MESSAGES = Messages()
-DIALECTS: dict[DialectName, Dialect] = {one.name: one for one in (Chat(), Responses(), MESSAGES, Generate())}
+DIALECTS: dict[DialectName, Dialect] = {
+    dialect.name: dialect for dialect in (Chat(), Responses(), MESSAGES, Generate())
+}
 PATHS: dict[str, Dialect] = {
     "/v1/chat/completions": DIALECTS[DialectName.CHAT],
     "/v1/responses": DIALECTS[DialectName.RESPONSES],
     "/v1/messages": DIALECTS[DialectName.MESSAGES],
     "/generate": DIALECTS[DialectName.GENERATE],
 }
-"""Each is asked by POST. `/v1/messages/count_tokens` is `MESSAGES.read_count` and `.counted`."""
+"""Paths of POST requests. `/v1/messages/count_tokens` uses `MESSAGES.read_count` and `MESSAGES.counted`."""

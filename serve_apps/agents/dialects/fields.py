@@ -1,24 +1,25 @@
-"""What each field of a request comes to: one table a dialect, which `read` obeys and the documentation shows."""
+"""Tables of request fields, one for each API: `read_fields` enforces them and the documentation shows them."""
 
 import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 
+from schemas.doc import doc
 from serve_apps.agents.asked import BadField
 
 T = TypeVar("T")
 Object = Mapping[str, Any]
-Check = Callable[[Any, str], Any]
-"""A value and its path to what it means. Raises BadField."""
-_KINDS = {str: "a text", dict: "an object", list: "a list", bool: "true or false", int: "a whole number"}
+Check = Callable[[object, str], object]
+"""Turns a value at a path into the sampling parameter. Raises BadField."""
+_KINDS = {str: "a string", dict: "an object", list: "a list", bool: "true or false", int: "an integer"}
 
 
 class Use(enum.StrEnum):
-    """What giving a field comes to."""
+    """Treatment of a field."""
 
     WORKS = "works"
     RUNS = "the run's"
@@ -29,15 +30,13 @@ class Use(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """note: what there is to say of it. sampling: SGLang's name of what it sets. check: of that value. only: what it
-    may be, where it takes one value.
-    """
+    """One field of a request."""
 
     use: Use
-    note: str = ""
-    sampling: str = ""
-    check: Check | None = None
-    only: tuple[Any, ...] = ()
+    note: Annotated[str, doc("text for the documentation, and the error message if the value is refused")] = ""
+    sampling: Annotated[str, doc("SGLang's name of the sampling parameter that the field sets; empty for none")] = ""
+    check: Annotated[Check | None, doc("converts the value to the sampling parameter")] = None
+    only: Annotated[tuple[object, ...], doc("allowed values, if `use` is ONE_VALUE")] = ()
 
 
 Fields = dict[str, Field]
@@ -51,8 +50,8 @@ def sampled(name: str, check: Check, note: str = "") -> Field:
     return Field(Use.WORKS, note, name, check)
 
 
-def runs(name: str, check: Check) -> Field:
-    """How tokens are drawn is the run's to say: the trainer takes their log-probs so."""
+def set_by_run(name: str, check: Check) -> Field:
+    """Return a field that is checked and then ignored: the trainer computes log-probs under the run's own value."""
     return Field(Use.RUNS, "", name, check)
 
 
@@ -60,7 +59,7 @@ def no_effect(note: str) -> Field:
     return Field(Use.NO_EFFECT, note)
 
 
-def only(*values: Any, note: str) -> Field:
+def only(*values: object, note: str) -> Field:
     return Field(Use.ONE_VALUE, note, only=values)
 
 
@@ -73,18 +72,19 @@ def bad(path: str, message: str) -> NoReturn:
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """The body. Raises BadField for what is no JSON object, or could not be kept in the log."""
+    """Decode a body. Raises BadField if it is not a JSON object, or if the log cannot store it."""
     try:
         value = msgspec.json.decode(body)
         msgspec.msgpack.encode(value)
     except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
-        raise BadField("", f"the body is not JSON as it is read here: {error}") from error
+        raise BadField("", f"the body is not valid JSON: {error}") from error
     return take(value, dict, "")
 
 
 def read_fields(table: Fields, body: Object, path: str = "") -> dict[str, Any]:
-    """The sampling that the body asks for, by SGLang's names. null counts as not given. Raises BadField for a field
-    that is unknown or refused, and for a value that cannot be.
+    """Return the sampling parameters that a body sets, by SGLang's names. null counts as absent.
+
+    Raises BadField for a field that is unknown or refused, and for a value that is not valid.
     """
     sampling: dict[str, Any] = {}
     for name, value in body.items():
@@ -92,7 +92,7 @@ def read_fields(table: Fields, body: Object, path: str = "") -> dict[str, Any]:
         if value is None:
             continue
         if field is None:
-            bad(where, "this API has no such field here")
+            bad(where, "unknown field: this API does not have it here")
         if field.use is Use.REFUSED or (field.use is Use.ONE_VALUE and not _is_one_of(value, field.only)):
             bad(where, field.note)
         if field.check is not None:
@@ -100,40 +100,40 @@ def read_fields(table: Fields, body: Object, path: str = "") -> dict[str, Any]:
     return sampling
 
 
-def _is_one_of(value: Any, allowed: Sequence[Any]) -> bool:
-    """true is not 1 here."""
-    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in allowed)
+def _is_one_of(value: object, allowed: Sequence[object]) -> bool:
+    """Compare as JSON values: true does not equal 1."""
+    return any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in allowed)
 
 
-def to_json(value: Any) -> str:
+def to_json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def take(value: Any, kind: type[T], path: str) -> T:
-    """The value, of that type. Raises BadField."""
+def take(value: object, kind: type[T], path: str) -> T:
+    """Return the value if it has this type. Raises BadField."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        bad(path, f"this has to be {_KINDS[kind]}")
+        bad(path, f"must be {_KINDS[kind]}")
     return value
 
 
 def get(holder: Object, name: str, kind: type[T], path: str, default: T | None = None) -> T:
-    """A value of an object at `path`. Without a default it has to be there; null counts as not given."""
+    """Return a value of the object at `path`. null counts as absent; a value without a default is required."""
     value, where = holder.get(name), under(path, name)
     if value is None and default is not None:
         return default
     if value is None:
-        bad(where, "this is missing")
+        bad(where, "required field is missing")
     return take(value, kind, where)
 
 
 def maybe(holder: Object, name: str, kind: type[T]) -> T | None:
-    """A value of the request; None where it is not given."""
+    """Return a value of the request, None if it is absent."""
     value = holder.get(name)
     return None if value is None else take(value, kind, name)
 
 
-def items(values: Sequence[Any], path: str) -> list[tuple[dict[str, Any], str]]:
-    """The objects of a list, each with its path. Raises BadField."""
+def items(values: Sequence[object], path: str) -> list[tuple[dict[str, Any], str]]:
+    """Return each object of a list with its path. Raises BadField."""
     return [(take(value, dict, under(path, at)), under(path, at)) for at, value in enumerate(values)]
 
 
@@ -142,23 +142,23 @@ def under(path: str, name: str | int) -> str:
 
 
 def number(low: float, high: float = math.inf, *, above: bool = False) -> Check:
-    """above: low itself is too little."""
+    """Return a check for a number from `low` to `high`. above: `low` itself is too small."""
 
-    def check(value: Any, path: str) -> float:
+    def check(value: object, path: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            bad(path, "this has to be a number")
+            bad(path, "must be a number")
         if not low <= value <= high or (above and value == low):
-            bad(path, f"this has to be {'above' if above else 'at least'} {low:g}{_upto(high)}, not {value:g}")
+            bad(path, f"must be {'above' if above else 'at least'} {low:g}{_upto(high)}, not {value:g}")
         return value
 
     return check
 
 
-def integer(low: int, high: int = 2**31 - 1) -> Check:
-    def check(value: Any, path: str) -> int:
+def integer(low: int, high: int = 2**31 - 1) -> Callable[[object, str], int]:
+    def check(value: object, path: str) -> int:
         if not low <= take(value, int, path) <= high:
-            bad(path, f"this has to be at least {low}{_upto(high)}, not {value}")
-        return int(value)
+            bad(path, f"must be at least {low}{_upto(high)}, not {value}")
+        return take(value, int, path)
 
     return check
 
@@ -167,33 +167,32 @@ def _upto(high: float) -> str:
     return "" if high in (math.inf, 2**31 - 1) else f" and at most {high:g}"
 
 
-def flag(value: Any, path: str) -> bool:
+def flag(value: object, path: str) -> bool:
     return take(value, bool, path)
 
 
-def text(value: Any, path: str) -> str:
+def text(value: object, path: str) -> str:
     return take(value, str, path)
 
 
-def top_k(value: Any, path: str) -> int:
-    """SGLang's: -1 for the whole vocabulary, for which some clients say 0."""
-    return int(integer(-1)(value, path)) or -1
+def top_k(value: object, path: str) -> int:
+    """Return SGLang's top_k: -1 for the whole vocabulary, which some clients write as 0."""
+    return integer(-1)(value, path) or -1
 
 
-def stops(value: Any, path: str) -> list[str]:
-    """Stop strings: one, or a list. An empty one would end every answer before it begins."""
-    found = (
-        [value]
-        if isinstance(value, str)
-        else [text(one, under(path, at)) for at, one in enumerate(take(value, list, path))]
-    )
-    if "" in found:
+def stops(value: object, path: str) -> list[str]:
+    """Return stop strings from a string or a list. An empty one would end every answer at once."""
+    if isinstance(value, str):
+        strings = [value]
+    else:
+        strings = [text(stop, under(path, at)) for at, stop in enumerate(take(value, list, path))]
+    if "" in strings:
         bad(path, "a stop string cannot be empty")
-    return found
+    return strings
 
 
-def token_ids(value: Any, path: str) -> list[int]:
-    return [int(integer(0)(one, under(path, at))) for at, one in enumerate(take(value, list, path))]
+def token_ids(value: object, path: str) -> list[int]:
+    return [integer(0)(token, under(path, at)) for at, token in enumerate(take(value, list, path))]
 
 
 RESERVED = frozenset(
@@ -217,34 +216,34 @@ RESERVED = frozenset(
         "kwargs",
     ]
 )
-"""What the call that renders a chat takes beside the template's own arguments. A chat template is code."""
+"""Parameters of `apply_chat_template` itself, which a request cannot set: a chat template is code."""
 
 
 def template_arguments(request: Object) -> dict[str, Any]:
-    """A request's arguments of the chat template. Raises BadField for one that is not the template's."""
-    given = get(request, "chat_template_kwargs", dict, "", {})
-    for name in given:
+    """Return a request's `chat_template_kwargs`. Raises BadField for a name that is not a template's own argument."""
+    arguments = get(request, "chat_template_kwargs", dict, "", {})
+    for name in arguments:
         if name in RESERVED:
-            bad(f"chat_template_kwargs.{name}", "this is not an argument of the chat template")
-    return given
+            bad(f"chat_template_kwargs.{name}", "not an argument of the chat template")
+    return arguments
 
 
-BIAS = "tokens are drawn as the model gives them: the trainer takes their log-probs so"
+BIAS = "not supported: the trainer computes log-probs from unbiased logits"
 SGLANG: Fields = {
-    "top_k": runs("top_k", top_k),
-    "min_p": runs("min_p", number(0, 1)),
-    "repetition_penalty": runs("repetition_penalty", number(0, 2, above=True)),
+    "top_k": set_by_run("top_k", top_k),
+    "min_p": set_by_run("min_p", number(0, 1)),
+    "repetition_penalty": set_by_run("repetition_penalty", number(0, 2, above=True)),
     "min_tokens": sampled("min_new_tokens", integer(0)),
     "stop_token_ids": sampled("stop_token_ids", token_ids),
     "regex": sampled("regex", text),
     "ebnf": sampled("ebnf", text),
     "ignore_eos": sampled("ignore_eos", flag),
-    "chat_template_kwargs": works("given to the chat template"),
-    "skip_special_tokens": works("special tokens are left out of the text; where tools are given they stay"),
+    "chat_template_kwargs": works("passed to the chat template"),
+    "skip_special_tokens": works("default: special tokens are removed from the text, unless the request has tools"),
 }
-"""What SGLang takes beside the fields of an API, as clients give it by `extra_body`."""
+"""Fields of SGLang that each API also accepts; clients send them with `extra_body`."""
 
 
-def seed(value: Any, path: str) -> int:
-    """SGLang's has 63 bits."""
-    return int(integer(-(2**63), 2**63 - 1)(value, path)) & (2**63 - 1)
+def seed(value: object, path: str) -> int:
+    """Return a seed of 63 bits, as SGLang takes it."""
+    return integer(-(2**63), 2**63 - 1)(value, path) & (2**63 - 1)

@@ -1,9 +1,9 @@
-"""What OpenAI's Responses answers: the response, its items, and the events that make them."""
+"""Answers of OpenAI's Responses: the response, its items, and the events of a stream."""
 
 from typing import Any
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import Asked, CallArguments, CallBegun, Content, Part, Reasoning, Said
+from serve_apps.agents.asked import AgentRequest, Answer, CallArguments, CallBegun, Content, Part, Reasoning
 from serve_apps.agents.canonical import calls_of, carry
 from serve_apps.agents.dialects import sse
 from serve_apps.agents.dialects.chat import log_prob_entries
@@ -27,18 +27,18 @@ _ECHOED: dict[str, Any] = {
     "service_tier": "default",
     "user": None,
 }
-"""Fields of the request that the answer repeats, and what it says where they were not given."""
+"""Request fields that the answer repeats, with their defaults."""
 
 
 def resource(
-    asked: Asked, id: str, created: int, output: list[dict[str, Any]], said: Said | None, status: str = ""
+    request: AgentRequest, id: str, created: int, output: list[dict[str, Any]], answer: Answer | None, status: str = ""
 ) -> dict[str, Any]:
-    """The response. said: None while it is in progress."""
-    given = {name: asked.body.get(name) for name in (*_ECHOED, "reasoning", "text")}
-    echoed = {name: given[name] if given[name] is not None else default for name, default in _ECHOED.items()}
-    is_cut = said is not None and said.stop is not StopReason.STOP
-    done = status or ("incomplete" if is_cut else "in_progress" if said is None else "completed")
-    tools = [{"description": None, "strict": False, **tool} for tool in asked.body.get("tools") or ()]
+    """Return the response. answer: None while it is in progress."""
+    values = {name: request.body.get(name) for name in (*_ECHOED, "reasoning", "text")}
+    echoed = {name: values[name] if values[name] is not None else default for name, default in _ECHOED.items()}
+    is_cut = answer is not None and answer.stop is not StopReason.STOP
+    done = status or ("incomplete" if is_cut else "in_progress" if answer is None else "completed")
+    tools = [{"description": None, "strict": False, **tool} for tool in request.body.get("tools") or ()]
     return {
         "id": f"resp_{id}",
         "object": "response",
@@ -47,12 +47,12 @@ def resource(
         "status": done,
         "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-        "model": asked.model,
+        "model": request.model,
         "output": output,
         "tools": tools,
-        "reasoning": {"effort": None, "summary": None, **(given["reasoning"] or {})},
-        "text": {"format": {"type": "text"}, **(given["text"] or {})},
-        "usage": None if said is None else _usage(said),
+        "reasoning": {"effort": None, "summary": None, **(values["reasoning"] or {})},
+        "text": {"format": {"type": "text"}, **(values["text"] or {})},
+        "usage": None if answer is None else _usage(answer),
         "previous_response_id": None,
         "background": False,
         "store": False,
@@ -60,34 +60,34 @@ def resource(
     }
 
 
-def _usage(said: Said) -> dict[str, Any]:
+def _usage(answer: Answer) -> dict[str, Any]:
     return {
-        "input_tokens": said.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": said.cached_tokens},
-        "output_tokens": len(said.tokens),
-        "output_tokens_details": {"reasoning_tokens": said.reasoning_tokens},
-        "total_tokens": said.prompt_tokens + len(said.tokens),
+        "input_tokens": answer.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": answer.cached_tokens},
+        "output_tokens": len(answer.tokens),
+        "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
+        "total_tokens": answer.prompt_tokens + len(answer.tokens),
     }
 
 
-def items_of(asked: Asked, said: Said) -> list[dict[str, Any]]:
-    """The answer's items: reasoning, message, calls; a message that is empty where there is nothing else."""
-    items, message, found = _Items(asked, said.id), said.message, list[dict[str, Any]]()
+def items_of(request: AgentRequest, answer: Answer) -> list[dict[str, Any]]:
+    """Return the answer's items: reasoning, message, calls. An empty message is left out if there are calls."""
+    items, message, output = _Items(request, answer.id), answer.message, list[dict[str, Any]]()
     if reasoning := message.get("reasoning_content"):
-        found.append(items.reasoning(0, reasoning))
+        output.append(items.reasoning(0, reasoning))
     if message["content"] or not message.get("tool_calls"):
-        entries = [] if asked.log_probs is None else log_prob_entries(said.pieces, said.log_probs)
-        found.append(items.message(len(found), message["content"], entries))
-    return found + [items.call(at, *call) for at, call in enumerate(calls_of(message), len(found))]
+        entries = [] if request.log_probs is None else log_prob_entries(answer.pieces, answer.log_probs)
+        output.append(items.message(len(output), message["content"], entries))
+    return output + [items.call(at, *call) for at, call in enumerate(calls_of(message), len(output))]
 
 
 class _Items:
-    """Items of one answer. index: among them. has_summary: reasoning is shown as a summary, since one was asked for."""
+    """Makes the items of one answer. has_summary: the request asks for a summary, and gets the reasoning as one."""
 
-    def __init__(self, asked: Asked, id: str) -> None:
+    def __init__(self, request: AgentRequest, id: str) -> None:
         self._id = id
-        self.has_summary = bool((asked.body.get("reasoning") or {}).get("summary"))
-        self._is_carried = ENCRYPTED in (asked.body.get("include") or ())
+        self.has_summary = bool((request.body.get("reasoning") or {}).get("summary"))
+        self._is_carried = ENCRYPTED in (request.body.get("include") or ())
 
     def reasoning(self, index: int, text: str) -> dict[str, Any]:
         summary = [{"type": "summary_text", "text": text}] if self.has_summary else []
@@ -107,25 +107,25 @@ class _Items:
 
 
 class ResponsesStream:
-    """See `Encoder`. One item is open at a time: `_open` is its kind, `_text` what it has so far."""
+    """Encodes one streamed answer. One item is open at a time: `_open` is its kind, `_text` its text so far."""
 
-    def __init__(self, asked: Asked, id: str, created: int) -> None:
-        self._asked, self._id, self._created = asked, id, created
-        self._items, self._done, self._number = _Items(asked, id), list[dict[str, Any]](), -1
+    def __init__(self, request: AgentRequest, id: str, created: int) -> None:
+        self._request, self._id, self._created = request, id, created
+        self._items, self._done, self._number = _Items(request, id), list[dict[str, Any]](), -1
         self._open: type[Content] | type[Reasoning] | CallBegun | None = None
         self._item_id: str  # with `_text`, of the open item
         self._text: str
         self._shown, self._later = list[dict[str, Any]](), list[dict[str, Any]]()
-        """Log-probs: of the open message; and those that came with no text of it, and are shown with the next."""
+        """Log-prob entries: of the open message; and of tokens without text yet, which the next delta shows."""
 
     def begin(self) -> bytes:
-        response = resource(self._asked, self._id, self._created, [], None)
+        response = resource(self._request, self._id, self._created, [], None)
         return self._event("created", response=response) + self._event("in_progress", response=response)
 
     def part(self, part: Part) -> bytes:
         match part:
             case Content(text, _, log_probs, pieces):
-                self._later += [] if self._asked.log_probs is None else log_prob_entries(pieces, log_probs)
+                self._later += [] if self._request.log_probs is None else log_prob_entries(pieces, log_probs)
                 if not text:
                     return b""
                 begun, shown, self._later = self._begin(Content), self._later, []
@@ -142,18 +142,18 @@ class ResponsesStream:
                 self._text += text
                 return self._event("function_call_arguments.delta", **self._place(), delta=text)
 
-    def end(self, said: Said) -> bytes:
+    def end(self, answer: Answer) -> bytes:
         empty = b"" if self._open or self._done else self._begin(Content)
         closed = empty + self._close()
-        response = resource(self._asked, self._id, self._created, self._done, said)
+        response = resource(self._request, self._id, self._created, self._done, answer)
         return closed + self._event(response["status"], response=response)
 
     def fail(self, status: int, message: str) -> bytes:
-        response = resource(self._asked, self._id, self._created, self._done, None, "failed")
+        response = resource(self._request, self._id, self._created, self._done, None, "failed")
         return self._event("failed", response=response | {"error": {"code": "server_error", "message": message}})
 
     def _begin(self, kind: type[Content] | type[Reasoning] | CallBegun) -> bytes:
-        """The events that open an item, where it is not open already."""
+        """Return the events that open an item; empty if it is open."""
         if self._open is kind:
             return b""
         closed = self._close()
@@ -166,24 +166,24 @@ class ResponsesStream:
         return closed + head + self._part_event("added", item)
 
     def _close(self) -> bytes:
-        """The events that end the open item, if there is one."""
+        """Return the events that close the open item; empty if none is open."""
         if self._open is None:
             return b""
         place, item = self._place(), self._item()
         if isinstance(self._open, CallBegun):
-            said = self._event("function_call_arguments.done", **place, name=item["name"], arguments=item["arguments"])
+            done = self._event("function_call_arguments.done", **place, name=item["name"], arguments=item["arguments"])
         elif self._open is Content:
-            said = self._event("output_text.done", **place, text=self._text, logprobs=self._shown)
+            done = self._event("output_text.done", **place, text=self._text, logprobs=self._shown)
         else:
-            said = self._event(f"{self._reasoning}.done", **place, text=self._text)
-        said += self._part_event("done", item)
-        said += self._event("output_item.done", output_index=len(self._done), item=item)
+            done = self._event(f"{self._reasoning}.done", **place, text=self._text)
+        done += self._part_event("done", item)
+        done += self._event("output_item.done", output_index=len(self._done), item=item)
         self._done.append(item)
         self._open = None
-        return said
+        return done
 
     def _item(self) -> dict[str, Any]:
-        """The open item, with what it has."""
+        """Return the open item with its text so far."""
         index = len(self._done)
         if isinstance(self._open, CallBegun):
             return self._items.call(index, self._open.id, self._open.name, self._text)
@@ -207,12 +207,12 @@ class ResponsesStream:
         return self._event(f"{name}.{verb}", **self._place(), part=part)
 
     def _place(self) -> dict[str, Any]:
-        """Where the open item's text belongs to."""
+        """Return the fields that locate the open item's text in the response."""
         place: dict[str, Any] = {"item_id": self._item_id, "output_index": len(self._done)}
         if isinstance(self._open, CallBegun):
             return place
         return place | {"summary_index" if self._is_summary else "content_index": 0}
 
-    def _event(self, kind: str, **values: Any) -> bytes:
+    def _event(self, kind: str, **values: object) -> bytes:
         self._number += 1
         return sse.named({"type": f"response.{kind}", "sequence_number": self._number, **values})

@@ -1,17 +1,17 @@
-"""Server-sent events as the APIs have them."""
+"""Server-sent events."""
 
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
 
 DONE = b"data: [DONE]\n\n"
 
 
-def data(value: Any) -> bytes:
-    """An event without a name."""
+def data(value: Mapping[str, object]) -> bytes:
+    """Return an event without a name."""
     return b"data: %b\n\n" % msgspec.json.encode(value)
 
 
-def named(value: dict[str, Any]) -> bytes:
-    """An event that has its type as its name."""
-    return b"event: %b\ndata: %b\n\n" % (value["type"].encode(), msgspec.json.encode(value))
+def named(value: Mapping[str, object]) -> bytes:
+    """Return an event whose name is the `type` of its value."""
+    return b"event: %b\ndata: %b\n\n" % (str(value["type"]).encode(), msgspec.json.encode(value))
