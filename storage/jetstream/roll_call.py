@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from schemas import subjects
-from schemas.errors import AccessDenied, LogUnavailable, StorageError
+from schemas.errors import LogUnavailable, StorageError
 from schemas.subjects import run_of_stream
 from storage.cancellation import end_all
 from storage.jetstream.answer import Answer
@@ -59,7 +59,6 @@ class RollCall:
         self._inbox = subjects.roll_call(run_of_stream(stream), queue)
         self._loose: set[int] = set()
         self._broke = False
-        self._denied: AccessDenied | None = None
         self._due = asyncio.Event()
         self._delivered = 0
         self._stack = contextlib.AsyncExitStack()
@@ -105,17 +104,18 @@ class RollCall:
         while True:
             try:
                 await self._say()
-            except AccessDenied as denied:
-                self._denied = denied
-                return
             except LogUnavailable:  # the connection was closed
                 return
             await asyncio.sleep(self._leases.every_s)
 
     def check(self) -> None:
-        """Raises AccessDenied where the server passes no calls of these credentials on: nobody would know of a loss."""
-        if self._denied is not None:
-            raise self._denied
+        """Raise the error that ended the calls or the keeper's part: without them nobody notices a lost taker.
+
+        AccessDenied: the server does not pass on calls with these credentials.
+        """
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()):
+                raise error
 
     async def _say(self, *, leaves: bool = False) -> None:
         leases, now = self._leases, self._look(self._broke)

@@ -20,6 +20,7 @@ from schemas.subjects import every_event
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.leases import CALLS
 from storage.jetstream.log import JetStreamLog
+from storage.jetstream.roll_call import RollCall
 from storage.log import Consumer, Delivery, append_all
 from storage.nats.server import NatsServer
 from tests.storage.log.appends import reward
@@ -300,3 +301,17 @@ async def test_who_may_not_call_or_hear_calls_takes_nothing(tmp_path: Path, act:
         with pytest.raises(AccessDenied, match=r"slime\.r\.roll\.q"):
             await take()
         await log.close()
+
+
+async def test_a_keeper_that_ends_with_an_error_ends_its_taker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a keeper nobody would notice a lost taker, so the next take raises the error."""
+
+    async def unreadable(_: RollCall) -> dict[str, int]:
+        return {}
+
+    monkeypatch.setattr(RollCall, "_info", unreadable)
+    async with await NatsServer.start(tmp_path) as server, log_with_events(server) as log:
+        consumer = await log.consume("q", every_event("r"), lease_s=LEASE_S)
+        with pytest.raises(KeyError):
+            await take_all(consumer, EVENTS + 1)
+        await consumer.close()
