@@ -169,7 +169,7 @@ error: --mtp-num-layers is not supported yet: multi-token prediction layers are 
 A flag without effect is said, and the run goes on:
 
 ```
-note: --num-gpus-per-node: no effect; Ray finds the devices of each node by itself.
+note: --num-gpus-per-node: no effect; Ray detects the devices of each node.
 ```
 """
 

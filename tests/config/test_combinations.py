@@ -32,7 +32,7 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
         ("--use-opd --opd-type megatron", "opd_type megatron|opd_teacher_load"),
         ("--use-opd", "opd_type sglang|slime.rollout.on_policy_distillation.reward_func"),
         ("--use-opd --opd-type sglang --opd-teacher-load t --custom-rm-path a.b", "opd_type sglang|opd_teacher_load"),
-        ("--use-opd --opd-teacher-load t --loss-type sft_loss", "use_opd|supervised"),
+        ("--use-opd --opd-teacher-load t --loss-type sft_loss", "use_opd|sft_loss"),
         ("--use-rollout-logprobs --use-tis", "use_rollout_logprobs|use_tis"),
         ("--supervised --prompt-data p", "supervised|policy_loss"),
         ("--supervised --loss-type sft_loss", "supervised|prompt_data"),
@@ -88,7 +88,7 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
         ("--eval-min-new-tokens 9 --eval-max-response-len 8", "eval_min_new_tokens 9|eval_max_response_len 8"),
         ("--eval-max-context-len 8 --eval-max-prompt-len 8", "eval_max_prompt_len 8|eval_max_context_len 8"),
         ("--max-staleness -1", "max_staleness is -1"),
-        ("--max-staleness 0 --update-weights-interval 3", "update_weights_interval 3|max_staleness 0"),
+        ("--max-staleness 0 --update-weights-interval 3", "update_weights_interval 3|max_staleness is 0"),
         ("--run a.b", "run is 'a.b'|NATS"),
         ("--run=", "run is ''"),
         ("--use-dynamic-batch-size", "use_dynamic_batch_size|max_tokens_per_gpu"),
@@ -110,7 +110,7 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
         ("--source-share quiz=0.9,file=0.2", "source_share|1.1"),
         ("--source-quota quiz=half", "source_quota|quiz=half"),
         ("--rm-url judge:8000", "rm_url judge:8000"),
-        ("--archive-share 1.5", "archive_share is 1.5|between 0 and 1"),
+        ("--archive-share 1.5", "archive_share is 1.5|from 0 to 1"),
         ("--prompt-rest -1", "prompt_rest is -1|below 0"),
         ("--archive-where X", "archive_where|archive_prompts"),
         ("--buffer-filter-path a:b", "buffer_filter_path|archive_prompts"),
@@ -210,7 +210,7 @@ def test_epochs_are_of_a_file() -> None:
 
 def test_what_every_run_needs() -> None:
     sentences = "\n".join(impossible(derive(TrainSettings())[0]))
-    for part in ("Neither num_rollout nor num_epoch", "Nobody grades", "hf_checkpoint"):
+    for part in ("Neither num_rollout nor num_epoch", "There is no grader", "hf_checkpoint"):
         assert part in sentences
 
 
@@ -322,7 +322,7 @@ def test_missing_paths_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
         assert missing_paths(settings) == []
         there.setattr(Path, "exists", lambda path: path == Path("/r"))
         absent = missing_paths(settings)
-    assert [sentence.split(" is ")[0].split(" has ")[0] for sentence in absent] == [
+    assert [sentence.split(" does ")[0].split(" has ")[0] for sentence in absent] == [
         "hf_checkpoint /m",
         "ref_load /r",
         "prompt_data /d/p.jsonl",
@@ -331,7 +331,7 @@ def test_missing_paths_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert "hf download" in absent[0]
     assert "config.json" in absent[1]
-    with pytest.raises(InvalidValue, match="hf_checkpoint /m is not there"):
+    with pytest.raises(InvalidValue, match="hf_checkpoint /m does not exist"):
         require_paths(settings)
 
 

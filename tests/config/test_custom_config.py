@@ -74,7 +74,7 @@ def test_names_may_be_given_on_the_command_line(tmp_path: Path) -> None:
         ("a: {b: [null]}\n", "a is null"),
         ("a: !!binary aGk=\n", "a is bytes"),
         ("a: {1: 2}\n", "has the key 1"),
-        ("max_turns: many\n", "max_turns is 'many', and should be"),
+        ("max_turns: many\n", "max_turns is 'many': it must be"),
     ],
 )
 def test_what_cannot_be_is_said(tmp_path: Path, text: str, message: str) -> None:

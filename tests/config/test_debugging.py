@@ -70,7 +70,7 @@ def test_details_are_dumped_into_a_folder() -> None:
         (["--load-debug-rollout-data-subsample", "0.5"], "needs load_debug_rollout_data"),
         (
             ["--load-debug-rollout-data", "/d/0.pt", "--load-debug-rollout-data-subsample", "1.5"],
-            "and should be a part",
+            "it must be above 0 and at most 1",
         ),
     ],
 )

@@ -22,7 +22,7 @@ def parse(line: str) -> ParsedTrain:
 
 
 def other_defaults(parsed: ParsedTrain) -> list[str]:
-    return [note for note in parsed.notes if note.startswith("not given, and otherwise in slime")]
+    return [note for note in parsed.notes if note.startswith("not set, and with different defaults in slime")]
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ DATA = [
     ),
     Case.train("evaluation: of another type", "--eval-config", "type.yaml", names="set 'a': temperature is 'hot'"),
     Case.train(
-        "evaluation: one name twice", "--eval-config", "twice.yaml", names="twice.yaml: two sets are called 'a'"
+        "evaluation: one name twice", "--eval-config", "twice.yaml", names="twice.yaml: two sets have the name 'a'"
     ),
     Case.train("evaluation: no such grader", "--eval-config", "grader.yaml", names="set 'a': rm_type"),
     Case.train("evaluation: no such reward", "--eval-config", "reward.yaml", names="set 'a': custom_rm_path"),

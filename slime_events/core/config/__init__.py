@@ -1,1 +1,1 @@
-"""Settings: a frozen struct per component, with flags and TOML for it. A field's flag is its name with dashes."""
+"""Settings: a frozen struct per component, set by flags and TOML. A field's flag is its name with dashes."""

@@ -1,4 +1,4 @@
-"""Sessions of agents: how long they may take, and what of them is trained on."""
+"""Settings of agents' sessions: their limits, and the tokens to train on."""
 
 from typing import Annotated, Literal
 
@@ -8,45 +8,48 @@ from slime_events.core.config.base import Settings, doc
 
 
 class AgentSettings(Settings, frozen=True, kw_only=True):
-    """A session is a rollout of a run with --agents that a program outside makes, turn by turn."""
+    """Sessions in a run with `agents`: an external program makes a rollout turn by turn."""
 
     agent_credit: Annotated[
         Literal["all", "last", "leaf", "discounted"],
         doc(
-            "tokens of a session that are trained on: all of its paths, each once; the last turn of each path; only "
-            "the path that ended last; or as all, the advantage of a turn discounted from the last one of its path"
+            "tokens of a session to train on; all: each path once; last: the last turn of each path; leaf: the path "
+            "that ended last; discounted: as all, with a turn's advantage discounted from the last turn of its path"
         ),
     ] = "all"
     agent_turn_discount: Annotated[
-        float, doc("with agent-credit discounted: what each turn counts of the one after it, 1 at most", above=0)
+        float, doc("with agent-credit discounted: weight of a turn relative to the next turn, at most 1", above=0)
     ] = 0.9
-    agent_turn_seconds: Annotated[float, doc("seconds that one turn may take", above=0)] = 600.0
-    agent_session_seconds: Annotated[float, doc("seconds that a session may take before it is sealed", above=0)] = (
-        3600.0
-    )
-    agent_idle_seconds: Annotated[float, doc("seconds without a turn before a session is sealed", above=0)] = 300.0
+    agent_turn_seconds: Annotated[float, doc("time limit of a turn, in seconds", above=0)] = 600.0
+    agent_session_seconds: Annotated[float, doc("seconds after which a session is sealed", above=0)] = 3600.0
+    agent_idle_seconds: Annotated[float, doc("seconds without a turn after which a session is sealed", above=0)] = 300.0
     agent_idle: Annotated[
         Literal["grade", "fail"],
         doc(
-            "what comes of an idle session: grade it with the turns that it has, or fail its rollout, which is asked "
-            "for again up to max-attempts"
+            "what to do with an idle session; grade: grade its turns so far; fail: fail its rollout, which "
+            "is requested "
+            "again up to max-attempts times"
         ),
     ] = "grade"
     agent_command: Annotated[
         str | None,
         doc(
-            "program that makes a rollout: started for each that waits for an agent, with a session's URL and key in "
-            "its environment and the task as JSON on its input; without a shell"
+            "program to start, without a shell, for each rollout that waits for an agent; its environment has the URL "
+            "and key of a session, and its standard input the task as JSON"
         ),
     ] = None
     agent_env: Annotated[
-        list[str], doc("variables that programs of agent-command see although they look like secrets")
+        list[str], doc("variables to pass to programs of agent-command although their names look like secrets")
     ] = field(default_factory=list)
-    agent_concurrency: Annotated[int, doc("programs of agent-command at once", above=0)] = 8
-    agent_timeout: Annotated[float, doc("seconds that a program of agent-command may take", above=0)] = 600.0
+    agent_concurrency: Annotated[int, doc("most programs of agent-command at a time", above=0)] = 8
+    agent_timeout: Annotated[float, doc("time limit of a program of agent-command, in seconds", above=0)] = 600.0
     agent_tokens_in_flight: Annotated[
-        int, doc("prompt and response tokens of the turns under way; more are asked to come again", above=0)
+        int,
+        doc(
+            "most prompt and response tokens of turns in progress; further turns are refused until there is room",
+            above=0,
+        ),
     ] = 4_000_000
     agent_turns_per_minute: Annotated[
-        int, doc("requests of one session in a minute; more are asked to come again", above=0)
+        int, doc("most requests of a session per minute; further ones are refused until the next minute", above=0)
     ] = 6000

@@ -1,12 +1,12 @@
-"""`Settings`: the base of every component's settings."""
+"""The base class of settings structs, and `doc`: the help text of a setting."""
 
 import msgspec
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A frozen group of settings. What is learned at run time is an event, never a setting."""
+    """A group of settings, frozen. Values that are learned at run time are events, not settings."""
 
 
 def doc(text: str, *, above: int | None = None, least: int | None = None) -> msgspec.Meta:
-    """The description of a setting: its help text, and what it is to be above, or at least."""
+    """Return the description of a setting. It must be greater than `above`, or at least `least`."""
     return msgspec.Meta(description=text, extra={"above": above, "least": least})

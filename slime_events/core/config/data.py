@@ -1,4 +1,4 @@
-"""Where prompts come from."""
+"""Settings of the prompts' source."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,84 +7,93 @@ from msgspec import field
 from slime_events.core.config.base import Settings, doc
 
 OUTSIDE = "outside"
-"""In the place of a file: there is none."""
+"""Value of `prompt_data` if there is no file: producers publish all prompts to the run."""
 
 
 class DataSettings(Settings, frozen=True, kw_only=True):
-    """JSONL or Parquet on any fsspec URL, with an optional slice `path@[a:b]`."""
+    """Prompts: JSONL or Parquet files on any fsspec URL, an archive, producers, or your data source."""
 
     prompt_data: Annotated[
         str | None,
-        doc("JSONL or Parquet, any fsspec URL, optional @[a:b]; outside: prompts that are published to the run alone"),
+        doc("JSONL or Parquet file, any fsspec URL, optional slice @[a:b]; outside: only prompts published to the run"),
     ] = None
     rollout_global_dataset: Annotated[
-        bool, doc("read prompt-data; without that, prompts are published to the run or come from data-source-path")
+        bool, doc("read prompt-data; if off, prompts are published to the run or come from data-source-path")
     ] = True
     input_key: Annotated[str, doc("field with the prompt: text or chat messages")] = "input"
     label_key: Annotated[str | None, doc("field with the label")] = None
     metadata_key: Annotated[str, doc("field with metadata")] = "metadata"
     tool_key: Annotated[str, doc("field with tools")] = "tools"
-    apply_chat_template: Annotated[bool, doc("render messages with the tokenizer's chat template")] = False
-    apply_chat_template_kwargs: Annotated[dict[str, Any], doc("JSON: extra arguments of the template")] = field(
+    apply_chat_template: Annotated[bool, doc("format messages with the tokenizer's chat template")] = False
+    apply_chat_template_kwargs: Annotated[dict[str, Any], doc("JSON: extra arguments for the template")] = field(
         default_factory=dict
     )
     supervised: Annotated[
-        bool, doc("train on the chats of prompt-data themselves: no engines, no graders; sets debug-train-only")
+        bool, doc("train on the chats in prompt-data, without engines and graders; sets debug-train-only")
     ] = False
     loss_mask_type: Annotated[
         Literal["qwen", "qwen3", "qwen3_5", "distill_qwen"],
-        doc("of supervised: how the tokens of the assistant's turns are found"),
+        doc("for supervised: chat format, to find the tokens of the assistant's turns"),
     ] = "qwen"
     rollout_shuffle: Annotated[bool, doc("shuffle at each epoch (slime's rule: seed + epoch)")] = False
     prompt_sampler: Annotated[
         Literal["file", "curriculum"],
-        doc("order of prompts: the file's, or by the pass rates of this run so far, near one half first"),
+        doc("order of prompts: as in the file, or by their pass rates in this run so far, rates near 0.5 first"),
     ] = "file"
     curriculum_new: Annotated[
-        float, doc("share of a curriculum's draws that are prompts never drawn before, while there are any")
+        float, doc("for prompt-sampler curriculum: share of draws that are new prompts, while there are any")
     ] = 0.5
-    prompt_rest: Annotated[int, doc("versions until a curriculum, or an archive, may draw a prompt again", least=0)] = 1
-    pass_reward: Annotated[float, doc("reward from which on an answer counts as passed")] = 1.0
+    prompt_rest: Annotated[int, doc("versions before a curriculum or an archive may draw a prompt again", least=0)] = 1
+    pass_reward: Annotated[float, doc("lowest reward of an answer that counts as passed")] = 1.0
     archive_prompts: Annotated[
-        str | None, doc("draw prompts of a recorded run again: the URL of its archive, its name or its folder")
+        str | None, doc("draw prompts of a recorded run: its archive's URL, its name or its folder")
     ] = None
-    archive_share: Annotated[float, doc("share of the prompts drawn that are archive-prompts'")] = 0.25
+    archive_share: Annotated[float, doc("share of prompts drawn from archive-prompts")] = 0.25
     archive_reuse: Annotated[
         Literal["prompts", "rollouts"],
-        doc("what is taken of archive-prompts: prompts alone, or the recorded rollouts too, off policy"),
+        doc("reuse only the prompts of archive-prompts, or also their recorded rollouts, off policy"),
     ] = "prompts"
     archive_max_staleness: Annotated[
-        int, doc("optimizer steps that recorded rollouts may be behind the weights that they train")
+        int, doc("how many optimizer steps a recorded rollout may be behind the weights that train on it")
     ] = 8
-    archive_min_pass_rate: Annotated[float, doc("lowest pass rate there that is drawn again")] = 0.0
-    archive_max_pass_rate: Annotated[float, doc("highest pass rate there that is drawn again")] = 1.0
+    archive_min_pass_rate: Annotated[
+        float, doc("lowest recorded pass rate of a prompt to draw from archive-prompts")
+    ] = 0.0
+    archive_max_pass_rate: Annotated[
+        float, doc("highest recorded pass rate of a prompt to draw from archive-prompts")
+    ] = 1.0
     buffer_filter_path: Annotated[
         str | None,
-        doc("your selection of archive-prompts' groups: (args, None, buffer, n) -> groups; default: by rate"),
+        doc(
+            "your function that selects groups of archive-prompts: (args, None, buffer, n) -> groups; "
+            "default: by pass rate"
+        ),
     ] = None
     data_source_path: Annotated[
-        str | None, doc("your own source of prompts: a class that takes (args) and has get_samples(n)")
+        str | None, doc("your source of prompts: a class that takes (args) and has get_samples(n)")
     ] = None
     archive_where: Annotated[
-        str | None, doc("SQL over that run, with a column group_id or sample: what is drawn again")
+        str | None,
+        doc("SQL over the run of archive-prompts, with a column group_id or sample, that selects what to draw"),
     ] = None
     source_share: Annotated[
         str | None,
         doc(
-            "share of each batch by source of prompts, quiz=0.3,file=0.5; file: the run's own; the rest is everybody's"
+            "share of each batch by source of prompts, as in quiz=0.3,file=0.5; file: the run's own prompts; all "
+            "sources without a share use the rest"
         ),
     ] = None
     source_quota: Annotated[
-        str | None, doc("prompts of a source that may wait, quiz=1000; nats: of all that come over NATS")
+        str | None, doc("most waiting prompts by source, as in quiz=1000; nats: all prompts sent over NATS")
     ] = None
-    max_bad_lines: Annotated[int, doc("malformed or too long prompt lines before the run stops")] = 100
+    max_bad_lines: Annotated[int, doc("malformed or too long prompt lines after which the run fails")] = 100
 
     @property
     def waits_for_producers(self) -> bool:
-        """Whether all prompts are published to the run."""
+        """Whether all prompts come from producers."""
         return not (self.prompt_data or self.data_source_path or self.archive_prompts)
 
     @property
     def reuses_rollouts(self) -> bool:
-        """Whether recorded rollouts are reused for training."""
+        """Whether the run trains on recorded rollouts."""
         return self.archive_prompts is not None and self.archive_reuse == "rollouts"

@@ -1,4 +1,4 @@
-"""Settings that follow from others: slime's rules for those that are left out, and our own."""
+"""Settings that are derived from others, by slime's rules for unset settings and by our own."""
 
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -24,11 +24,11 @@ _GENERATION = {
     "rollout_sample_filter_path rollout_all_samples_process_path custom_rollout_log_function_path "
     "custom_eval_rollout_log_function_path",
 }
-"""Component to settings that have no effect in a run on loaded rollouts."""
+"""Component to the settings that have no effect in a run on loaded rollouts."""
 
 
 def _debug(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
-    """The settings of the half that runs, and a sentence for each setting without effect."""
+    """Return the settings of the half that runs, and a sentence for each setting without effect."""
     debug, notes = settings.debug, list[str]()
     if debug.dump_details:
         folder = debug.dump_details.rstrip("/")
@@ -52,19 +52,19 @@ def _debug(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
 
 
 def _without_generation(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
-    """Settings that draw, generate or filter rollouts get their defaults."""
+    """Reset settings that draw, generate or filter rollouts. Returns the settings and the names that were set."""
     unused = []
     for group, words in _GENERATION.items():
         names = words.split()
-        given = getattr(settings, group)
-        defaults = {name: getattr(type(given)(), name) for name in names}
-        unused += [name for name in names if getattr(given, name) != defaults[name]]
-        settings = replace(settings, **{group: replace(given, **defaults)})
+        values = getattr(settings, group)
+        defaults = {name: getattr(type(values)(), name) for name in names}
+        unused += [name for name in names if getattr(values, name) != defaults[name]]
+        settings = replace(settings, **{group: replace(values, **defaults)})
     return settings, [name for name in unused if name not in ("eval_prompt_data", "eval_config", "eval_sets")]
 
 
 def _prompts(data: DataSettings) -> tuple[DataSettings, list[str]]:
-    """No file where prompts are published to the run."""
+    """Remove the prompt file if prompts are published to the run."""
     if data.prompt_data == OUTSIDE:
         return replace(data, prompt_data=None, rollout_global_dataset=False), []
     if data.prompt_data and not data.rollout_global_dataset:
@@ -76,19 +76,21 @@ def _prompts(data: DataSettings) -> tuple[DataSettings, list[str]]:
     return data, []
 
 
-def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> tuple[TrainSettings, tuple[str, ...]]:
-    """The settings with all derived values, and a sentence for each change.
+def derive(
+    settings: TrainSettings, set_by_flag: Collection[tuple[str, str]] = ()
+) -> tuple[TrainSettings, tuple[str, ...]]:
+    """Return the settings with all derived values, and a sentence for each change. Idempotent.
 
-    given: (component, field) pairs that were set by flag; they are never changed. Nothing is checked here: a value that
-    cannot be derived stays None, and `impossible` says why. Idempotent.
+    set_by_flag: (component, field) pairs; they are not changed. The result is not checked: a value that cannot be
+    derived stays None, and `impossible` gives the reason.
     """
     settings, notes = _debug(settings)
-    settings, more = _driven(settings, given)
+    settings, more = _driven(settings, set_by_flag)
     data, no_file = _prompts(settings.data)
     settings = replace(settings, data=data)
     notes += [*more, *no_file]
     if settings.data.supervised:
-        settings, more = _supervised(settings, given)
+        settings, more = _supervised(settings, set_by_flag)
         notes += more
     checkpoint = settings.engine.hf_checkpoint or settings.trainer.hf_checkpoint
     algorithm, rollout = settings.algorithm, settings.rollout
@@ -98,11 +100,12 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
         algorithm = replace(algorithm, opd_type=algorithm.opd_type or _teacher_type(settings))
     if rollout.n_samples_per_prompt == 1 and algorithm.grpo_std_normalization:
         algorithm = replace(algorithm, grpo_std_normalization=False)
-        notes.append("grpo_std_normalization is off: a group of one sample has no standard deviation.")
+        notes.append("grpo_std_normalization is off: a group of a single sample has no standard deviation.")
     lag = 0 if settings.debug.debug_rollout_only else settings.trainer.update_weights_interval - 1
-    if rollout.max_staleness < lag and ("rollout", "max_staleness") not in given:
+    if rollout.max_staleness < lag and ("rollout", "max_staleness") not in set_by_flag:
         notes.append(
-            f"max_staleness is {lag}: weights are published every {lag + 1} steps, so rollouts are up to {lag} behind."
+            f"max_staleness is {lag}: weights are published every {lag + 1} steps, so rollouts may be {lag} "
+            "versions behind."
         )
         rollout = replace(rollout, max_staleness=lag)
     if note := _wider_bound(settings, rollout):
@@ -113,8 +116,8 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     narrow = rollout.rollout_top_p != 1.0 or rollout.rollout_top_k > 0
     if narrow and (rollout.custom_generate_function_path or rollout.agents):
         notes.append(
-            "rollout_top_p, rollout_top_k: of rollouts in turns (custom_generate_function_path, agents), engine and "
-            "trainer take log-probs over the whole vocabulary, not over what was left of it."
+            "rollout_top_p, rollout_top_k: for rollouts with several turns (custom_generate_function_path, agents), "
+            "engine and trainer compute log-probs over the whole vocabulary, not over the truncated one."
         )
     notes += _teacher_notes(algorithm, rollout)
     trainer = replace(settings.trainer, hf_checkpoint=settings.trainer.hf_checkpoint or checkpoint)
@@ -128,25 +131,25 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
         rollout=rollout,
         evaluation=evaluation,
         engine=replace(settings.engine, hf_checkpoint=settings.engine.hf_checkpoint or checkpoint),
-        trainer=_saves(_schedule(_batches(trainer, rollout), rollout), rollout, given),
+        trainer=_saves(_schedule(_batches(trainer, rollout), rollout), rollout, set_by_flag),
         reward=replace(reward, eval_reward_key=reward.eval_reward_key or reward.reward_key),
     )
     return derived, (*notes, *idle(derived))
 
 
 DRIVEN_STEPS, DRIVEN_WAIT_S = 1_000_000, 1e9
-"""Of a run that a client drives, unless it is said: it ends when it is stopped, however long its client thinks."""
+"""Defaults of a run that a client drives: it ends when it is stopped, however long the client waits."""
 
 
-def _driven(settings: TrainSettings, given: Collection[tuple[str, str]]) -> tuple[TrainSettings, list[str]]:
-    """Where a client drives the run nothing is drawn, graded or evaluated: it says what is generated and trained."""
+def _driven(settings: TrainSettings, set_by_flag: Collection[tuple[str, str]]) -> tuple[TrainSettings, list[str]]:
+    """Return the settings of a run that a client drives: it draws, grades and evaluates nothing by itself."""
     if settings.run.tinker is None:
         return settings, []
     settings, unused = _without_generation(settings)
     rollout = settings.rollout
     if rollout.num_rollout is None:
         rollout = replace(rollout, num_rollout=DRIVEN_STEPS, num_epoch=None)
-    if ("rollout", "rollout_deadline") not in given:
+    if ("rollout", "rollout_deadline") not in set_by_flag:
         rollout = replace(rollout, rollout_deadline=DRIVEN_WAIT_S)
     notes = [f"{', '.join(unused)}: no effect; a client drives this run (tinker)."] if unused else []
     return replace(settings, rollout=rollout), notes
@@ -155,12 +158,12 @@ def _driven(settings: TrainSettings, given: Collection[tuple[str, str]]) -> tupl
 _DRAWN = ("dynamic_sampling_filter_path", "custom_generate_function_path", "partial_rollout")
 
 
-def _supervised(settings: TrainSettings, given: Collection[tuple[str, str]]) -> tuple[TrainSettings, list[str]]:
-    """A row is one sample, and nothing is generated or graded."""
+def _supervised(settings: TrainSettings, set_by_flag: Collection[tuple[str, str]]) -> tuple[TrainSettings, list[str]]:
+    """Return the settings of supervised training, with a sentence for each change: a row is a sample."""
     notes, rollout = list[str](), settings.rollout
-    if ("rollout", "n_samples_per_prompt") not in given and rollout.n_samples_per_prompt != 1:
+    if ("rollout", "n_samples_per_prompt") not in set_by_flag and rollout.n_samples_per_prompt != 1:
         rollout = replace(rollout, n_samples_per_prompt=1)
-        notes.append("n_samples_per_prompt is 1: supervised samples are those of prompt_data.")
+        notes.append("n_samples_per_prompt is 1: each row of prompt_data is a sample.")
     defaults = {name: getattr(RolloutSettings(), name) for name in _DRAWN}
     idle = [name for name in _DRAWN if getattr(rollout, name) != defaults[name]]
     idle += ["rm_type"] if settings.reward.rm_type else []
@@ -168,7 +171,7 @@ def _supervised(settings: TrainSettings, given: Collection[tuple[str, str]]) -> 
     if idle:
         notes.append(f"{', '.join(idle)}: no effect; nothing is generated or graded (supervised).")
     debug, algorithm = replace(settings.debug, debug_train_only=True), settings.algorithm
-    if algorithm.loss_type == "sft_loss":  # it looks at none
+    if algorithm.loss_type == "sft_loss":  # does not use advantages
         algorithm = replace(algorithm, compute_advantages_and_returns=False)
     return replace(settings, algorithm=algorithm, debug=debug, rollout=replace(rollout, **defaults)), notes
 
@@ -180,23 +183,23 @@ def _teacher_type(settings: TrainSettings) -> TeacherType:
 def _teacher_notes(algorithm: AlgorithmSettings, rollout: RolloutSettings) -> Iterator[str]:
     if algorithm.use_opd and algorithm.opd_type == "sglang" and rollout.rollout_temperature != 1:
         yield (
-            "opd_type sglang: an engine gives a teacher's log-probs at temperature 1, the student's are those at "
+            "opd_type sglang: the engine computes the teacher's log-probs at temperature 1, the student's are at "
             f"rollout_temperature {rollout.rollout_temperature}."
         )
 
 
 GPU_HANG_S = 180.0
-"""A micro batch takes seconds there, with kernels that are compiled first a minute."""
+"""A micro batch takes seconds on a GPU, or a minute if kernels are compiled first."""
 GPU_SAVE_INTERVAL, GPU_KEPT = 20, 2
-"""Steps, and checkpoints, of 18 bytes for each parameter."""
+"""Steps between checkpoints, and checkpoints that are kept; each has 18 bytes per parameter."""
 GPU_RETRAINED = 8
-"""Steps: training again gives other bits there, so all that is gained by it are the optimizer's moments."""
+"""Steps. Training again gives different bits on a GPU, so it only recovers the optimizer's moments."""
 GPU_CHUNK = 1024
-"""Rows of logits at once: 32k of them, of 152k tokens, take tens of gigabytes."""
+"""Rows of logits at a time: 32k rows of 152k logits take tens of gigabytes."""
 
 
 def on_device(settings: TrainSettings, device: Device) -> TrainSettings:
-    """The settings with what the device decides where nothing was given. auto: no GPU was found. Idempotent."""
+    """Return the settings with the device's defaults for unset settings. auto: no GPU was found. Idempotent."""
     engine, trainer, on_gpu = settings.engine, settings.trainer, device == "cuda"
     engine = replace(engine, device=device)
     rollout_gpus = trainer.world_size if on_gpu and engine.colocate else None
@@ -205,7 +208,7 @@ def on_device(settings: TrainSettings, device: Device) -> TrainSettings:
         "hang_seconds": GPU_HANG_S if on_gpu else None,
         "log_probs_chunk_size": GPU_CHUNK if on_gpu else -1,
         "max_retrained_steps": GPU_RETRAINED if on_gpu else -1,
-        "optimizer_digest": "checkpoint" if on_gpu else "every",  # 12 bytes for each parameter, through the host
+        "optimizer_digest": "checkpoint" if on_gpu else "every",  # copies 12 bytes per parameter to the host
     }
     missing = {name: value for name, value in by_device.items() if getattr(trainer, name) is None}
     trainer = replace(trainer, **missing)
@@ -225,31 +228,31 @@ def _saved_by_default(trainer: TrainerSettings, rollout: RolloutSettings) -> Tra
 
 
 def _wider_bound(settings: TrainSettings, rollout: RolloutSettings) -> str | None:
-    """The note that samples may be further behind than --max-staleness says: how far, and why."""
+    """Return a note if samples may be further behind than --max-staleness: how far, and why."""
     if settings.debug.debug_rollout_only or rollout.rollout_batch_size < 1:
         return None
     draw, interval = rollout.over_sampling_batch_size, settings.trainer.update_weights_interval
-    draw = None if rollout.rollout_function_path else draw  # no surplus is kept: it is given back, or dropped
+    draw = None if rollout.rollout_function_path else draw  # keeps no surplus
     bound = staleness_bound(
         max_staleness=rollout.max_staleness, publish_every=interval, draw=draw, groups=rollout.rollout_batch_size
     )
     if bound <= rollout.max_staleness:
         return None
     causes = [f"draws of {draw} groups, whose surplus is kept for later steps,"] if draw and draw > 1 else []
-    causes += [f"weights that are published every {interval} steps"] if interval > 1 else []
+    causes += [f"weights that are published only every {interval} steps"] if interval > 1 else []
     return f"samples may be up to {bound} versions behind, not only max_staleness {rollout.max_staleness}: " + (
         f"{' and '.join(causes)} add {bound - rollout.max_staleness}."
     )
 
 
 def _batches(trainer: TrainerSettings, rollout: RolloutSettings) -> TrainerSettings:
-    """`rollout_batch_size x n_samples_per_prompt = global_batch_size x num_steps_per_rollout`: the missing one.
+    """Derive the missing one of global_batch_size and num_steps_per_rollout; a rollout step has the samples of both.
 
-    With neither given, a rollout step is one optimizer step.
+    If neither is set, a rollout step is a single optimizer step.
     """
     samples = rollout.rollout_batch_size * rollout.n_samples_per_prompt
     size, steps = trainer.global_batch_size, trainer.num_steps_per_rollout
-    if rollout.rollout_function_path and size is None:  # it decides how many samples a step has
+    if rollout.rollout_function_path and size is None:  # the function sets the number of samples
         return replace(trainer, num_steps_per_rollout=steps or 1)
     if size is None and steps is None:
         return replace(trainer, global_batch_size=samples, num_steps_per_rollout=1)
@@ -261,7 +264,7 @@ def _batches(trainer: TrainerSettings, rollout: RolloutSettings) -> TrainerSetti
 
 
 def _schedule(trainer: TrainerSettings, rollout: RolloutSettings) -> TrainerSettings:
-    """A schedule is over the whole run, if the run's length is known before it starts."""
+    """Derive the length of a schedule: the whole run, if its length is known at the start."""
     steps = trainer.num_steps_per_rollout
     decays = trainer.lr_decay_style != "constant" or trainer.lr_warmup_fraction is not None
     decays = decays or trainer.megatron.get("weight_decay_incr_style", "constant") != "constant"
@@ -270,15 +273,17 @@ def _schedule(trainer: TrainerSettings, rollout: RolloutSettings) -> TrainerSett
     return replace(trainer, lr_decay_iters=rollout.num_rollout * steps)
 
 
-def _saves(trainer: TrainerSettings, rollout: RolloutSettings, given: Collection[tuple[str, str]]) -> TrainerSettings:
-    """Where there are checkpoints, one is of the last step."""
-    if not trainer.save_interval or ("trainer", "save_last") in given:
+def _saves(
+    trainer: TrainerSettings, rollout: RolloutSettings, set_by_flag: Collection[tuple[str, str]]
+) -> TrainerSettings:
+    """Save a checkpoint after the last step, if checkpoints are saved at all."""
+    if not trainer.save_interval or ("trainer", "save_last") in set_by_flag:
         return trainer
     return replace(trainer, save_last=rollout.num_rollout)
 
 
 def _evaluation(evaluation: EvalSettings, settings: TrainSettings) -> EvalSettings:
-    """Evaluation uses the rollout's sampling and the training data's fields where it has no own."""
+    """Fill unset settings of evaluation from those of rollouts and training data."""
     rollout, data = settings.rollout, settings.data
     fallback = {
         "eval_temperature": rollout.rollout_temperature,

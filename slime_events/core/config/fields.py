@@ -6,18 +6,21 @@ import functools
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated
 
 import msgspec
 
+from schemas.doc import doc
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.values import ValueType, of_annotation
 
-COMPONENTS: dict[str, type[msgspec.Struct]] = {one.name: one.type for one in msgspec.structs.fields(TrainSettings)}
-"""The components, which are the tables in TOML, and their structs."""
-# Filled by flags of other packages, by name; they have no flag of their own.
+COMPONENTS: dict[str, type[msgspec.Struct]] = {
+    component.name: component.type for component in msgspec.structs.fields(TrainSettings)
+}
+"""Component (the name of its TOML table) to settings struct."""
+# Filled by flags of other packages; they have no flag themselves.
 PASS_THROUGH = {("trainer", "megatron"), ("engine", "sglang")}
-# slime's names for switching off a default; any other switch has `--no-` before its name.
+# slime's names for flags that switch off a default; the negative of any other switch begins with `--no-`.
 DISABLE_NAMES = {
     "rewards_normalization": "--disable-rewards-normalization",
     "grpo_std_normalization": "--disable-grpo-std-normalization",
@@ -29,20 +32,22 @@ DISABLE_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What only rooms to the right know of settings: they have the registries that some settings name an entry of.
+    """Facts about settings that need registries of packages which import this one, such as the names of estimators."""
 
-    choices: the names in a registry, by component and field. impossible: a sentence for each thing that cannot be.
-    idle: one for settings that have no effect.
-    """
+    choices: Annotated[Mapping[tuple[str, str], tuple[str, ...]], doc("(component, field) to the valid names")] = field(
+        default_factory=dict
+    )
+    impossible: Annotated[
+        Callable[[TrainSettings], Iterable[str]], doc("gives a sentence for each reason why a run cannot start")
+    ] = lambda settings: ()
+    idle: Annotated[
+        Callable[[TrainSettings], Iterable[str]], doc("gives a sentence for each setting that has no effect")
+    ] = lambda settings: ()
 
-    choices: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
-    impossible: Callable[[TrainSettings], Iterable[str]] = lambda settings: ()
-    idle: Callable[[TrainSettings], Iterable[str]] = lambda settings: ()
-
-    def type_of(self, known: SettingsField) -> ValueType:
-        """What a field can hold."""
-        names = self.choices.get((known.component, known.name))
-        return replace(known.type, choices=names) if names else known.type
+    def type_of(self, setting: SettingsField) -> ValueType:
+        """Return the type of a setting, with the registered choices if there are any."""
+        names = self.choices.get((setting.component, setting.name))
+        return replace(setting.type, choices=names) if names else setting.type
 
 
 NOTHING_REGISTERED = Registered()
@@ -50,19 +55,19 @@ NOTHING_REGISTERED = Registered()
 
 @dataclass(frozen=True, slots=True)
 class SettingsField:
-    """component: its table in TOML. above, least: its range."""
+    """A setting: a field of a component's struct, with its flags."""
 
-    component: str
+    component: Annotated[str, doc("component, which is also the name of the TOML table")]
     name: str
     type: ValueType
     description: str
-    default: Any
-    above: int | None = None
-    least: int | None = None
+    default: Annotated[object, doc("default value, of any type that a setting can have")]
+    above: Annotated[int | None, doc("the value must be greater; None: no such limit")] = None
+    least: Annotated[int | None, doc("the value must be at least this; None: no such limit")] = None
 
     @property
     def flag(self) -> str:
-        """The flag that sets it (for a switch: to true)."""
+        """The flag that sets the field; for a switch, to true."""
         return "--" + self.name.replace("_", "-")
 
     @property
@@ -74,28 +79,29 @@ class SettingsField:
 
     @property
     def usual_flag(self) -> str:
-        """The flag to show: the one that changes the default."""
+        """The flag to show: of a switch that is on by default, the negative."""
         return self.negative if self.negative and self.default is True else self.flag
 
 
 @functools.cache
 def settings_fields() -> tuple[SettingsField, ...]:
-    """All fields in the order of the structs; a field that two components share comes once for each."""
+    """Return all settings in the order of the structs; a field of two components has two entries."""
     fields = []
     for component, defaults in msgspec.structs.asdict(TrainSettings()).items():
         for name, hint in typing.get_type_hints(COMPONENTS[component], include_extras=True).items():
             if (component, name) not in PASS_THROUGH:
                 meta, default = typing.get_args(hint)[1], getattr(defaults, name)
-                known = SettingsField(component, name, of_annotation(hint), meta.description, default, **meta.extra)
-                fields.append(known)
+                fields.append(
+                    SettingsField(component, name, of_annotation(hint), meta.description, default, **meta.extra)
+                )
     return tuple(fields)
 
 
 @functools.cache
 def honoured() -> dict[str, tuple[SettingsField, ...]]:
-    """Every flag of our own, positive or negative, with the fields that it sets."""
+    """Return each flag of a setting, positive or negative, with the fields that it sets."""
     flags: dict[str, tuple[SettingsField, ...]] = {}
-    for known in settings_fields():
-        for flag in filter(None, (known.flag, known.negative)):
-            flags[flag] = (*flags.get(flag, ()), known)
+    for setting in settings_fields():
+        for flag in filter(None, (setting.flag, setting.negative)):
+            flags[flag] = (*flags.get(flag, ()), setting)
     return flags

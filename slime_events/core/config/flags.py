@@ -1,14 +1,15 @@
-"""`parse_settings`: the words after `slime-events train` become `TrainSettings`.
+"""`parse_settings`: from the command line of `slime-events train` to `TrainSettings`.
 
-slime's flags have their names, Megatron's no prefix, SGLang's `--sglang-`. It reads the file of `--config` and, for a
-flag of another package, that package's source.
+slime's flags have their names, Megatron's have no prefix, and SGLang's begin with `--sglang-`. The parser reads the
+file of `--config` and, for a flag of another package, that package's source.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from schemas.doc import doc
 from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue, MissingPart, UnknownFlag
 from schemas.trust import name_words
 from slime_events.core.config import tables
@@ -28,7 +29,7 @@ from slime_events.core.config.values import ValueType, fits, layer_pattern, pars
 
 @dataclass(frozen=True, slots=True)
 class ParsedTrain:
-    """Derived and checked settings, and a sentence for each flag that has not the usual effect."""
+    """The result of parsing: derived and checked settings, and a sentence for each flag with an unusual effect."""
 
     settings: TrainSettings
     notes: tuple[str, ...]
@@ -36,46 +37,50 @@ class ParsedTrain:
 
 @dataclass(slots=True)
 class _Draft:
-    """The settings so far. given: fields set by flags, so that a repeated list is appended to."""
+    """The settings while they are parsed."""
 
     values: Values
     registered: Registered
     notes: list[str] = field(default_factory=list)
-    inert: dict[str, list[str]] = field(default_factory=dict)
-    given: set[tuple[str, str]] = field(default_factory=set)
+    inert: Annotated[dict[str, list[str]], doc("reason to the flags that have no effect for it")] = field(
+        default_factory=dict
+    )
+    set_by_flag: Annotated[
+        set[tuple[str, str]], doc("(component, field) pairs set by flag: a repeated list is appended to")
+    ] = field(default_factory=set)
 
-    def put(self, component: str, name: str, value: Any) -> None:
+    def put(self, component: str, name: str, value: object) -> None:
         table = self.values.setdefault(component, {})
-        if isinstance(value, list) and (component, name) in self.given:
+        if isinstance(value, list) and (component, name) in self.set_by_flag:
             value = table[name] + value
         table[name] = value
-        self.given.add((component, name))
+        self.set_by_flag.add((component, name))
 
-    def put_inner(self, component: str, inner: str, name: str, value: Any) -> None:
+    def put_inner(self, component: str, inner: str, name: str, value: object) -> None:
         self.values.setdefault(component, {}).setdefault(inner, {})[name] = value
 
 
 @dataclass(frozen=True, slots=True)
 class _Occurrence:
-    """One flag on the command line. inline: the text after `=`. words: those that follow it."""
+    """A flag on the command line."""
 
     flag: str
-    inline: str | None
-    words: list[str]
+    inline: Annotated[str | None, doc("text after `=`")]
+    words: Annotated[list[str], doc("words up to the next flag")]
 
     def take(self, arity: tables.Arity) -> list[str]:
-        """The words of the flag; InvalidValue where there are too few or too many."""
+        """Return the words of the flag. Raises InvalidValue if there are too few or too many."""
         words = self.words if self.inline is None else [self.inline, *self.words]
         if arity == "none" and words:
-            raise InvalidValue(f"{self.flag} takes no value, and {' '.join(words)!r} follows it.")
+            raise InvalidValue(f"{self.flag} takes no value: remove {' '.join(words)!r}.")
         if arity != "none" and not words:
-            raise InvalidValue(f"{self.flag} needs a value (write --flag=value for one that begins with --).")
+            raise InvalidValue(f"{self.flag} needs a value (write --flag=value for a value that begins with --).")
         if arity == "one" and len(words) > 1:
-            raise InvalidValue(f"{self.flag} takes one value; what is {' '.join(words[1:])!r} for?")
+            raise InvalidValue(f"{self.flag} takes one value: remove {' '.join(words[1:])!r}.")
         return words
 
     def value(self, expected: ValueType) -> Any:
-        """The typed value of the words."""
+        """Return the value of the words. Raises InvalidValue."""
         words = self.take("many" if expected.many else "one")
         return parse_words(self.flag, words, expected)
 
@@ -83,44 +88,46 @@ class _Occurrence:
 def parse_settings(
     argv: Sequence[str], registered: Registered, *, read: Callable[[str], str] | None = None
 ) -> ParsedTrain:
-    """Settings from flags, on top of the file of `--config` where one is given; where flags stand makes no difference.
+    """Return the settings of a command line. Flags override the file of `--config`, in any position.
 
     Raises UnknownFlag (with the nearest names), InvalidValue, ImpossibleCombination (a sentence for each problem), or
-    ConfigError for a flag of slime's whose feature does not exist yet. read: gives the text of the `--config` file.
-    Secrets in the values become references, and variables of this process (schemas/references.py).
+    ConfigError for a flag of slime whose feature does not exist yet. read: returns the text of the `--config` file.
+    Secrets in the values become references to variables of this process (schemas/references.py).
     """
     name_words(argv)
     occurrences = _split(argv)
-    files = [one.take("one")[0] for one in occurrences if one.flag == "--config"]
+    files = [occurrence.take("one")[0] for occurrence in occurrences if occurrence.flag == "--config"]
     if len(files) > 1:
-        raise InvalidValue(f"--config is given {len(files)} times; one run has one file.")
+        raise InvalidValue(f"--config is given {len(files)} times: give one file.")
     values = read_toml((read or _read)(files[0]), files[0], registered) if files else {}
     draft = _Draft(values, registered)
     for occurrence in occurrences:
         if occurrence.flag not in FILES:
             _apply(draft, occurrence)
-    for path in (one.take("one")[0] for one in occurrences if one.flag == ROLES):
+    for path in (occurrence.take("one")[0] for occurrence in occurrences if occurrence.flag == ROLES):
         _apply_role(draft, path)
     _apply_custom_config(draft)
     if "evaluation" in draft.values:
-        evaluation = with_eval_config(draft.values["evaluation"], _read_sets, draft.given)
+        evaluation = with_eval_config(draft.values["evaluation"], _read_sets, draft.set_by_flag)
         draft.values["evaluation"] = evaluation
-    settings, derived = derive(settings_from(kept(draft.values)), given=draft.given)
+    settings, derived = derive(settings_from(kept(draft.values)), set_by_flag=draft.set_by_flag)
     if problems := [*impossible(settings), *registered.impossible(settings)]:
         raise ImpossibleCombination("\n".join(problems))
     inert = [f"{', '.join(flags)}: no effect; {reason}." for reason, flags in draft.inert.items()]
-    said = (*draft.notes, *inert, *derived, *registered.idle(settings))
-    return ParsedTrain(settings, (*said, *_other_defaults(settings, draft.values)))
+    notes = (*draft.notes, *inert, *derived, *registered.idle(settings))
+    return ParsedTrain(settings, (*notes, *_other_defaults(settings, draft.values)))
 
 
 def _other_defaults(settings: TrainSettings, values: Values) -> list[str]:
-    """A sentence about the settings that nobody gave and that slime would have taken other values for."""
-    said = []
+    """Return a sentence about the settings that are not set and whose default differs from slime's."""
+    differing = []
     for (component, name), theirs in tables.SLIME_DEFAULTS.items():
         ours = getattr(getattr(settings, component), name)
         if name not in values.get(component, {}) and ours != theirs:
-            said.append(f"{name} {ours} ({theirs})")
-    return [f"not given, and otherwise in slime (its default in brackets): {', '.join(said)}."] if said else []
+            differing.append(f"{name} {ours} ({theirs})")
+    return (
+        [f"not set, and with different defaults in slime (in brackets): {', '.join(differing)}."] if differing else []
+    )
 
 
 def _read(path: str, flag: str = "--config") -> str:
@@ -135,7 +142,7 @@ def _read_sets(path: str) -> str:
 
 
 def _split(argv: Sequence[str]) -> list[_Occurrence]:
-    """Flags, each with the words up to the next flag. A word with one dash is a value."""
+    """Return the flags, each with the words up to the next flag. A word that begins with one dash is a value."""
     occurrences: list[_Occurrence] = []
     for word in argv:
         if word.startswith("--") and len(word) > 2:
@@ -144,43 +151,48 @@ def _split(argv: Sequence[str]) -> list[_Occurrence]:
         elif occurrences:
             occurrences[-1].words.append(word)
         else:
-            raise InvalidValue(f"{word!r} stands before the first flag; every setting is --name value.")
+            raise InvalidValue(f"{word!r} is before the first flag: write settings as --name value.")
     return occurrences
 
 
 def _apply_role(draft: _Draft, path: str) -> None:
-    """What the file has for actor and critic, as if it stood at the end of the command line."""
+    """Apply the file's settings of actor and critic as if they ended the command line."""
     for name, value in role_overrides(path).items():
         flag = "--" + name.replace("_", "-")
         if value is False:
-            flag = next((one.negative for one in settings_fields() if one.flag == flag), None) or f"--no-{flag[2:]}"
+            flag = (
+                next((setting.negative for setting in settings_fields() if setting.flag == flag), None)
+                or f"--no-{flag[2:]}"
+            )
         words = [] if isinstance(value, bool) else value if isinstance(value, list) else [value]
         _apply(draft, _Occurrence(flag, None, [str(word) for word in words]))
 
 
 def _apply_custom_config(draft: _Draft) -> None:
-    """As in slime a key of the file that is the name of a setting sets it, and wins. The contents are recorded: a TOML
-    file that has them is not asked for the YAML file again.
+    """Apply the YAML file of `--custom-config-path`.
+
+    As in slime, a key that is the name of a setting sets it and overrides flags. The contents are recorded: if a TOML
+    file has them, the YAML file is not read again.
     """
     table = draft.values.get("rollout", {})
     path = table.get("custom_config_path")
-    if path is None or ("custom_config" in table and ("rollout", "custom_config_path") not in draft.given):
+    if path is None or ("custom_config" in table and ("rollout", "custom_config_path") not in draft.set_by_flag):
         return
     added = dict(table.get("custom_config", {}))
     for name, value in read_yaml(path, "--custom-config-path").items():
-        owners = [one for one in settings_fields() if one.name == name and one.component != "run"]
-        if value is None:  # as where it is left out
-            if not owners or any(known.default is not None for known in owners):
+        owners = [setting for setting in settings_fields() if setting.name == name and setting.component != "run"]
+        if value is None:  # null: as if the key were left out
+            if not owners or any(setting.default is not None for setting in owners):
                 raise InvalidValue(f"--custom-config-path {path}: {name} {NULL}.")
-            for known in owners:
-                draft.values.get(known.component, {}).pop(name, None)
+            for setting in owners:
+                draft.values.get(setting.component, {}).pop(name, None)
             continue
-        for known in owners:
-            expected = draft.registered.type_of(known)
+        for setting in owners:
+            expected = draft.registered.type_of(setting)
             if not fits(value, expected):
-                raise InvalidValue(f"--custom-config-path {path}: {name} is {value!r}, and should be {expected}.")
-            draft.values.setdefault(known.component, {})[name] = value
-            draft.given.add((known.component, name))
+                raise InvalidValue(f"--custom-config-path {path}: {name} is {value!r}: it must be {expected}.")
+            draft.values.setdefault(setting.component, {})[name] = value
+            draft.set_by_flag.add((setting.component, name))
         if not owners:
             added[name] = value
     table["custom_config"] = added
@@ -192,32 +204,32 @@ OLDER_FLAGS = {
     "--sglang-enable-deterministic-inference": ("--deterministic", "the same tokens for the same seed and weights"),
     "--true-on-policy-mode": (
         "--deterministic",
-        "the same tokens for the same seed and weights; the engine's log-probs are the trainer's up to the rounding of "
-        "two kernels, and logprob_agreement_max of each step says how much that is",
+        "the same tokens for the same seed and weights; the log-probs of engine and trainer differ only by the "
+        "rounding of two kernels: logprob_agreement_max of each step has the difference",
     ),
 }
-"""Flags of Megatron and of older releases of slime that have another name here, and what that means."""
+"""Flags of Megatron and of older releases of slime: flag to the name here and its meaning."""
 
 ROLES = "--megatron-config-path"
 FILES = ("--config", ROLES)
 """Flags that name a file of settings."""
 
 
-def _apply(draft: _Draft, one: _Occurrence) -> None:
-    """Apply the flag by the table that has it."""
-    flag, meaning = OLDER_FLAGS.get(one.flag, (one.flag, ""))
+def _apply(draft: _Draft, occurrence: _Occurrence) -> None:
+    """Apply a flag by the table that has it."""
+    flag, meaning = OLDER_FLAGS.get(occurrence.flag, (occurrence.flag, ""))
     if meaning:
-        draft.notes.append(f"{one.flag} is {flag}: {meaning}.")
-    if len(one.words) == 1 and (flag, one.words[0]) in tables.SETTING_VALUES:
-        _apply_as_setting(draft, flag, one.words[0])
+        draft.notes.append(f"{occurrence.flag} means {flag}: {meaning}.")
+    if len(occurrence.words) == 1 and (flag, occurrence.words[0]) in tables.SETTING_VALUES:
+        _apply_as_setting(draft, flag, occurrence.words[0])
     elif flag in honoured():
-        _apply_honoured(draft, one, flag)
+        _apply_honoured(draft, occurrence, flag)
     elif flag in tables.INERT:
         arity, reason = tables.INERT[flag]
-        one.take(arity)
+        occurrence.take(arity)
         draft.inert.setdefault(reason, []).append(flag)
     elif flag in tables.ONLY_VALUE:
-        (word,) = one.take("one")
+        (word,) = occurrence.take("one")
         only, reason = tables.ONLY_VALUE[flag]
         if word != only:
             raise ConfigError(f"{flag} {word} is not supported: {reason}.")
@@ -226,74 +238,76 @@ def _apply(draft: _Draft, one: _Occurrence) -> None:
     elif family := next((prefix for prefix in tables.INERT_PREFIXES if flag.startswith(prefix)), None):
         draft.inert.setdefault(tables.INERT_PREFIXES[family], []).append(flag)
     elif flag.startswith("--sglang-"):
-        _apply_sglang(draft, one)
+        _apply_sglang(draft, occurrence)
     else:
-        _apply_megatron(draft, one)
+        _apply_megatron(draft, occurrence)
 
 
 def _apply_as_setting(draft: _Draft, flag: str, word: str) -> None:
     component, name, value = tables.SETTING_VALUES[flag, word]
-    if (component, name) not in draft.given:
+    if (component, name) not in draft.set_by_flag:
         draft.put(component, name, value)
         shown = "" if value is True else f" {value}"
-        draft.notes.append(f"{flag} {word} is --{name.replace('_', '-')}{shown}, unless that is given.")
+        draft.notes.append(f"{flag} {word} means --{name.replace('_', '-')}{shown}, unless that flag is given.")
 
 
-def _apply_honoured(draft: _Draft, one: _Occurrence, flag: str) -> None:
-    """flag: its name today."""
-    if one.inline is None and not one.words and flag in tables.ALONE:
-        one = _Occurrence(flag, tables.ALONE[flag], [])
-    for known in honoured()[flag]:
-        if known.type.switch:
-            one.take("none")
-            draft.put(known.component, known.name, flag == known.flag)
+def _apply_honoured(draft: _Draft, occurrence: _Occurrence, flag: str) -> None:
+    """Apply a flag of a setting. flag: its current name."""
+    if occurrence.inline is None and not occurrence.words and flag in tables.ALONE:
+        occurrence = _Occurrence(flag, tables.ALONE[flag], [])
+    for setting in honoured()[flag]:
+        if setting.type.switch:
+            occurrence.take("none")
+            draft.put(setting.component, setting.name, flag == setting.flag)
             continue
-        for word in (one.inline, *one.words):
+        for word in (occurrence.inline, *occurrence.words):
             module = (word or "").replace(":", ".").rpartition(".")[0]
             if needs := tables.NOT_YET_VALUES.get((flag, word or ""), tables.NOT_YET_VALUES.get((flag, module))):
                 raise ConfigError(f"{flag} {word} is not supported yet: {needs}.")
-        if set(one.take("many")) <= set(tables.USUAL_VALUES.get(flag, ())):
+        if set(occurrence.take("many")) <= set(tables.USUAL_VALUES.get(flag, ())):
             continue
-        draft.put(known.component, known.name, one.value(draft.registered.type_of(known)))
+        draft.put(setting.component, setting.name, occurrence.value(draft.registered.type_of(setting)))
 
 
-def _apply_sglang(draft: _Draft, one: _Occurrence) -> None:
-    asked = one.flag.removeprefix("--sglang-").replace("-", "_")
+def _apply_sglang(draft: _Draft, occurrence: _Occurrence) -> None:
+    name = occurrence.flag.removeprefix("--sglang-").replace("-", "_")
     fields = sglang_fields()
-    if asked not in fields and asked in tables.SGLANG_RENAMED:
+    if name not in fields and name in tables.SGLANG_RENAMED:
         draft.notes.append(
-            f"{one.flag} is --sglang-{tables.SGLANG_RENAMED[asked].replace('_', '-')} in the installed SGLang."
+            f"{occurrence.flag} means --sglang-{tables.SGLANG_RENAMED[name].replace('_', '-')} in the installed SGLang."
         )
-        asked = tables.SGLANG_RENAMED[asked]
-    known, value = _installed_field(fields, asked, "no_")
-    if known is None:
-        names = [f"--sglang-{name.replace('_', '-')}" for name in fields]
-        raise UnknownFlag(f"{one.flag} is no setting of the installed SGLang.{did_you_mean(one.flag, names)}")
-    if known.name in tables.SGLANG_OURS:
-        raise ConfigError(f"{one.flag} is set by the engine itself; use {tables.SGLANG_OURS[known.name]}.")
-    draft.put_inner("engine", "sglang", known.name, _installed_value(one, known, value))
+        name = tables.SGLANG_RENAMED[name]
+    installed, value = _installed_field(fields, name, "no_")
+    if installed is None:
+        names = [f"--sglang-{field.replace('_', '-')}" for field in fields]
+        raise UnknownFlag(
+            f"{occurrence.flag} is not a setting of the installed SGLang.{did_you_mean(occurrence.flag, names)}"
+        )
+    if installed.name in tables.SGLANG_OURS:
+        raise ConfigError(f"{occurrence.flag} is set by the engine itself: use {tables.SGLANG_OURS[installed.name]}.")
+    draft.put_inner("engine", "sglang", installed.name, _installed_value(occurrence, installed, value))
 
 
-def _apply_megatron(draft: _Draft, one: _Occurrence) -> None:
-    if one.flag in tables.CLASSIC:
-        name, value = tables.CLASSIC[one.flag]
+def _apply_megatron(draft: _Draft, occurrence: _Occurrence) -> None:
+    if occurrence.flag in tables.CLASSIC:
+        name, value = tables.CLASSIC[occurrence.flag]
         if isinstance(value, ValueType):
-            value = one.value(value)
+            value = occurrence.value(value)
         else:
-            one.take("none")
+            occurrence.take("none")
         draft.put_inner("trainer", "megatron", name, value)
         return
-    asked = one.flag.removeprefix("--").replace("-", "_")
-    known, value = _installed_field(_megatron_fields(), asked, "no_", "disable_")
-    if known is None:
-        raise UnknownFlag(f"Unknown flag {one.flag}.{nearest_text(one.flag, known_flags())}")
-    draft.put_inner("trainer", "megatron", known.name, _installed_value(one, known, value))
+    name = occurrence.flag.removeprefix("--").replace("-", "_")
+    installed, value = _installed_field(_megatron_fields(), name, "no_", "disable_")
+    if installed is None:
+        raise UnknownFlag(f"Unknown flag {occurrence.flag}.{nearest_text(occurrence.flag, known_flags())}")
+    draft.put_inner("trainer", "megatron", installed.name, _installed_value(occurrence, installed, value))
 
 
 def _installed_field(
     fields: Mapping[str, InstalledField], name: str, *negations: str
 ) -> tuple[InstalledField | None, bool]:
-    """The field that a name sets, and the value where it is a switch: false for a negation before its name."""
+    """Return the field that a name sets, and the value if it is a switch: false if the name has a negation."""
     if name in fields:
         return fields[name], True
     for negation in negations:
@@ -303,27 +317,28 @@ def _installed_field(
     return None, True
 
 
-def _installed_value(one: _Occurrence, known: InstalledField, switch_value: bool) -> Any:
-    if known.type is None:
+def _installed_value(occurrence: _Occurrence, installed: InstalledField, switch_value: bool) -> Any:
+    if installed.type is None:
         raise InvalidValue(
-            f"{one.flag} cannot be given on a command line: {known.owner}.{known.name} is a {known.annotation}."
+            f"{occurrence.flag} cannot be given on a command line: {installed.owner}.{installed.name} is a "
+            f"{installed.annotation}."
         )
-    if known.type.switch:
-        one.take("none")
+    if installed.type.switch:
+        occurrence.take("none")
         return switch_value
-    if known.name == "moe_layer_freq" and (layers := layer_pattern(one.inline or "".join(one.words))):
+    if installed.name == "moe_layer_freq" and (layers := layer_pattern(occurrence.inline or "".join(occurrence.words))):
         return layers
-    return one.value(known.type)
+    return occurrence.value(installed.type)
 
 
 def known_flags() -> tuple[str, ...]:
-    """Every flag of `train` without SGLang's, which are many and have their own prefix."""
+    """Return every flag of `train` except SGLang's, which are many and have a prefix."""
     own = (*FILES, *OLDER_FLAGS, *honoured(), *tables.INERT, *tables.ONLY_VALUE, *tables.NOT_YET, *tables.CLASSIC)
     return (*own, *(f"--{name.replace('_', '-')}" for name in _megatron_fields()))
 
 
 def _megatron_fields() -> Mapping[str, InstalledField]:
-    """Empty where megatron-core is not installed."""
+    """Return megatron-core's fields; empty if it is not installed."""
     try:
         return megatron_fields()
     except MissingPart:

@@ -1,8 +1,7 @@
-"""`help_text`: the help of `train`, from the structs of settings."""
+"""`help_text`: the help of `train`, made from the settings structs."""
 
 import json
 import textwrap
-from typing import Any
 
 import msgspec
 
@@ -12,14 +11,14 @@ from slime_events.core.config.values import ValueType
 _USAGE = """\
 usage: slime-events train [--config FILE] [--FLAG [VALUE ...]] ...
 
---config FILE takes settings from TOML; flags go before it wherever they stand. slime's flags work by their names.
-Megatron's flags pass through by name (--recompute-granularity full), SGLang's with --sglang- before them
+--config FILE reads settings from a TOML file; flags override it, in any position. slime's flags have their names.
+Megatron's flags have no prefix (--recompute-granularity full), SGLang's begin with --sglang-
 (--sglang-mem-fraction-static 0.7); both are checked against the installed packages. Any switch --x has --no-x.
 """
 
 
 def help_text(width: int = 100, registered: Registered = NOTHING_REGISTERED) -> str:
-    """The help of every flag of ours, by component, wrapped to `width` columns."""
+    """Return the help of every flag of a setting, by component, wrapped to `width` columns."""
     groups = [_USAGE]
     for component, struct in COMPONENTS.items():
         doc = (struct.__doc__ or "").strip().splitlines()[0]
@@ -32,7 +31,7 @@ def help_text(width: int = 100, registered: Registered = NOTHING_REGISTERED) -> 
 
 
 def value_words(expected: ValueType) -> str:
-    """What follows the flag: `N`, `TEXT ...`, `a|b`, or nothing for a switch."""
+    """Return the placeholder after a flag: `N`, `TEXT ...`, `a|b`, or nothing for a switch."""
     if expected.switch:
         return ""
     if expected.choices:
@@ -41,8 +40,8 @@ def value_words(expected: ValueType) -> str:
     return f"{word} ..." if expected.many else word
 
 
-def default_words(default: Any) -> str:
-    """A default as one would write it; empty for unset, empty or off."""
+def default_words(default: object) -> str:
+    """Return a default as a user writes it; empty if it is unset, empty or off."""
     if default is None or default is False or default in ("", [], {}):
         return ""
     if default is True:

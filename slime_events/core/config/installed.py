@@ -1,6 +1,6 @@
-"""The settings of the installed SGLang and Megatron-core, parsed from their source.
+"""Read the settings of the installed SGLang and Megatron-core from their source.
 
-An import takes seconds and loads torch. Parsing takes about 15 ms, and only where a flag needs it.
+Importing the packages takes seconds and loads torch. Parsing takes about 15 ms, and happens only if a flag needs it.
 """
 
 import ast
@@ -10,7 +10,9 @@ import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from schemas.doc import doc
 from schemas.errors import MissingPart
 from slime_events.core.config.values import ValueType, of_source
 
@@ -24,43 +26,41 @@ _MEGATRON_CONFIGS = {
 
 @dataclass(frozen=True, slots=True)
 class InstalledField:
-    """One field of another package's settings. owner: its class. type: None where no command line can give a value.
-    names: all its command line names, without the leading dashes.
-    """
+    """A field of another package's settings."""
 
     name: str
-    owner: str
-    annotation: str
-    type: ValueType | None
-    names: tuple[str, ...]
+    owner: Annotated[str, doc("name of the field's class")]
+    annotation: Annotated[str, doc("annotation in the source, as text")]
+    type: Annotated[ValueType | None, doc("type of the value; None: a command line cannot give it")]
+    names: Annotated[tuple[str, ...], doc("command line names, without leading dashes")]
 
 
 @functools.cache
 def megatron_fields() -> dict[str, InstalledField]:
-    """megatron-core's config fields by name, over all four config classes."""
+    """Return megatron-core's config fields by name, of its four config classes."""
     root = _package("megatron.core", "pip install megatron-core")
-    found: dict[str, InstalledField] = {}
+    fields: dict[str, InstalledField] = {}
     for path, owners in _MEGATRON_CONFIGS.items():
         for field in _class_fields(root / path):
             if field.owner in owners:
-                found.setdefault(field.name, field)
-    return found
+                fields.setdefault(field.name, field)
+    return fields
 
 
 @functools.cache
 def sglang_fields() -> dict[str, InstalledField]:
-    """SGLang's ServerArgs fields by every command line name, with underscores.
+    """Return the fields of SGLang's ServerArgs by each command line name, with underscores.
 
-    Newer SGLang releases assemble ServerArgs from one class per topic in a folder; older ones have one class.
+    Newer SGLang releases assemble ServerArgs from a class per topic in a folder; older ones have a single class.
     """
     root = _package("sglang", "pip install sglang") / "srt"
-    found: dict[str, InstalledField] = {}
+    fields: dict[str, InstalledField] = {}
     for path in (root / "server_args.py", *sorted((root / "arg_groups" / "fields").glob("*.py"))):
         for field in _class_fields(path):
             if path.name != "server_args.py" or field.owner == "ServerArgs":
                 for name in field.names:
-                    found.setdefault(name.replace("-", "_"), field)
-    return found
+                    fields.setdefault(name.replace("-", "_"), field)
+    return fields
 
 
 def _package(name: str, cure: str) -> Path:
@@ -79,10 +79,10 @@ def _class_fields(path: Path) -> Iterator[InstalledField]:
 
 
 def parsed(path: Path) -> ast.Module:
-    """A file's syntax tree, made with the garbage collector off.
+    """Return a file's syntax tree, parsed with the garbage collector off.
 
-    Python before 3.11.8 has one recursion counter for all parsing (python/cpython#106905): a destructor that parses,
-    for example to print a traceback, raises SystemError here.
+    Python before 3.11.8 has a single recursion counter for all parsing (python/cpython#106905): a destructor that
+    parses, for example to print a traceback, raises SystemError here.
     """
     source = path.read_text(encoding="utf-8")
     collects = gc.isenabled()
@@ -106,7 +106,7 @@ def _field(owner: str, name: str, annotation: ast.expr) -> InstalledField:
 
 
 def _command_line_names(extra: ast.expr) -> list[str]:
-    """`cli_name="--a"` and `aliases=["--b"]` of SGLang's field metadata."""
+    """Return the names in `cli_name="--a"` and `aliases=["--b"]` of SGLang's field metadata."""
     if not isinstance(extra, ast.Call):
         return []
     texts = (

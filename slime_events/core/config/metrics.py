@@ -1,4 +1,4 @@
-"""Which metrics there are beyond the usual ones, and which loggers they are written to (slime's names)."""
+"""Settings of metrics and their loggers, with slime's names."""
 
 from typing import Annotated, Literal
 
@@ -6,35 +6,45 @@ from slime_events.core.config.base import Settings, doc
 
 
 class MetricsSettings(Settings, frozen=True, kw_only=True):
-    """Metrics are a fold of the log: loggers may be chosen, changed and added at any time, and hold nothing up."""
+    """Optional metrics and loggers. Metrics are a fold of the log, so loggers may change at any time."""
 
     use_tensorboard: Annotated[bool, doc("write metrics for TensorBoard")] = False
     tb_project_name: Annotated[
         str | None,
-        doc("... into tensorboard_log/PROJECT/EXPERIMENT; default: the variable TENSORBOARD_DIR, or the run folder"),
+        doc(
+            "write them to tensorboard_log/PROJECT/EXPERIMENT; default: the variable TENSORBOARD_DIR, or the run folder"
+        ),
     ] = None
-    tb_experiment_name: Annotated[str | None, doc("default: the run's name")] = None
+    tb_experiment_name: Annotated[
+        str | None, doc("EXPERIMENT in the folder of tb-project-name; default: the run's name")
+    ] = None
     use_wandb: Annotated[bool, doc("write metrics to Weights & Biases")] = False
     wandb_mode: Annotated[
-        Literal["online", "offline", "disabled"] | None, doc("default: the variable WANDB_MODE, or online")
+        Literal["online", "offline", "disabled"] | None, doc("mode of W&B; default: the variable WANDB_MODE, or online")
     ] = None
     wandb_project: Annotated[str | None, doc("W&B project")] = None
     wandb_team: Annotated[str | None, doc("W&B entity")] = None
-    wandb_group: Annotated[str | None, doc("W&B group and name of the W&B run; default: the run's name alone")] = None
-    wandb_random_suffix: Annotated[bool, doc("make group and name unique by the end of the W&B run's id")] = True
-    wandb_run_id: Annotated[str | None, doc("id of the W&B run; default: one that follows from the run")] = None
+    wandb_group: Annotated[
+        str | None, doc("W&B group and name of the W&B run; default: only the name, which is the run's")
+    ] = None
+    wandb_random_suffix: Annotated[bool, doc("append the end of the W&B run's id to group and name")] = True
+    wandb_run_id: Annotated[str | None, doc("id of the W&B run; default: derived from the run")] = None
     wandb_key: Annotated[str | None, doc("W&B API key; default: the variable WANDB_API_KEY, or W&B's own login")] = None
-    wandb_host: Annotated[str | None, doc("URL of a W&B server of one's own")] = None
+    wandb_host: Annotated[str | None, doc("URL of a self-hosted W&B server")] = None
     wandb_dir: Annotated[str | None, doc("folder for W&B's files; default: the run folder")] = None
     wandb_always_use_train_step: Annotated[
-        bool, doc("count optimizer steps on the axes of rollouts and evaluations too")
+        bool, doc("use optimizer steps as the axis of rollout and evaluation metrics too")
     ] = False
     use_otlp: Annotated[
-        bool, doc("send metrics to the collector of otlp-endpoint, else to OTEL_EXPORTER_OTLP_ENDPOINT")
+        bool, doc("send metrics to the collector at otlp-endpoint; default: OTEL_EXPORTER_OTLP_ENDPOINT")
     ] = False
-    log_passrate: Annotated[bool, doc("passrate/: pass@1, 2, 4, ... of a step's groups and of evaluations")] = False
-    log_multi_turn: Annotated[bool, doc("multi_turn/: lengths with and without what tools said, and rounds")] = False
+    log_passrate: Annotated[bool, doc("log passrate/: pass@1, 2, 4, ... of each step's groups and of evaluations")] = (
+        False
+    )
+    log_multi_turn: Annotated[
+        bool, doc("log multi_turn/: number of turns, and lengths with and without tool output")
+    ] = False
     log_reward_category: Annotated[
-        str | None, doc("entry of the grader's dict: error_cat/ has the share of samples with each of its values")
+        str | None, doc("entry of the grader's dict; logs error_cat/: the share of samples with each value of it")
     ] = None
-    log_correct_samples: Annotated[bool, doc("lengths and entropy of the samples whose reward is 1")] = False
+    log_correct_samples: Annotated[bool, doc("log lengths and entropy of the samples whose reward is 1")] = False

@@ -1,28 +1,28 @@
-"""The known names nearest to an unknown one."""
+"""Find the valid names nearest to an unknown name."""
 
 import difflib
 from collections.abc import Iterable
 
 
-def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
-    """Up to `count` names of `known` that are spelled like `name`, best first."""
+def nearest(name: str, names: Iterable[str], count: int = 3) -> tuple[str, ...]:
+    """Return up to `count` of `names` with a spelling like that of `name`, best first."""
     spellings: dict[str, str] = {}
-    for one in known:
-        spellings.setdefault(_plain(one), one)
+    for candidate in names:
+        spellings.setdefault(_plain(candidate), candidate)
     close = difflib.get_close_matches(_plain(name), spellings, n=count, cutoff=0.6)
-    return tuple(spellings[one] for one in close)
+    return tuple(spellings[match] for match in close)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """` Did you mean a or b?`, or nothing where no name is near."""
-    names = nearest(name, known)
-    return f" Did you mean {' or '.join(names)}?" if names else ""
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return ` Did you mean a or b?`, or nothing if no name is near."""
+    matches = nearest(name, names)
+    return f" Did you mean {' or '.join(matches)}?" if matches else ""
 
 
-def nearest_text(name: str, known: Iterable[str]) -> str:
-    """` Nearest: a, b.`, or nothing where no name is near."""
-    names = nearest(name, known)
-    return f" Nearest: {', '.join(names)}." if names else ""
+def nearest_text(name: str, names: Iterable[str]) -> str:
+    """Return ` Nearest: a, b.`, or nothing if no name is near."""
+    matches = nearest(name, names)
+    return f" Nearest: {', '.join(matches)}." if matches else ""
 
 
 def _plain(name: str) -> str:

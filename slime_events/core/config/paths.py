@@ -1,4 +1,4 @@
-"""`missing_paths`: files and folders in the settings that do not exist."""
+"""Check that files and folders in the settings exist."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from slime_events.core.config.settings import TrainSettings
 
 
 def missing_paths(settings: TrainSettings) -> list[str]:
-    """A sentence for each local file or folder in the settings that does not exist, with what to do.
+    """Return a sentence for each local file or folder in the settings that does not exist, with what to do.
 
     Remote URLs (`s3://...`) are not checked.
     """
@@ -21,16 +21,16 @@ def missing_paths(settings: TrainSettings) -> list[str]:
     problems = []
     for name, path in folders:
         if path and "://" not in path and not Path(path).exists():
-            cure = f"download the model (`hf download NAME --local-dir {path}`) or mend the path"
+            cure = f"download the model (`hf download NAME --local-dir {path}`) or correct the path"
             if name == "ref_load":
-                cure += ", or leave --ref-load out where the reference is the model of hf_checkpoint"
-            problems.append(f"{name} {path} is not there: {cure}.")
+                cure += ", or leave --ref-load out if the reference is the model of hf_checkpoint"
+            problems.append(f"{name} {path} does not exist: {cure}.")
         elif path and "://" not in path and not Path(path, "config.json").exists():
             cure = "give the folder of a Hugging Face checkpoint"
             if Path(path, "latest_checkpointed_iteration.txt").exists():  # Megatron's own
-                cure += ", which this one was converted from: Megatron's format is not read"
+                cure += ", from which this folder was converted: Megatron's format is not supported"
             if name == "ref_load":
-                cure += ", or leave --ref-load out where the reference is the model of hf_checkpoint"
+                cure += ", or leave --ref-load out if the reference is the model of hf_checkpoint"
             problems.append(f"{name} {path} has no config.json: {cure}.")
     critic = trainer.critic_load or ""
     if critic and "://" not in critic and not any(Path(critic, name).exists() for name in ("config.json", "critic")):
@@ -38,19 +38,19 @@ def missing_paths(settings: TrainSettings) -> list[str]:
         problems.append(f"critic_load {critic} holds no critic: {cure}.")
     files = [("prompt_data", data.prompt_data or "")]
     evaluation = settings.evaluation
-    files += [(f"{evaluation.where(name)}: path", one.path) for name, one in evaluation.sets().items()]
+    files += [(f"{evaluation.where(name)}: path", dataset.path) for name, dataset in evaluation.sets().items()]
     for name, path in files:
         local = re.sub(r"@\[[^\]]*\]$", "", path).removeprefix("file://")
         if path and "://" not in local and not Path(local).exists():
-            problems.append(f"{name} {local} is not there: give a JSONL or Parquet file, or an fsspec URL of one.")
+            problems.append(f"{name} {local} does not exist: give a JSONL or Parquet file, or an fsspec URL of one.")
     archive = data.archive_prompts or ""
     if "/" in archive and "://" not in archive and not Path(archive).exists():
         cure = "give <the --archive-url of a run>/<its name>, or a run's folder"
-        problems.append(f"archive_prompts {archive} is not there: {cure}.")
+        problems.append(f"archive_prompts {archive} does not exist: {cure}.")
     return problems
 
 
 def require_paths(settings: TrainSettings) -> None:
-    """InvalidValue where `missing_paths` finds any."""
+    """Raise InvalidValue if `missing_paths` returns any."""
     if problems := missing_paths(settings):
         raise InvalidValue("\n".join(problems))

@@ -9,126 +9,137 @@ from slime_events.core.config.base import Settings, doc
 
 
 class RolloutSettings(Settings, frozen=True, kw_only=True):
-    """`rollout_batch_size` groups of `n_samples_per_prompt` samples per step, `num_rollout` steps."""
+    """`num_rollout` steps, each of `rollout_batch_size` groups of `n_samples_per_prompt` samples."""
 
-    num_rollout: Annotated[int | None, doc("training steps in all", above=0)] = None
-    num_epoch: Annotated[int | None, doc("... or passes over the prompt data", above=0)] = None
+    num_rollout: Annotated[int | None, doc("training steps of the run", above=0)] = None
+    num_epoch: Annotated[
+        int | None, doc("length of the run in passes over the prompt data, instead of num-rollout", above=0)
+    ] = None
     rollout_batch_size: Annotated[int, doc("groups (prompts) per step", above=0)] = 16
     n_samples_per_prompt: Annotated[int, doc("samples per group", above=0)] = 8
     over_sampling_batch_size: Annotated[
-        int | None, doc("groups drawn at each top-up; default: just what is missing")
+        int | None, doc("groups requested at each top-up; default: only the missing groups")
     ] = None
     dynamic_sampling_filter_path: Annotated[
-        str | None, doc("keep or drop a group: module:func, a.b.func or file.py:func")
+        str | None, doc("your function that keeps or drops a group: module:func, a.b.func or file.py:func")
     ] = None
     rollout_function_path: Annotated[
         str | None,
         doc(
-            "own rollout function, in the place of the run's loop: (args, rollout_id, data_source, evaluation=False) "
+            "your rollout function, instead of the built-in one: (args, rollout_id, data_source, evaluation=False) "
             "-> RolloutFnTrainOutput"
         ),
     ] = None
     custom_generate_function_path: Annotated[
-        str | None, doc("own generate function, for several turns and tools: module:func or file.py:func")
+        str | None, doc("your generate function, for several turns and tools: module:func or file.py:func")
     ] = None
     rollout_sample_hook_path: Annotated[
         list[str],
         doc(
-            "called with each generated sample before it is graded, in this order; the flag may be repeated: "
+            "your functions to call with each sample before grading, in this order; the flag may be repeated: "
             "(args, sample, *, rollout_id=None, evaluation=False) -> Sample or None"
         ),
     ] = field(default_factory=list)
     rollout_sample_filter_path: Annotated[
         str | None,
-        doc("called with the groups of each step, sets remove_sample on samples not to train on: (args, groups)"),
+        doc("your function that sets remove_sample on samples to leave out of training: (args, groups)"),
     ] = None
     rollout_all_samples_process_path: Annotated[
-        str | None, doc("called with all groups of each step, rejected ones too: (args, all_groups, data_source)")
+        str | None,
+        doc(
+            "your function to call with all groups of each step, including rejected ones: (args, all_groups, "
+            "data_source)"
+        ),
     ] = None
     custom_rollout_log_function_path: Annotated[
         str | None,
         doc(
-            "logs each step; true: in the place of the usual metrics: "
+            "your function that logs each step; if it returns true, the usual metrics are not logged: "
             "(rollout_id, args, samples, extra_metrics, rollout_time) -> bool"
         ),
     ] = None
     custom_convert_samples_to_train_data_path: Annotated[
         str | None,
         doc(
-            "makes rewards, loss masks and columns of your own from the samples of each step, by slime's names: "
-            "(args, samples) -> dict"
+            "your function that makes rewards, loss masks and further columns from the samples of each step, by "
+            "slime's names: (args, samples) -> dict"
         ),
     ] = None
     custom_eval_rollout_log_function_path: Annotated[
-        str | None, doc("the same for each evaluation: (rollout_id, args, data, extra_metrics) -> bool")
+        str | None,
+        doc("custom-rollout-log-function-path for evaluations: (rollout_id, args, data, extra_metrics) -> bool"),
     ] = None
     agents: Annotated[
-        bool, doc("rollouts are made by agents outside: programs that know only the base URL of a session")
+        bool, doc("external agents make the rollouts: programs that know only the base URL of a session")
     ] = False
-    generate_timeout: Annotated[float, doc("seconds that the generate function may take for a rollout", above=0)] = (
-        1800.0
+    generate_timeout: Annotated[
+        float, doc("time limit of the generate function for a rollout, in seconds", above=0)
+    ] = 1800.0
+    max_turns: Annotated[int | None, doc("most turns of a rollout, for generate functions that read it", above=0)] = (
+        None
     )
-    max_turns: Annotated[int | None, doc("turns of a rollout, for generate functions that ask", above=0)] = None
     custom_config_path: Annotated[
-        str | None, doc("YAML file: each key is a setting, or else one more name on the args of your functions")
+        str | None, doc("YAML file: each key is a setting, or else a further attribute on the args of your functions")
     ] = None
     custom_config: Annotated[
         dict[str, Any],
-        doc("JSON: more names on the args of your functions; here the contents of that file are recorded"),
+        doc("JSON: further attributes on the args of your functions; records the contents of custom-config-path"),
     ] = field(default_factory=dict)
     max_staleness: Annotated[
         int,
         doc(
-            "versions that a step's weights may be ahead of a sample's; 0 synchronous, 1 slime's async. "
-            "--over-sampling-batch-size and --update-weights-interval add to it: a note at the start says the bound"
+            "how many versions behind the weights of its step a sample may be; 0: synchronous; 1: as slime's async. "
+            "--over-sampling-batch-size and --update-weights-interval raise this limit: a note at the start has the sum"
         ),
     ] = 0
     accept_order: Annotated[
         Literal["auto", "prompt", "completion"],
-        doc("order groups are accepted in; auto: prompt at staleness 0, else completion"),
+        doc("order in which groups are accepted; auto: prompt if max-staleness is 0, else completion"),
     ] = "auto"
     partial_rollout: Annotated[
         bool, doc("suspend unfinished rollouts at step boundaries and resume them under the next weights")
     ] = False
     mask_offpolicy_in_partial_rollout: Annotated[
-        bool, doc("train rollouts that were suspended on the tokens of their newest version only")
+        bool, doc("for rollouts that were suspended, train only on the tokens of their newest version")
     ] = False
     rollout_temperature: Annotated[float, doc("sampling temperature, above 0")] = 1.0
-    rollout_top_p: Annotated[float, doc("nucleus p")] = 1.0
-    rollout_top_k: Annotated[int, doc("top k; -1 is off")] = -1
-    rollout_max_context_len: Annotated[int | None, doc("prompt + response, tokens", above=0)] = None
-    rollout_max_prompt_len: Annotated[int | None, doc("longer prompts are rejected, tokens", above=0)] = None
-    rollout_max_response_len: Annotated[int, doc("new tokens at most", above=0)] = 1024
+    rollout_top_p: Annotated[float, doc("nucleus sampling: top p")] = 1.0
+    rollout_top_k: Annotated[int, doc("top k; -1: off")] = -1
+    rollout_max_context_len: Annotated[int | None, doc("most tokens of prompt and response together", above=0)] = None
+    rollout_max_prompt_len: Annotated[
+        int | None, doc("most tokens of a prompt; longer prompts are rejected", above=0)
+    ] = None
+    rollout_max_response_len: Annotated[int, doc("most tokens of a response", above=0)] = 1024
     rollout_stop: Annotated[list[str], doc("stop strings")] = field(default_factory=list)
     rollout_stop_token_ids: Annotated[list[int], doc("stop token ids")] = field(default_factory=list)
     rollout_skip_special_tokens: Annotated[bool, doc("leave special tokens out of the text")] = False
-    rollout_seed: Annotated[int, doc("seed of shuffling and sampling")] = 42
-    max_attempts: Annotated[int, doc("tries of one rollout before its group is rejected", above=0)] = 3
+    rollout_seed: Annotated[int, doc("seed for shuffling and sampling")] = 42
+    max_attempts: Annotated[int, doc("attempts at a rollout before its group is rejected", above=0)] = 3
     max_waiting_prompts: Annotated[
-        int, doc("prompts from outside that may wait; more are asked to come again", above=0)
+        int, doc("most prompts from producers that may wait; further ones are refused until there is room", above=0)
     ] = 100_000
     rollout_deadline: Annotated[
-        float, doc("seconds without any progress before the run stops with a reason", above=0)
+        float, doc("seconds without progress after which the run fails and prints why", above=0)
     ] = 600.0
 
     @property
     def longest_prompt(self) -> int | None:
-        """Tokens; None: as long as anybody likes."""
+        """The most tokens of a prompt; None: no limit."""
         if self.rollout_max_prompt_len is None and self.rollout_max_context_len is not None:
             return self.rollout_max_context_len - 1
         return self.rollout_max_prompt_len
 
     @property
     def functions_may_grade(self) -> bool:
-        """Whether the user's functions see a sample before its grader: they may set its reward, or name a grader."""
+        """Whether a user's function sees a sample before the grader, and may set its reward or name a grader."""
         return bool(self.custom_generate_function_path or self.rollout_sample_hook_path or self.rollout_function_path)
 
 
 def staleness_bound(*, max_staleness: int, publish_every: int, draw: int | None, groups: int) -> int:
-    """Versions. draw: groups of an over-sampling draw, None without; groups: of a step.
+    """Return how many versions a sample may be behind the weights that train on it.
 
-    Over-sampling keeps its surplus for later steps and so adds to `max_staleness`, and so do versions that are not
-    published.
+    draw: groups of an over-sampling draw, None: no over-sampling. groups: groups of a step. Over-sampling keeps surplus
+    groups for later steps, so it raises the bound; so do versions that are not published.
     """
     bound = max_staleness + publish_every - 1
     return bound if draw is None else bound + math.ceil((draw - 1) / groups)

@@ -1,4 +1,4 @@
-"""Secrets in settings and in the words of a command: references from there on, and variables of this process."""
+"""Replace secrets in settings and command lines by references to environment variables."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,11 +11,14 @@ from schemas.references import Concealer, references_in
 from slime_events.core.config.base import Settings
 
 _NAMELESS = "url"
-"""In the place of a flag's name, for a word that belongs to none."""
+"""Used instead of a flag's name, for a word that belongs to no flag."""
 
 
 def kept(values: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Settings by component and field with references in place of secrets, which are put into the environment."""
+    """Return the settings with references instead of secrets, and put the secrets into the environment.
+
+    values: component to field to value.
+    """
     concealer = Concealer()
     without = concealed(values, concealer)
     os.environ.update(concealer.secrets)
@@ -23,24 +26,24 @@ def kept(values: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def concealed(values: Mapping[str, Mapping[str, Any]], concealer: Concealer | None = None) -> dict[str, dict[str, Any]]:
-    """The same values with references in place of secrets, which the `concealer` has."""
+    """Return the settings with references instead of secrets; the `concealer` collects the secrets."""
     concealer = concealer or Concealer()
     return {component: dict(_fields(concealer, table)) for component, table in values.items()}
 
 
 def _fields(concealer: Concealer, table: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     for field, value in table.items():
-        if field == "train_env_vars":  # variables, whose names say otherwise what is a secret
-            names = {name: f"secret_{name}" if is_secret(name, str(one)) else name for name, one in value.items()}
-            yield field, {name: concealer.plain(one, names[name]) for name, one in value.items()}
+        if field == "train_env_vars":  # other rules tell a secret variable by its name
+            names = {name: f"secret_{name}" if is_secret(name, str(text)) else name for name, text in value.items()}
+            yield field, {name: concealer.plain(text, names[name]) for name, text in value.items()}
         elif isinstance(value, Mapping):  # SGLang's and Megatron's, by their flags
-            yield field, {name: concealer.plain(one, f"{field}_{name}") for name, one in value.items()}
+            yield field, {name: concealer.plain(text, f"{field}_{name}") for name, text in value.items()}
         else:
             yield field, concealer.plain(value, field)
 
 
 def kept_words(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """A command line with references in place of secrets; and the secrets, by variable."""
+    """Return a command line with references instead of secrets, and the secrets by variable."""
     concealer, name, concealed = Concealer(), _NAMELESS, []
     for word in words:
         flag, equals, value = word.partition("=")
@@ -56,6 +59,6 @@ def kept_words(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def secrets_of(settings: Settings) -> dict[str, str]:
-    """The variables that settings refer to, with their values here: what a process on another machine needs."""
+    """Return the variables that settings refer to, with their values, as a process on another machine needs them."""
     names = references_in(msgspec.to_builtins(settings))
     return {name: os.environ[name] for name in sorted(names) if name in os.environ}

@@ -1,4 +1,4 @@
-"""`TrainSettings`: all component settings of one run, as resolved from flags or TOML and recorded in run.started."""
+"""`TrainSettings`: all settings of a run, as resolved from flags or TOML and recorded in run.started."""
 
 from typing import Annotated
 
@@ -17,77 +17,78 @@ from storage.file_access import OWNER, FileAccess
 
 
 class RunSettings(Settings, frozen=True, kw_only=True):
-    """One folder holds everything a run leaves behind."""
+    """Name, log, archive and files of the run. All its files are in one folder."""
 
     run: Annotated[str, doc("name of the run: letters, digits, - and _")] = "train"
-    runs_dir: Annotated[str, doc("folder of all runs")] = "slime-runs"
+    runs_dir: Annotated[str, doc("parent folder of run folders")] = "slime-runs"
     nats_url: Annotated[
-        str | None, doc("use this NATS server, or these nodes of a cluster, with commas; default: an embedded one")
+        str | None, doc("NATS server to use, or the nodes of a cluster, comma-separated; default: an embedded server")
     ] = None
     nats_creds: Annotated[
         str | None, doc("credentials for nats-url: JSON with user and password, a NATS .creds file, or an nkey's seed")
     ] = None
-    nats_tls_ca: Annotated[str | None, doc("PEM certificates that nats-url's certificate is checked with")] = None
-    nats_tls_cert: Annotated[str | None, doc("PEM certificate to show to nats-url")] = None
+    nats_tls_ca: Annotated[str | None, doc("PEM certificates to verify the certificate of nats-url with")] = None
+    nats_tls_cert: Annotated[str | None, doc("PEM client certificate for nats-url")] = None
     nats_tls_key: Annotated[str | None, doc("PEM key of nats-tls-cert")] = None
     nats_replicas: Annotated[
-        int, doc("copies of the log, each on another node of the NATS cluster: 3 survive the loss of one")
+        int, doc("copies of the log, each on a different node of the NATS cluster: 3 survive the loss of one node")
     ] = 1
     blob_url: Annotated[str | None, doc("fsspec URL of large payloads; default: the run folder")] = None
     archive_url: Annotated[str | None, doc("fsspec URL of the archive; default: the run folder")] = None
     archive_seconds: Annotated[
-        float, doc("seconds that the archive may lag behind the log: what is lost with the log's disk")
+        float, doc("seconds that the archive may lag behind the log; as many are lost if the log's disk is lost")
     ] = 10.0
     log_keep_steps: Annotated[
         int | None,
-        doc("keep the newest N steps in the log; earlier events leave it once the archive holds them", above=0),
+        doc("keep the newest N steps in the log; earlier events are removed once the archive has them", above=0),
     ] = None
-    ray_address: Annotated[str | None, doc("join this Ray cluster; default: a local one")] = None
+    ray_address: Annotated[str | None, doc("Ray cluster to join; default: a local one")] = None
     otlp_endpoint: Annotated[str | None, doc("OTLP/HTTP endpoint for spans; default: a file in the run folder")] = None
     trace_share: Annotated[float, doc("share of groups that are traced, 0 to 1")] = 1.0
     max_deaths: Annotated[
-        int, doc("times that a role's process may die without the run moving on, before the run fails")
+        int, doc("deaths of a role's process without progress of the run after which the run fails")
     ] = 5
     tinker: Annotated[
-        str | None, doc("host:port where a client of Tinker's protocol drives the trainer, in the place of prompts")
+        str | None, doc("serve Tinker's protocol at HOST:PORT; its client drives the run instead of prompts")
     ] = None
     file_access: Annotated[
         FileAccess,
-        doc("users of the machine that may read the run's files: its owner, the group of its files, or as umask says"),
+        doc("users of this machine that may read the run's files: owner, group of the files, or as the umask allows"),
     ] = OWNER
-    plain: Annotated[bool, doc("a plain line per step even on a terminal")] = False
+    plain: Annotated[bool, doc("print a plain line per step even on a terminal")] = False
 
     @property
     def log_leaves_for(self) -> str | None:
-        """URL of the archive that events may leave the log for; None where all of them stay."""
+        """URL of the archive that holds events removed from the log; None: no events are removed."""
         return None if self.log_keep_steps is None else self.archive_url
 
 
 class DebugSettings(Settings, frozen=True, kw_only=True):
-    """slime's debug flags. Dumps are slime's: torch files of plain values, one a step."""
+    """slime's debug flags. Dumps are in slime's format: one torch file of plain values per step."""
 
     debug_rollout_only: Annotated[
-        bool, doc("no trainer: every step is sealed and committed with the weights as they are")
+        bool, doc("run without a trainer: each step is sealed and committed with unchanged weights")
     ] = False
-    debug_train_only: Annotated[bool, doc("no engines and no graders: rollouts come from load-debug-rollout-data")] = (
-        False
-    )
+    debug_train_only: Annotated[
+        bool, doc("run without engines and graders: rollouts come from load-debug-rollout-data")
+    ] = False
     load_debug_rollout_data: Annotated[
-        str | None, doc("train on dumps, a path with {rollout_id}; sets debug-train-only")
+        str | None, doc("path with {rollout_id}: train on these dumps; sets debug-train-only")
     ] = None
     load_debug_rollout_data_subsample: Annotated[
-        float | None, doc("part of a dump's groups that is loaded, its first and its last ones; a step is what is left")
+        float | None,
+        doc("share of each dump's groups to load, from its start and its end; a step has only these groups"),
     ] = None
     save_debug_rollout_data: Annotated[
-        str | None, doc("a dump of each step as it is sealed, a path with {rollout_id}")
+        str | None, doc("path with {rollout_id}: dump the samples of each step when it is sealed")
     ] = None
     save_debug_train_data: Annotated[
-        str | None, doc("a dump of what the trainer made of each step, a path with {rollout_id}")
+        str | None, doc("path with {rollout_id}: dump the trainer's data of each step")
     ] = None
     dump_details: Annotated[
         str | None,
         doc(
-            "folder for dumps: rollout_data/ in it is for save-debug-rollout-data, train_data/ for "
+            "folder for both dumps: rollout_data/ in it for save-debug-rollout-data, train_data/ for "
             "save-debug-train-data"
         ),
     ] = None
@@ -102,11 +103,11 @@ RUN_ELSEWHERE = frozenset(
         "rollout_sample_hook_path",
     }
 )
-"""Of the settings for rollouts and rewards: what engines, graders and other processes run, and a plain file."""
+"""Settings of data, rollouts and rewards that name no function of the conductor: engines or graders call these."""
 
 
 class TrainSettings(Settings, frozen=True, kw_only=True):
-    """Each component gets its own struct, never all of this."""
+    """The settings of a run. A component gets only its own struct."""
 
     run: RunSettings = RunSettings()
     data: DataSettings = DataSettings()
@@ -123,6 +124,6 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def conductor_runs_functions(self) -> bool:
-        """Whether code of the user's runs in the conductor's process. What trainers run is left out as a whole."""
+        """Whether the conductor's process runs a user's function. Functions of the trainer do not count."""
         named = ((part, name) for part in (self.data, self.rollout, self.reward) for name in part.__struct_fields__)
         return any(getattr(part, name) for part, name in named if name.endswith("_path") and name not in RUN_ELSEWHERE)

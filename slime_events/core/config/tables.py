@@ -1,8 +1,8 @@
-"""Literal tables of the flags that are no settings here: which are accepted and why, which are not and what they need.
+"""Tables of the flags that are not settings here, with the reason.
 
-No flag is ignored silently. Each flag of slime's is in exactly one place: a field of a settings struct (honoured),
-INERT (accepted; the reason is printed), ONLY_VALUE (accepted with the one value that applies here), or NOT_YET
-(refused). CLASSIC has Megatron-LM's argument names that are no fields of megatron-core's config classes.
+No flag is ignored silently. Each flag of slime is in exactly one place: a field of a settings struct (honoured), INERT
+(accepted; the reason is printed), ONLY_VALUE (accepted with the value that applies here), or NOT_YET (refused). CLASSIC
+has Megatron-LM's argument names that are not fields of megatron-core's config classes.
 """
 
 from typing import Any, Literal
@@ -11,76 +11,76 @@ from slime_events.core.config import gateway
 from slime_events.core.config.values import Kind, ValueType
 
 Arity = Literal["none", "one", "many"]
-"""Words that a flag takes: none, exactly one, or at least one."""
+"""Number of words that a flag takes: none, exactly one, or at least one."""
 
 
-_NO_ROUTER = "there is no router: engines pull their work from the log when they have room"
+_NO_ROUTER = "there is no router: engines take work from the log when they have capacity"
 
 _INERT = {
-    "trainer and engines are separate processes side by side, and nothing is moved off a device": (
+    "trainer and engines are separate processes, and neither is offloaded from its device": (
         "--no-offload-train! --no-offload-rollout!"
     ),
-    "Ray finds the devices of each node by itself": "--num-gpus-per-node",
-    "the device decides: gloo on CPU, NCCL on CUDA": "--distributed-backend",
+    "Ray detects the devices of each node": "--num-gpus-per-node",
+    "the device selects the backend: gloo on CPU, NCCL on CUDA": "--distributed-backend",
     _NO_ROUTER: (
         "--sglang-router-ip --sglang-router-port --sglang-router-request-timeout-secs --http-proxy "
         "--use-distributed-post!"
     ),
-    "recovery is always on: a lost engine's work is delivered again and goes on from its last chunk": (
+    "recovery is always on: another engine resumes a lost engine's work from its last chunk": (
         "--use-fault-tolerance! --rollout-health-check-interval --rollout-health-check-timeout "
         "--rollout-health-check-first-wait"
     ),
     "prompt files are always indexed and streamed": "--num-data-workers --streaming-data!",
-    "a weight version is a set of verified files, which every engine loads for itself": (
+    "a weight version is a set of verified files, which each engine loads": (
         "--update-weight-buffer-size --update-weight-transport --update-weight-disk-dir "
         "--update-weight-disk-keep-files!"
     ),
     "every engine checks the digest of every weight version": "--check-weight-update-equal!",
     "the architecture comes from the checkpoint's config.json": "--model-name",
-    "the trainer pads micro batches as its kernels need": "--data-pad-size-multiplier",
+    "the trainer pads micro batches as its kernels require": "--data-pad-size-multiplier",
     "trainer checkpoints have one format": "--ckpt-format",
     "the critic is in the trainer's checkpoints (--save), so that both are restored at the same step": "--critic-save",
-    "a run goes on bit for bit from its checkpoints, so they have the optimizer (--keep-checkpoints N keeps fewer)": (
+    "a run resumes bit for bit from its checkpoints, so they have the optimizer (--keep-checkpoints N saves space)": (
         "--no-save-optim!"
     ),
     "the trainer draws no random numbers: there is no dropout": "--no-save-rng! --no-load-rng!",
-    "the settings of the run always say what its schedule is": "--override-opt-param-scheduler!",
+    "the settings of the run always define its schedule": "--override-opt-param-scheduler!",
     "every step is an event with its metrics, and --use-tensorboard and --use-wandb write them": (
         "--log-interval --tensorboard-dir --tensorboard-log-interval --tensorboard-queue-size --wandb-exp-name "
         "--wandb-save-dir --log-throughput! --log-progress! --log-params-norm! --log-num-zeros-in-grad! "
         "--log-timers-to-tensorboard! --log-memory-to-tensorboard! --timing-log-level"
     ),
     "the models are always megatron-core's": "--use-mcore-models!",
-    "the checkpoint says which position embedding it has": "--no-position-embedding!",
+    "the checkpoint defines the position embedding": "--no-position-embedding!",
     "the tokenizer is the checkpoint's": "--tokenizer-model",
-    "--num-rollout says how long the run is": "--train-iters",
-    "an evaluation is over its whole data set": "--eval-iters",
+    "--num-rollout sets the length of the run": "--train-iters",
+    "an evaluation always covers its whole data set": "--eval-iters",
 }
-"""Reason to flags; a flag with `!` takes no value, any other takes one."""
+"""Reason to flags. A flag with `!` takes no value, each of the rest takes one."""
 INERT: dict[str, tuple[Arity, str]] = {
     word.removesuffix("!"): ("none" if word.endswith("!") else "one", reason)
     for reason, words in _INERT.items()
     for word in words.split()
 }
 INERT_PREFIXES: dict[str, str] = {"--router-": _NO_ROUTER}
-"""Families of flags that take whatever words follow."""
+"""Prefix to reason, for families of flags that accept any words."""
 
 ONLY_VALUE: dict[str, tuple[str, str]] = {
     "--train-backend": (
         "megatron",
-        "the trainer is Megatron-core, which loads Hugging Face checkpoints directly, so the conversion that FSDP "
-        "saved is not needed: leave the flag out",
+        "the trainer is Megatron-core, which loads Hugging Face checkpoints directly, so FSDP would save no "
+        "conversion: leave the flag out",
     ),
     "--update-weight-mode": ("full", "delta weight versions need a delta writer in the weight store"),
     "--rollout-data-transport": ("object-store", "rollouts reach the trainer through the log"),
     "--start-rollout-id": (
         "0",
-        "a run begins at step 0, and one that was stopped goes on where its log ends: `slime-events resume`, or "
+        "a run begins at step 0, and a stopped run resumes where its log ends: `slime-events resume`, or "
         "`slime-events branch` from an earlier version",
     ),
     "--tokenizer-type": ("HuggingFaceTokenizer", "the tokenizer is the checkpoint's"),
 }
-"""The one value that is accepted, since it applies anyway, and why no other is."""
+"""Flag to the only accepted value, which applies anyway, and the reason."""
 
 SETTING_VALUES: dict[tuple[str, str], tuple[str, str, object]] = {
     ("--rollout-function-path", "slime.rollout.sft_rollout.generate_rollout"): ("data", "supervised", True),
@@ -89,7 +89,7 @@ SETTING_VALUES: dict[tuple[str, str], tuple[str, str, object]] = {
         "slime.rollout.fully_async_rollout.generate_rollout_fully_async",
     ): ("rollout", "max_staleness", 1),
 }
-"""Values of slime's flags that are a setting here: component, field and value. A flag that sets it itself counts."""
+"""(flag, value) of slime to component, field and value here. The flag of that setting overrides it."""
 
 USUAL_VALUES: dict[str, tuple[str, ...]] = {
     "--rollout-function-path": ("slime.rollout.sglang_rollout.generate_rollout",),
@@ -102,42 +102,43 @@ USUAL_VALUES: dict[str, tuple[str, ...]] = {
         "slime.rollout.data_source.pop_first",
     ),
 }
-"""slime's own defaults of honoured flags: the same as leaving the flag out."""
+"""slime's own defaults of honoured flags: they mean the same as leaving the flag out."""
 
 ALONE: dict[str, str] = {"--gateway": gateway.DEFAULT}
-"""Flags that may stand without a value, and the one that they have then."""
+"""Flags that may have no value, and the value that they then have."""
 
 _NOT_YET = {
-    "nothing is moved off a device yet, so ranks and engines of --colocate have to fit side by side (docs/gpu.md)": (
+    "nothing is offloaded from a device yet, so ranks and engines of --colocate must fit side by side (docs/gpu.md)": (
         "--offload --offload-train --offload-rollout"
     ),
     "linear attention models are not built in the trainer": "--qwen-gdn-backend",
     "sparse attention models are not built in the trainer": "--freeze-indexer --allgather-cp",
-    "it needs a trainer that is stopped and made anew around each step": "--release-train",
+    "it needs a trainer that stops and restarts around each step": "--release-train",
     "delta weight versions need a delta writer in the weight store": (
         "--update-weight-delta-encoding --update-weight-delta-checksum --update-weight-local-checkpoint-dir"
     ),
     "it needs engines that this run did not start": "--rollout-external-engine-addrs",
     "it needs engines of several kinds in one run": "--prefill-num-servers --sglang-config",
-    "models that see images are not built": "--multimodal-keys",
+    "models with image input are not built": "--multimodal-keys",
     "--ref-load and --opd-teacher-load are Hugging Face folders, which have no steps": (
         "--ref-ckpt-step --opd-teacher-ckpt-step"
     ),
-    "the settings of the run say what its schedule is, not the checkpoint": "--use-checkpoint-opt-param-scheduler",
-    "the optimizer keeps its moments in memory; --reset-optimizer-states makes each rollout step begin without them": (
+    "the settings of the run define its schedule, not the checkpoint": "--use-checkpoint-opt-param-scheduler",
+    "the optimizer keeps its moments in memory; --reset-optimizer-states resets them at each rollout step": (
         "--use-stateless-adam"
     ),
-    "layers are built as the checkpoint's config.json says, for dense Qwen and Llama models": "--spec",
+    "the checkpoint's config.json defines the layers, for dense Qwen and Llama models": "--spec",
     "it needs the engine's expert routing in the rollout events": "--use-routing-replay --use-rollout-routing-replay",
-    "it plays dumps beside engines that make no rollouts, to measure their memory, and "
-    "engines here make whatever is asked for: --load-debug-rollout-data plays the same files without engines": (
+    "it replays dumps beside engines that make no rollouts, to measure their memory, and engines here make "
+    "all rollouts "
+    "that are requested: --load-debug-rollout-data replays the same files without engines": (
         "--load-forge-rollout-data"
     ),
     "it needs a profiler hook in the trainer": (
         "--memory-snapshot-dir --memory-snapshot-num-steps --profile-target --memory-recorder --record-memory-history"
     ),
-    "nothing is fetched from a buffer: who makes trajectories sends them to the run's gateway "
-    "(docs/finished-rollouts.md), or an agent makes them over it (docs/agents.md)": (
+    "rollouts are not fetched from a buffer: programs that make trajectories send them to the run's gateway "
+    "(docs/finished-rollouts.md), or agents make them through the gateway (docs/agents.md)": (
         "--rollout-buffer-url --fetch-trajectory-retry-times --min-batch-collection-ratio --rollout-task-type"
     ),
     "it needs a block-FP8 forward in the trainer": (
@@ -147,7 +148,7 @@ _NOT_YET = {
     "multi-token prediction layers are not built in the trainer": (
         "--mtp-num-layers --mtp-loss-scaling-factor --enable-mtp-training"
     ),
-    "it is an assertion of slime's own CI; log-prob agreement is a metric of every step here": (
+    "it is an assertion of slime's own CI; log-prob agreement is a metric of each step here": (
         "--ci-test --ci-disable-kl-checker --ci-train-rollout-logprob-abs-diff-threshold --ci-save-grad-norm "
         "--ci-load-grad-norm"
     ),
@@ -158,23 +159,23 @@ NOT_YET: dict[str, str] = {flag: reason for reason, flags in _NOT_YET.items() fo
 
 NOT_YET_VALUES: dict[tuple[str, str], str] = {
     ("--rollout-function-path", "slime.rollout.sleep_rollout"): (
-        "it holds idle engines for ever, and a run fails when nothing moves (--rollout-deadline): write a function "
-        "that sleeps as long as you need, or look at the engines of a --debug-rollout-only run"
+        "it holds idle engines indefinitely, and a run fails without progress (--rollout-deadline): write a function "
+        "that sleeps as long as you need, or use the engines of a --debug-rollout-only run"
     ),
     ("--rollout-function-path", "slime.rollout.forge_load"): (
-        "it plays dumps beside engines that make no rollouts, to measure their memory, and engines here make whatever "
-        "is asked for: --load-debug-rollout-data plays the same files without engines"
+        "it replays dumps beside engines that make no rollouts, to measure their memory, and engines here make all "
+        "rollouts that are requested: --load-debug-rollout-data replays the same files without engines"
     ),
 }
-"""Values of honoured flags that slime supports and this does not; of a path its module is enough."""
+"""(flag, value or module of the value) of honoured flags to the reason why only slime supports it."""
 
 MEGATRON_IDLE: dict[str, str] = {
-    "seq_length": "a sample is as long as --rollout-max-context-len lets it be",
-    "max_position_embeddings": "the checkpoint's config.json says it",
+    "seq_length": "--rollout-max-context-len limits the length of a sample",
+    "max_position_embeddings": "the checkpoint's config.json sets it",
     "make_vocab_size_divisible_by": "the vocabulary is the checkpoint's, without padding",
     "accumulate_allreduce_grads_in_fp32": "gradients are always summed in float32",
 }
-"""Megatron's settings that change nothing, and why."""
+"""Megatron's settings that have no effect, and the reason."""
 
 MEGATRON_CUDA = frozenset((
     "apply_rope_fusion", "masked_softmax_fusion", "bias_activation_fusion", "bias_dropout_fusion",
@@ -184,7 +185,7 @@ MEGATRON_CUDA = frozenset((
     "optimizer_offload_fraction", "overlap_param_gather", "overlap_grad_reduce", "sequence_parallel",
     "transformer_impl", "fp8", "fp8_recipe",
 ))  # fmt: skip
-"""Megatron's settings that the CPU has no kernels or no CUDA random state for, and goes without."""
+"""Megatron's settings for which the CPU has no kernels or no CUDA random state; a CPU run does not use them."""
 
 SLIME_DEFAULTS: dict[tuple[str, str], Any] = {
     ("rollout", "rollout_batch_size"): "required",
@@ -194,27 +195,25 @@ SLIME_DEFAULTS: dict[tuple[str, str], Any] = {
     ("trainer", "weight_decay"): 0.01,
     ("trainer", "adam_beta2"): 0.999,
 }
-"""Settings whose default changes what comes out, and is another one in slime (or in the Megatron that it starts from):
-what it is there.
-"""
+"""(component, field) to slime's (or Megatron's) default, where ours differs and changes results."""
 
 _SGLANG_OURS = {
     "--hf-checkpoint": "model_path tokenizer_path",
     "--rollout-num-gpus-per-engine": "tp_size",
     "--device": "device",
     "--deterministic": "enable_deterministic_inference",
-    "nothing: the engine is given tokens": "skip_tokenizer_init",
+    "nothing: the engine gets tokens": "skip_tokenizer_init",
     "nothing: engines take no HTTP requests": "host port",
     "nothing: Ray places engines": "nccl_port dist_init_addr nnodes node_rank base_gpu_id gpu_id_step",
 }
 SGLANG_OURS: dict[str, str] = {name: use for use, names in _SGLANG_OURS.items() for name in names.split()}
-"""ServerArgs that the engine deployment sets itself, and the flag to use instead."""
+"""ServerArgs that the engine deployment sets, and the flag to use instead."""
 
 SGLANG_RENAMED: dict[str, str] = {
     "cuda_graph_bs": "cuda_graph_bs_decode",
     "cuda_graph_max_bs": "cuda_graph_max_bs_decode",
 }
-"""Names of older SGLang releases, to use where the installed one does not know them."""
+"""Names in older SGLang releases to names in newer ones."""
 
 
 _INT = ValueType((Kind.INT,))
@@ -259,8 +258,8 @@ CLASSIC: dict[str, tuple[str, ValueType | bool | str]] = {
     for value, words in _CLASSIC
     for flag, _, name in (word.partition("=") for word in words.split())
 }
-"""The Megatron setting that a classic flag sets, and the type of its value, or the value of a switch.
+"""Classic flag to the Megatron setting that it sets, and the type of its value or the value of a switch.
 
-Where a megatron-core field means the same, its name is used; names that describe the architecture stay, and the
-trainer compares them with the checkpoint.
+If a megatron-core field means the same, the field's name is used. Names that describe the architecture keep theirs, and
+the trainer compares their values with the checkpoint.
 """

@@ -1,4 +1,4 @@
-"""Settings as TOML: a table per component, the same names as the fields."""
+"""Read and write settings as TOML: a table per component, whose keys are the fields' names."""
 
 import json
 import re
@@ -22,7 +22,7 @@ Values = dict[str, dict[str, Any]]
 
 
 def to_toml(settings: TrainSettings) -> str:
-    """The settings as TOML, as `read_toml` reads them; None is left out, as TOML has no null."""
+    """Return the settings as TOML for `read_toml`, without fields that are None: TOML has no null."""
     tables: list[str] = []
     for component, values in msgspec.to_builtins(settings).items():
         inner = {name: values.pop(name) for where, name in PASS_THROUGH if where == component}
@@ -32,15 +32,15 @@ def to_toml(settings: TrainSettings) -> str:
 
 
 def settings_from(values: Mapping[str, Mapping[str, Any]]) -> TrainSettings:
-    """Settings with `values` over the defaults; InvalidValue where a value is not of its field's type."""
+    """Return settings with `values` over the defaults. Raises InvalidValue if a value has the wrong type."""
     try:
         return msgspec.convert(values, TrainSettings)
     except msgspec.ValidationError as error:
-        raise InvalidValue(f"A setting has a value that it cannot have: {error}") from error
+        raise InvalidValue(f"A setting has an invalid value: {error}") from error
 
 
 def read_toml(text: str, source: str, registered: Registered = NOTHING_REGISTERED) -> Values:
-    """The values of a TOML text, each name and type checked; errors carry file and line."""
+    """Return the values of a TOML text, with names and types checked; errors have file and line."""
     try:
         values: Values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -49,49 +49,49 @@ def read_toml(text: str, source: str, registered: Registered = NOTHING_REGISTERE
     for component, table in values.items():
         if component not in COMPONENTS or not isinstance(table, dict):
             where = f"{source}, line {_line(text, None, component)}"
-            hint = _right_table(component) or did_you_mean(component, COMPONENTS) or f" There are {_ALL}."
+            hint = _right_table(component) or did_you_mean(component, COMPONENTS) or f" The tables are {_ALL}."
             raise UnknownFlag(f"{where}: there is no table [{component}].{hint}")
         for name, value in table.items():
             is_right = (component, name) in types and (component, name) not in PASS_THROUGH
             if is_right and fits(value, types[component, name]):
-                continue  # a run's settings are hundreds: the line is looked for where it is named
+                continue  # there are hundreds: find the line number only for errors
             where = f"{source}, line {_line(text, component, name)}"
             if (component, name) in PASS_THROUGH:
                 _check_inner(value, name, where)
             elif (component, name) not in types:
-                known = [field for owner, field in types if owner == component]
+                names = [field for owner, field in types if owner == component]
                 raise UnknownFlag(
-                    f"{where}: [{component}] has no {name}.{did_you_mean(name, known) or _right_table(name)}"
+                    f"{where}: [{component}] has no {name}.{did_you_mean(name, names) or _right_table(name)}"
                 )
             else:
-                raise InvalidValue(f"{where}: {name} is {value!r}, and should be {types[component, name]}.")
+                raise InvalidValue(f"{where}: {name} is {value!r}: it must be {types[component, name]}.")
     return values
 
 
-def _check_inner(value: Any, name: str, where: str) -> None:
+def _check_inner(value: object, name: str, where: str) -> None:
     if not isinstance(value, dict):
-        raise InvalidValue(f"{where}: {name} is a table of its own.")
-    known: dict[str, ValueType | None]
+        raise InvalidValue(f"{where}: {name} must be a table.")
+    types: dict[str, ValueType | None]
     if name == "sglang":
-        known = {field.name: field.type for field in sglang_fields().values()}
+        types = {field.name: field.type for field in sglang_fields().values()}
     else:
-        known = {name: one if isinstance(one, ValueType) else None for name, one in tables.CLASSIC.values()}
-        known |= {field.name: field.type for field in megatron_fields().values() if field.type}
-    for one, inner in value.items():
-        if one not in known:
-            raise UnknownFlag(f"{where}: {name} has no setting {one}.{did_you_mean(one, known)}")
-        expected = known[one]
+        types = {key: type_ if isinstance(type_, ValueType) else None for key, type_ in tables.CLASSIC.values()}
+        types |= {field.name: field.type for field in megatron_fields().values() if field.type}
+    for key, inner in value.items():
+        if key not in types:
+            raise UnknownFlag(f"{where}: {name} has no setting {key}.{did_you_mean(key, types)}")
+        expected = types[key]
         if expected is not None and not fits(inner, expected):
-            raise InvalidValue(f"{where}: {name}.{one} is {inner!r}, and should be {expected}.")
+            raise InvalidValue(f"{where}: {name}.{key} is {inner!r}: it must be {expected}.")
 
 
 def _right_table(name: str) -> str:
     owner = next((field.component for field in settings_fields() if field.name == name), None)
-    return f" {name} belongs into [{owner}]." if owner else ""
+    return f" {name} belongs in [{owner}]." if owner else ""
 
 
 def _line(text: str, component: str | None, name: str) -> int | str:
-    """The line of a key (or of a table, where `component` is None); `?` for unusual spellings."""
+    """Return the line of a key, or of a table if `component` is None; `?` for unusual spellings."""
     header = ""
     for number, line in enumerate(text.splitlines(), 1):
         if table := re.match(r"\s*\[+\s*([\w.\-\"]+)\s*\]", line):
@@ -114,7 +114,7 @@ def _key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, bool | str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, int | float):
@@ -122,5 +122,7 @@ def _value(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_value, value)) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(key)} = {_value(one)}" for key, one in value.items() if one is not None) + "}"
+        return (
+            "{" + ", ".join(f"{_key(key)} = {_value(inner)}" for key, inner in value.items() if inner is not None) + "}"
+        )
     raise ConfigError(f"{value!r} cannot be written as TOML.")

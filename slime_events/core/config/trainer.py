@@ -1,4 +1,4 @@
-"""What the trainer runs: parallelism, optimizer, batching, checkpoints. Megatron's names."""
+"""Settings of the trainer, with Megatron's names: parallelism, optimizer, batching, checkpoints."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,209 +9,227 @@ from slime_events.core.config.save_steps import SaveSteps
 
 
 class TrainerSettings(Settings, frozen=True, kw_only=True):
-    """One trainer of `actor_num_nodes x actor_num_gpus_per_node` Megatron ranks.
+    """A trainer of `actor_num_nodes x actor_num_gpus_per_node` Megatron ranks.
 
-    The architecture comes from the HF checkpoint's config.json; `megatron` holds every other Megatron flag that was
-    given, by its Megatron name, and must not contradict the checkpoint.
+    The checkpoint's config.json sets the architecture. `megatron` holds all further Megatron flags by their Megatron
+    names; they must not contradict the checkpoint.
     """
 
-    hf_checkpoint: Annotated[str, doc("HF folder: tokenizer, config, first weights")] = ""
-    ref_load: Annotated[str | None, doc("HF folder of the reference model; default: hf-checkpoint")] = None
+    hf_checkpoint: Annotated[str, doc("Hugging Face folder of tokenizer, config and first weights")] = ""
+    ref_load: Annotated[str | None, doc("Hugging Face folder of the reference model; default: hf-checkpoint")] = None
     opd_teacher_load: Annotated[
-        str | None, doc("HF folder of the teacher of use-opd, of the student's vocabulary, whatever its size")
+        str | None,
+        doc("Hugging Face folder of the teacher of use-opd, of any size; it must have the student's vocabulary"),
     ] = None
-    load: Annotated[str | None, doc("trainer checkpoint (or HF folder) to start from")] = None
-    load_optim: Annotated[bool, doc("take optimizer and schedule of load too, not its weights alone")] = True
+    load: Annotated[str | None, doc("trainer checkpoint (or Hugging Face folder) to start from")] = None
+    load_optim: Annotated[bool, doc("load optimizer and schedule of load too, not only its weights")] = True
     save: Annotated[str | None, doc("folder for trainer checkpoints; default: the run folder")] = None
     save_interval: Annotated[
         int | None,
         doc(
-            "save a checkpoint every N steps, at the end of an epoch, and after the last step; 0: none; default: 20 "
-            "on GPU, where the newest 2 are kept then, none on CPU",
+            "save a checkpoint every N steps, at the end of an epoch, and after the last step; 0: none; "
+            "default on GPU: "
+            "20, and only the newest 2 are kept; default on CPU: none",
             least=0,
         ),
     ] = None
     save_epoch: Annotated[
-        int | None, doc("with save-interval, a checkpoint every N steps too; num-epoch sets it to an epoch's", above=0)
+        int | None,
+        doc("with save-interval: save every N steps too; num-epoch sets it to the steps of an epoch", above=0),
     ] = None
     save_last: Annotated[
-        int | None, doc("with save-interval, a checkpoint after step N too; default: the last one", above=0)
+        int | None, doc("with save-interval: save after step N too; default: the last step", above=0)
     ] = None
     async_save: Annotated[
         bool,
-        doc(
-            "a checkpoint is copied to host memory and written while the next steps train; the log has it once on disk"
-        ),
+        doc("copy a checkpoint to host memory and write it while the next steps train; the log has it once on disk"),
     ] = False
     save_hf: Annotated[
         str | None,
-        doc("path with {rollout_id}: with each checkpoint, its weights as a Hugging Face folder of their own"),
+        doc("path with {rollout_id}: save the weights of each checkpoint as a Hugging Face folder too"),
     ] = None
-    keep_checkpoints: Annotated[int, doc("checkpoints kept on disk: the newest N; 0 keeps all", least=0)] = 0
+    keep_checkpoints: Annotated[int, doc("keep the newest N checkpoints on disk; 0: all", least=0)] = 0
     keep_checkpoints_every: Annotated[
-        int | None, doc("beside the newest, keep the checkpoint of every Nth version for ever", above=0)
+        int | None, doc("also keep the checkpoint of every Nth version, permanently", above=0)
     ] = None
     actor_num_nodes: Annotated[int, doc("trainer nodes", above=0)] = 1
     actor_num_gpus_per_node: Annotated[int, doc("trainer ranks per node (GPUs, or CPU processes)", above=0)] = 1
     tensor_model_parallel_size: Annotated[int, doc("tensor parallel ranks", above=0)] = 1
-    pipeline_model_parallel_size: Annotated[int, doc("pipeline parallel ranks; the trainer has 1", above=0)] = 1
-    context_parallel_size: Annotated[int, doc("context parallel ranks; the trainer has 1", above=0)] = 1
-    sequence_parallel: Annotated[bool, doc("sequence parallelism beside tensor parallelism")] = False
-    distributed_timeout_minutes: Annotated[int, doc("process group time-out", above=0)] = 10
+    pipeline_model_parallel_size: Annotated[int, doc("pipeline parallel ranks; only 1 is supported", above=0)] = 1
+    context_parallel_size: Annotated[int, doc("context parallel ranks; only 1 is supported", above=0)] = 1
+    sequence_parallel: Annotated[bool, doc("use sequence parallelism with tensor parallelism")] = False
+    distributed_timeout_minutes: Annotated[int, doc("timeout of process groups, in minutes", above=0)] = 10
     hang_seconds: Annotated[
         float | None,
         doc(
-            "without a micro batch, ranks that train count as hanging, and are started again; 0: never; default: 180 "
-            "on GPU, never on CPU",
+            "seconds without a micro batch after which ranks that train are restarted; 0: never; default: 180 on GPU, "
+            "never on CPU",
             least=0,
         ),
     ] = None
     global_batch_size: Annotated[int | None, doc("rollouts per optimizer step", above=0)] = None
     num_steps_per_rollout: Annotated[int | None, doc("optimizer steps per rollout step", above=0)] = None
-    micro_batch_size: Annotated[int, doc("samples per forward without dynamic batching", above=0)] = 1
-    use_dynamic_batch_size: Annotated[bool, doc("pack samples by tokens")] = False
-    max_tokens_per_gpu: Annotated[int | None, doc("token limit of one packed micro batch", above=0)] = None
+    micro_batch_size: Annotated[int, doc("samples per forward pass, without dynamic batching", above=0)] = 1
+    use_dynamic_batch_size: Annotated[bool, doc("pack micro batches by tokens instead of samples")] = False
+    max_tokens_per_gpu: Annotated[int | None, doc("most tokens of a packed micro batch", above=0)] = None
     log_probs_max_tokens_per_gpu: Annotated[
         int | None,
-        doc("the same where log-probs are scored without a gradient; default: max-tokens-per-gpu", above=0),
+        doc(
+            "most tokens of a micro batch that scores log-probs without gradient; default: max-tokens-per-gpu", above=0
+        ),
     ] = None
     log_probs_chunk_size: Annotated[
         int | None,
         doc(
-            "response tokens that have logits at once, for less memory; -1: all; default: 1,024 on GPU, all on CPU",
+            "response tokens per chunk of logits: fewer need less memory; -1: all; default: 1,024 on GPU, all on CPU",
             least=-1,
         ),
     ] = None
     recompute_loss_function: Annotated[
-        bool, doc("compute log-probs and entropy again in the backward pass: less memory where entropy-coef is not 0")
+        bool, doc("recompute log-probs and entropy in the backward pass: saves memory if entropy-coef is not 0")
     ] = False
     balance_data: Annotated[bool, doc("balance tokens over data parallel ranks")] = False
     balance_by_flops: Annotated[
-        bool, doc("make micro batches, and balance ranks, by estimated work: attention grows with the square of length")
+        bool, doc("pack micro batches and balance ranks by estimated FLOPs: attention is quadratic in the length")
     ] = False
     tree_packing: Annotated[
         bool,
-        doc("compute a prefix that samples of a micro batch share once, where that is less work; for ranks on the CPU"),
+        doc(
+            "compute a prefix that samples of a micro batch share only once, if that is less work; for ranks on the CPU"
+        ),
     ] = False
     only_train_params_name_list: Annotated[
-        list[str], doc("regular expressions: only parameters whose name has one in it are trained (Megatron's names)")
+        list[str], doc("regular expressions: train only parameters with a match in their (Megatron) name")
     ] = field(default_factory=list)
     freeze_params_name_list: Annotated[
-        list[str], doc("regular expressions: parameters whose name has one in it are not trained")
+        list[str], doc("regular expressions: do not train parameters with a match in their (Megatron) name")
     ] = field(default_factory=list)
-    train_env_vars: Annotated[
-        dict[str, str], doc("JSON: environment variables of the trainer's processes, and of no others")
-    ] = field(default_factory=dict)
+    train_env_vars: Annotated[dict[str, str], doc("JSON: environment variables for the trainer's processes only")] = (
+        field(default_factory=dict)
+    )
     skip_zero_advantage: Annotated[
-        bool, doc("no pass for samples whose advantage is exactly zero where nothing else needs one")
+        bool, doc("skip samples whose advantage is exactly zero, if nothing else needs their forward pass")
     ] = True
     optimizer: Annotated[Literal["adam", "sgd"], doc("optimizer")] = "adam"
     lr: Annotated[float, doc("learning rate", least=0)] = 1e-6
     critic_load: Annotated[
         str | None,
-        doc("what the critic of ppo begins with: HF folder, or trainer checkpoint that has one; default: as the actor"),
+        doc(
+            "first weights of ppo's critic: Hugging Face folder, or trainer checkpoint with a critic; "
+            "default: the actor's"
+        ),
     ] = None
     critic_lr: Annotated[float | None, doc("the critic's learning rate; default: lr", least=0)] = None
-    critic_lr_warmup_iters: Annotated[int, doc("the critic's linear warm-up, optimizer steps", least=0)] = 0
-    critic_num_nodes: Annotated[int | None, doc("the critic shares the actor's ranks: actor-num-nodes", above=0)] = None
-    critic_num_gpus_per_node: Annotated[
-        int | None, doc("the critic shares the actor's ranks: actor-num-gpus-per-node", above=0)
+    critic_lr_warmup_iters: Annotated[int, doc("linear warm-up of the critic, in optimizer steps", least=0)] = 0
+    critic_num_nodes: Annotated[
+        int | None, doc("must equal actor-num-nodes: the critic shares the actor's ranks", above=0)
     ] = None
-    min_lr: Annotated[float, doc("floor of the learning rate", least=0)] = 0.0
+    critic_num_gpus_per_node: Annotated[
+        int | None, doc("must equal actor-num-gpus-per-node: the critic shares the actor's ranks", above=0)
+    ] = None
+    min_lr: Annotated[float, doc("lowest learning rate", least=0)] = 0.0
     lr_decay_style: Annotated[
-        Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"], doc("schedule")
+        Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"], doc("learning rate schedule")
     ] = "constant"
-    lr_decay_iters: Annotated[int | None, doc("optimizer steps to decay over; default: the whole run", above=0)] = None
-    lr_warmup_iters: Annotated[int, doc("linear warm-up, optimizer steps", least=0)] = 0
+    lr_decay_iters: Annotated[
+        int | None, doc("length of the decay, in optimizer steps; default: the whole run", above=0)
+    ] = None
+    lr_warmup_iters: Annotated[int, doc("linear warm-up, in optimizer steps", least=0)] = 0
     lr_warmup_fraction: Annotated[
-        float | None, doc("... or as a share of lr-decay-iters, which is the whole run if not said otherwise", least=0)
+        float | None, doc("linear warm-up as a share of lr-decay-iters, instead of lr-warmup-iters", least=0)
     ] = None
     weight_decay: Annotated[float, doc("weight decay", least=0)] = 0.0
     adam_beta1: Annotated[float, doc("Adam beta 1")] = 0.9
     adam_beta2: Annotated[float, doc("Adam beta 2")] = 0.98
     adam_eps: Annotated[float, doc("Adam epsilon")] = 1e-8
     reset_optimizer_states: Annotated[
-        bool, doc("each rollout step begins with moments of 0 and Adam's count at 0, as if it were the first")
+        bool, doc("reset Adam's moments and step count at the start of each rollout step")
     ] = False
-    clip_grad: Annotated[float, doc("gradient norm clip; 0 is off", least=0)] = 1.0
+    clip_grad: Annotated[float, doc("gradient norm clip; 0: off", least=0)] = 1.0
     bf16: Annotated[
         bool | None, doc("train in bfloat16 with float32 main weights; default: on for GPU, off for CPU")
     ] = None
-    seed: Annotated[int, doc("Megatron's seed")] = 1234
+    seed: Annotated[int, doc("seed of Megatron")] = 1234
     deterministic_mode: Annotated[
-        bool, doc("deterministic kernels and collectives, Megatron's flag; on the CPU the ranks are so without it")
+        bool, doc("use deterministic kernels and collectives, as Megatron's flag; on the CPU they always are")
     ] = False
-    exact: Annotated[
-        bool, doc("end the run where a step that is trained again after a restart comes out with other bits")
-    ] = False
+    exact: Annotated[bool, doc("fail the run if a step that is trained again after a restart gives different bits")] = (
+        False
+    )
     max_retrained_steps: Annotated[
         int | None,
         doc(
-            "steps since its checkpoint that a restarted trainer trains again; behind more it takes the newest weights "
-            "and goes on with the checkpoint's optimizer, approximately; -1: any number; default: 8 on GPU, any on CPU",
+            "most steps since its checkpoint that a restarted trainer trains again; after more steps it loads the "
+            "newest weights and approximates the optimizer by the checkpoint's; -1: no limit; default: 8 on GPU, -1 on "
+            "CPU",
             least=-1,
         ),
     ] = None
     optimizer_digest: Annotated[
         Literal["every", "checkpoint", "off"] | None,
-        doc("steps that the optimizer's state is hashed after; default: checkpoint on GPU, every on CPU"),
+        doc("hash the optimizer's state after these steps; default: checkpoint on GPU, every on CPU"),
     ] = None
     update_weights_interval: Annotated[int, doc("publish weights every N steps", above=0)] = 1
     keep_weights: Annotated[
-        int, doc("weight versions kept on disk: the newest N and those with a checkpoint; 0 keeps all", least=0)
+        int, doc("keep the newest N weight versions on disk, and those with a checkpoint; 0: all", least=0)
     ] = 4
     keep_weights_every: Annotated[
-        int | None, doc("beside the newest, keep the weights of every Nth version for ever", above=0)
+        int | None, doc("also keep the weights of every Nth version, permanently", above=0)
     ] = None
     custom_megatron_init_path: Annotated[
-        str | None, doc("called in each rank once Megatron's groups exist, before the model is built: (args)")
+        str | None,
+        doc("your function to call in each rank after Megatron's groups exist, before the model is built: (args)"),
     ] = None
     custom_model_provider_path: Annotated[
         str | None,
-        doc("builds each rank's model, with the checkpoint's parameters: (pre_process, post_process, vp_stage=None)"),
+        doc(
+            "your function that builds each rank's model, with the checkpoint's parameters: (pre_process, "
+            "post_process, "
+            "vp_stage=None)"
+        ),
     ] = None
     custom_megatron_before_log_prob_hook_path: Annotated[
-        str | None, doc("called in each rank before log-probs are scored: (args, model, store_prefix)")
+        str | None, doc("your function to call in each rank before log-probs are scored: (args, model, store_prefix)")
     ] = None
     custom_megatron_before_train_step_hook_path: Annotated[
         str | None,
         doc(
-            "called in each rank before each optimizer step: (args, rollout_id, step_id, model, optimizer, "
-            "opt_param_scheduler)"
+            "your function to call in each rank before each optimizer step: (args, rollout_id, step_id, model, "
+            "optimizer, opt_param_scheduler)"
         ),
     ] = None
     custom_update_weight_post_write_path: Annotated[
         str | None,
         doc(
-            "called in each rank with the folder of each weight version, before it is published: (args, version_dir, "
-            "rollout_engines)"
+            "your function to call in each rank with the folder of each weight version, before it is published: (args, "
+            "version_dir, rollout_engines)"
         ),
     ] = None
-    megatron: Annotated[dict[str, Any], doc("other Megatron settings by name")] = field(default_factory=dict)
+    megatron: Annotated[dict[str, Any], doc("further Megatron settings by name")] = field(default_factory=dict)
 
     @property
     def deterministic(self) -> bool:
-        """Whether deterministic mode is on, also as earlier versions recorded it."""
+        """Whether deterministic mode is on; earlier releases recorded it in `megatron`."""
         return self.deterministic_mode or bool(self.megatron.get("deterministic_mode", False))
 
     def hashes_optimizer(self, version: int) -> bool:
-        """Whether the optimizer's digest is computed at a version that a step has made."""
+        """Return whether the optimizer's digest is computed at the version that a step makes."""
         if self.optimizer_digest == "checkpoint":
             return self.saves.due(version)
         return self.optimizer_digest != "off"
 
     @property
     def retrains(self) -> int:
-        """Steps that a restarted trainer trains again at most; -1: any number, as in earlier versions."""
+        """The most steps that a restarted trainer trains again; -1: no limit, as in earlier releases."""
         most = self.max_retrained_steps
         return -1 if most is None or self.exact else most
 
     @property
     def saves(self) -> SaveSteps:
-        """Of which versions a checkpoint is saved."""
+        """The versions whose checkpoint is saved."""
         return SaveSteps(self.save_interval or None, self.save_epoch, self.save_last)
 
     @property
     def world_size(self) -> int:
-        """Megatron ranks."""
+        """The number of Megatron ranks."""
         return self.actor_num_nodes * self.actor_num_gpus_per_node

@@ -1,7 +1,7 @@
 """`ValueType`: the type of a setting, and the conversion of command line words to it.
 
-It is read from our own structs and from annotations in other packages' source, so that flags of SGLang and Megatron
-are converted and refused like our own.
+Types are read from our structs and from annotations in the source of SGLang and Megatron, so that their flags are
+checked and converted like ours.
 """
 
 import ast
@@ -13,13 +13,14 @@ import types
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from schemas.doc import doc
 from schemas.errors import InvalidValue
 
 
 class Kind(enum.Enum):
-    """A kind of value, in the order in which a word is tried as each of them: in a sentence, in a usage, in Python."""
+    """A kind of value: words in a message, placeholder in a usage, Python type. A word is tried in this order."""
 
     BOOL = ("true or false", "", bool)
     INT = ("a whole number", "N", int)
@@ -37,40 +38,40 @@ _KINDS_BY_NAME = {kind.type.__name__: kind for kind in Kind} | {"Dict": Kind.JSO
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """kinds: of one value. choices: the allowed values, if limited. scalar, many: one value, a list of values."""
+    """The type of a setting."""
 
-    kinds: tuple[Kind, ...]
-    scalar: bool = True
-    many: bool = False
-    choices: tuple[str | int, ...] = ()
+    kinds: Annotated[tuple[Kind, ...], doc("valid kinds of a single value")]
+    scalar: Annotated[bool, doc("a single value is valid")] = True
+    many: Annotated[bool, doc("a list of values is valid")] = False
+    choices: Annotated[tuple[str | int, ...], doc("valid values; empty: all values of `kinds`")] = ()
 
     @property
     def switch(self) -> bool:
-        """Whether a flag of this type takes no word: its presence is the value."""
+        """Whether a flag of this type takes no word: the flag itself sets the value."""
         return self.kinds == (Kind.BOOL,) and not self.many
 
     def __str__(self) -> str:
         if self.choices:
-            one = " | ".join(str(choice) for choice in self.choices)
+            single = " | ".join(str(choice) for choice in self.choices)
         else:
-            one = " or ".join(kind.words for kind in self.kinds)
-        return f"a list: {one}" if self.many and not self.scalar else one
+            single = " or ".join(kind.words for kind in self.kinds)
+        return f"a list: {single}" if self.many and not self.scalar else single
 
 
 def merged(parts: Sequence[ValueType]) -> ValueType:
-    """The union of several types."""
+    """Return the union of types."""
     kinds = tuple(kind for kind in Kind if any(kind in part.kinds for part in parts))
     choices = tuple(dict.fromkeys(choice for part in parts for choice in part.choices))
     return ValueType(kinds, any(p.scalar for p in parts), any(p.many for p in parts), choices)
 
 
 def of_annotation(hint: Any) -> ValueType:
-    """The type of one of our own fields."""
+    """Return the type of a field of our own structs."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return of_annotation(inner[0])
     if origin in (typing.Union, types.UnionType):
-        return merged([of_annotation(one) for one in inner if one is not type(None)])
+        return merged([of_annotation(part) for part in inner if part is not type(None)])
     if origin is Literal:
         return _one_of(inner)
     if origin is list:
@@ -79,7 +80,7 @@ def of_annotation(hint: Any) -> ValueType:
 
 
 def of_source(node: ast.expr) -> ValueType | None:
-    """The type of an annotation in source; None where no command line can give such a value."""
+    """Return the type that an annotation in source code means; None if a command line cannot give such a value."""
     if isinstance(node, ast.Name):
         return ValueType((_KINDS_BY_NAME[node.id],)) if node.id in _KINDS_BY_NAME else None
     if isinstance(node, ast.BinOp):
@@ -93,7 +94,7 @@ def of_source(node: ast.expr) -> ValueType | None:
     if head in ("A", "Annotated"):
         return of_source(inner[0])
     if head == "Literal":
-        values = [one.value for one in inner if isinstance(one, ast.Constant)]
+        values = [constant.value for constant in inner if isinstance(constant, ast.Constant)]
         return _one_of([value for value in values if isinstance(value, str | int)])
     if head in ("List", "list", "Tuple", "tuple", "set", "Set"):
         part = of_source(inner[0])
@@ -102,7 +103,9 @@ def of_source(node: ast.expr) -> ValueType | None:
 
 
 def _one_of(choices: Sequence[str | int]) -> ValueType:
-    return merged([ValueType((Kind.STR if isinstance(one, str) else Kind.INT,), choices=(one,)) for one in choices])
+    return merged(
+        [ValueType((Kind.STR if isinstance(choice, str) else Kind.INT,), choices=(choice,)) for choice in choices]
+    )
 
 
 def _union(nodes: list[ast.expr]) -> ValueType | None:
@@ -111,7 +114,7 @@ def _union(nodes: list[ast.expr]) -> ValueType | None:
 
 
 def layer_pattern(text: str) -> list[int]:
-    """Megatron's way to write a number for each layer: `[0]*3+[1]*58`; empty where it is none."""
+    """Return the numbers in Megatron's notation for layers, such as `[0]*3+[1]*58`; empty if it is not that."""
     parts = [re.fullmatch(r"\(*\[(\d+(?:,\d+)*)\](?:\*(\d+))?\)*", part) for part in text.replace(" ", "").split("+")]
     if not all(parts):
         return []
@@ -119,7 +122,7 @@ def layer_pattern(text: str) -> list[int]:
 
 
 def parse_words(flag: str, words: Sequence[str], expected: ValueType) -> Any:
-    """The value of `words`: one, unless there may be many. InvalidValue names the flag, the word and the type."""
+    """Return the value of a flag's words. Raises InvalidValue, with the flag, the word and the type."""
     values = [_parse_word(flag, word, expected) for word in words]
     return values if expected.many and (len(values) > 1 or not expected.scalar) else values[0]
 
@@ -133,11 +136,11 @@ def _parse_word(flag: str, word: str, expected: ValueType) -> Any:
         if expected.choices and value not in expected.choices:
             continue
         return value
-    raise InvalidValue(f"{flag} is {word!r}, and should be {expected}.")
+    raise InvalidValue(f"{flag} is {word!r}: it must be {expected}.")
 
 
 def _read(kind: Kind, word: str) -> Any:
-    """Raises ValueError for a word that is no such value."""
+    """Return the value. Raises ValueError if the word does not have this kind."""
     read: Callable[[str], Any] = json.loads if kind in (Kind.BOOL, Kind.JSON) else kind.type
     value = read(word.lower() if kind is Kind.BOOL else word)
     if (kind is Kind.FLOAT and not math.isfinite(value)) or type(value) is not kind.type:
@@ -146,10 +149,10 @@ def _read(kind: Kind, word: str) -> Any:
 
 
 def fits(value: Any, expected: ValueType) -> bool:
-    """Whether a typed value (from TOML) is of the expected type."""
+    """Return whether a typed value (from TOML) has the expected type."""
     if isinstance(value, list):
         single = ValueType(expected.kinds, choices=expected.choices)
-        return expected.many and all(fits(one, single) for one in value)
+        return expected.many and all(fits(item, single) for item in value)
     if not expected.scalar or (expected.choices and value not in expected.choices):
         return False
     kind = _KINDS.get(type(value))
