@@ -1,1 +1,1 @@
-"""Who does it: Ray actors, each a thin shell around a decision or a trainer."""
+"""The processes of a run as Ray actors, each a thin shell around a decision or a trainer."""

@@ -1,7 +1,7 @@
-"""The archivist: follows the log, seals segments of it in object storage, and appends archive.sealed for each.
+"""The archivist follows the log, seals segments of it in object storage, and appends `archive.sealed` for each.
 
-`should_seal` decides; `archive_run` reads, seals and appends until the run is finished or it has to stop. All its state
-is in the archive and the log: after a crash another one continues.
+`should_seal` decides; `archive_run` reads, seals and appends until the run is finished or the archivist is stopped. All
+state is in the archive and the log: after a crash, a new archivist continues.
 """
 
 import asyncio
@@ -12,9 +12,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from schemas.archives import ArchiveSealed
+from schemas.doc import doc
 from schemas.envelope import enclose
 from schemas.errors import Conflict, DeadlineExceeded, LogUnavailable, NoSpace, StoreUnavailable
 from schemas.event import Event
@@ -29,48 +30,48 @@ from storage.log import Append, EventLog, Fence, ForeignRecord, Recorded
 logger = logging.getLogger(__name__)
 
 MOST_BYTES = 8 * SEGMENT_BYTES
-"""Bytes at which a segment is sealed amid what was read at once: a reader refuses a segment far beyond this."""
+"""Bytes at which a segment is sealed even within a batch of records: a reader refuses far larger segments."""
 
 ResultT = TypeVar("ResultT")
-LetGo = Callable[[int], Awaitable[None]]
+TrimLog = Callable[[int], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class SealPolicy:
-    """A segment is written at `max_bytes` (of records, uncompressed) or `max_age_s` after its first event.
+    """When a segment is sealed."""
 
-    look_s: pause between reads of the log; nobody waits for a segment.
-    """
-
-    max_bytes: int = SEGMENT_BYTES
-    max_age_s: float = 10.0
-    look_s: float = 0.25
+    max_bytes: Annotated[int, doc("Size at which a segment is sealed, in bytes of uncompressed records.")] = (
+        SEGMENT_BYTES
+    )
+    max_age_s: Annotated[float, doc("Age of the first event at which a segment is sealed, in seconds.")] = 10.0
+    look_s: Annotated[float, doc("Longest wait for new records, in seconds.")] = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Retries of an unavailable log or store: after `first_s`, doubling up to `most_s`, for `deadline_s` in all.
+    """Pauses between retries of an unavailable log or store; each pause is twice the last.
 
-    A day: all that is not archived is in the log, and no run is worth ending for a store that is away. Who watches the
-    run is told after a minute.
+    The deadline is long because the log has all events that are not archived, so that an unavailable store is no reason
+    to end a run.
     """
 
-    first_s: float = 0.2
-    most_s: float = 10.0
-    deadline_s: float = 24 * 3600.0
+    first_s: Annotated[float, doc("First pause, in seconds.")] = 0.2
+    most_s: Annotated[float, doc("Longest pause, in seconds.")] = 10.0
+    deadline_s: Annotated[float, doc("Total time after which retries end, in seconds.")] = 24 * 3600.0
 
 
 class ArchiveOutcome(enum.StrEnum):
-    """How an archivist ended: the whole run is archived and closed, or it was stopped with all events so far."""
+    """FINISHED: the whole run is archived and the archive closed. STOPPED: all events so far are archived."""
 
     FINISHED = "finished"
     STOPPED = "stopped"
 
 
 def should_seal(policy: SealPolicy, pending_bytes: int, has_news: bool, age_s: float) -> bool:
-    """Whether the pending events become a segment now.
+    """Return whether to seal the pending events now.
 
-    has_news: one of them is no `archive.sealed`; else on an idle log each segment would cause the next.
+    has_news: whether any of them is not `archive.sealed`. Without this condition, each segment on an idle log would
+    cause the next segment.
     """
     return pending_bytes >= policy.max_bytes or (has_news and age_s >= policy.max_age_s)
 
@@ -83,16 +84,16 @@ async def archive_run(
     stop: asyncio.Event | None = None,
     policy: SealPolicy | None = None,
     backoff: Backoff | None = None,
-    let_go: LetGo | None = None,
+    trim_log: TrimLog | None = None,
 ) -> ArchiveOutcome:
-    """Archive `log` until `run.finished` is sealed and the archive closed, or all events before `stop` are.
+    """Archive `log` until `run.finished` is archived, or until all events before `stop` are archived.
 
-    The last segment, with `run.finished` in it, has no `archive.sealed`: no event follows a run's last. On a resumed
-    run start this after `run.resumed` was appended. let_go: is told after each segment up to where the archive goes.
-    Raises DeadlineExceeded where the log or the store is unavailable for longer than `backoff`, Conflict where another
-    archivist writes the same archive, ArchiveDamaged.
+    The last segment, which contains `run.finished`, has no `archive.sealed`: no event follows a run's last. For a
+    resumed run, start this after `run.resumed` is appended. trim_log: called after each segment with the last archived
+    position. Raises DeadlineExceeded if the log or the store is unavailable for longer than `backoff`, Conflict if
+    another archivist writes the same archive, ArchiveDamaged.
     """
-    archivist = _Archivist(log, writer, producer, policy or SealPolicy(), backoff or Backoff(), let_go)
+    archivist = _Archivist(log, writer, producer, policy or SealPolicy(), backoff or Backoff(), trim_log)
     return await archivist.run(stop or asyncio.Event())
 
 
@@ -108,15 +109,15 @@ class _Archivist:
         producer: str,
         policy: SealPolicy,
         backoff: Backoff,
-        let_go: LetGo | None,
+        trim_log: TrimLog | None,
     ) -> None:
         self._log, self._writer, self._producer = log, writer, producer
-        self._policy, self._backoff, self._let_go = policy, backoff, let_go
+        self._policy, self._backoff, self._trim_log = policy, backoff, trim_log
         self._run_events = about(log.run, "run", "run")
         self._follower: RecordFollower | None = None
         self._following = contextlib.AsyncExitStack()
-        self._since = 0.0  # seconds; 0 while nothing but archive.sealed is pending
-        self._in_step = False  # whether the newest record is a step whose weights follow it
+        self._since = 0.0  # monotonic seconds of the first pending event; 0 if only archive.sealed is pending
+        self._in_step = False  # whether the newest record is a step whose weights are the next record
 
     async def run(self, stop: asyncio.Event) -> ArchiveOutcome:
         if self._writer.segments:
@@ -147,7 +148,7 @@ class _Archivist:
                 return ArchiveOutcome.STOPPED
 
     async def _next(self) -> list[Recorded | ForeignRecord]:
-        """The next records, or an empty list soon; after a failure the next call reads on from the same position."""
+        """Return the next records, or an empty list after a short wait. After a failure, the position is kept."""
         try:
             if self._follower is None:
                 begin, look_s = self._writer.next_position, self._policy.look_s
@@ -167,7 +168,7 @@ class _Archivist:
         self._writer.add(record)
         self._in_step = _event(record, StepCommitted)
         if not _event(record, ArchiveSealed):
-            self._since = self._since or time.monotonic()  # the machine's clock may be set meanwhile
+            self._since = self._since or time.monotonic()  # the wall clock may jump
         if self._is_due() and not _event(record, RunFinished):
             await self._seal()
 
@@ -175,12 +176,12 @@ class _Archivist:
         return time.monotonic() - self._since if self._since else 0.0
 
     def _is_due(self) -> bool:
-        # A step and its weights are one append: a run restored from the step alone would wait for the weights.
+        # A step and its weights are one append: a run restored from a step without weights would wait for them.
         due = should_seal(self._policy, self._writer.pending_bytes, self._since > 0, self._age_s())
         return due and not self._in_step
 
     async def _is_over(self, position: int) -> bool:
-        """Whether the run ended at or before `position` and was not resumed since."""
+        """Return whether the run ended at or before `position` and was not resumed after that."""
         last = await self._retry("the log", lambda: self._log.last(self._run_events))
         return last is not None and isinstance(last.envelope.event, RunFinished) and last.position <= position
 
@@ -190,8 +191,8 @@ class _Archivist:
         if manifest is not None:
             logger.info("sealed segment %d: positions %d to %d", manifest.segment, manifest.first, manifest.last)
             await self._announce(manifest)
-            if self._let_go is not None:
-                await self._retry("the log or the archive's store", functools.partial(self._let_go, manifest.last))
+            if self._trim_log is not None:
+                await self._retry("the log or the archive's store", functools.partial(self._trim_log, manifest.last))
 
     async def _close(self) -> ArchiveOutcome:
         await self._retry("the archive's store", lambda: asyncio.to_thread(self._writer.close))
@@ -212,7 +213,7 @@ class _Archivist:
             last = await self._retry("the log", lambda: self._log.last(self._run_events))
             if last is not None and isinstance(last.envelope.event, RunFinished):
                 return
-            # Fenced on the run's own events: if run.finished gets in between, this is refused.
+            # The fence is on the run's own events: if run.finished was appended meanwhile, the log refuses this append.
             append = Append(envelope, Fence(self._run_events, last.position if last else 0))
             with contextlib.suppress(Conflict):
                 await self._retry("the log", functools.partial(self._log.append, [append]))
@@ -223,7 +224,7 @@ class _Archivist:
 
 
 async def retried(what: str, call: Callable[[], Awaitable[ResultT]], backoff: Backoff) -> ResultT:
-    """What `call` returns, called until the log or store that it needs is there. Raises DeadlineExceeded."""
+    """Call `call` until the log or store is available, and return its result. Raises DeadlineExceeded."""
     loop = asyncio.get_running_loop()
     began, pause = loop.time(), backoff.first_s
     while True:

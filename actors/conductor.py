@@ -1,22 +1,23 @@
-"""`Conductor`: reads the log, decides, appends. It holds a fold and nothing else.
+"""`Conductor`: the controller of a run. It reads the log, decides and appends; its only state is a fold of the log.
 
     cycle:  new events -> fold -> decide (pure) -> one atomic append -> ... read back -> next cycle
 
-It acts on its own events only after reading them back, so its state is always a fold of the log, and a conductor that
-was killed at any point is replaced by one that reads the same log.
+The conductor acts on its own events only after reading them back, so its state is always a fold of the log. A conductor
+that is killed at any point is replaced by a new one that reads the same log.
 """
 
 import contextlib
 import logging
 import time
 from collections import Counter
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from actors.offered_prompts import OfferedPrompts
 from actors.offered_rollouts import OfferedRollouts, is_offered
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.step_samples import StepSamples
 from schemas.archives import ArchiveSealed
+from schemas.doc import doc
 from schemas.errors import Conflict, SlimeEventsError
 from schemas.event import Event
 from schemas.groups import GroupRejected
@@ -43,34 +44,31 @@ from storage.payloads import Offload
 log = logging.getLogger(__name__)
 
 NOTHING_TO_DECIDE = (RolloutProgressed, ArchiveSealed, WorkerJoined)
-"""Most events of a run. They change no decision before the end of their rollout does."""
+"""The most frequent events of a run, which change no decision by themselves."""
 LOOK_BACK = 10_000
-"""Events in which the newest rejections are looked for first."""
+"""Number of newest events that are searched first for the newest rejections."""
 TICK_S = 0.5
 AT_MOST = 64
-"""Up to so many events are one append."""
+"""Largest number of events that a cycle appends at once."""
 FIRST = 16
-"""Events in the first append of a longer cycle: engines start on the first requests of a step while the others are
-prepared and stored.
+"""Events in the first append of a longer cycle: engines start on the first requests of a step while the other events
+are prepared and stored.
 """
 
 
 class Readers(NamedTuple):
-    """What reads whole events for the conductor. recorded: rollouts that are reused. finishing: those of a step, for
-    the user's functions that see them. offered: prompts that came while nobody conducted. made: rollouts of producers.
-    """
+    """Readers of whole events for the conductor."""
 
-    recorded: RecordedRolloutReader
-    finishing: StepSamples | None = None
-    offered: OfferedPrompts | None = None
-    made: OfferedRollouts | None = None
+    recorded: Annotated[RecordedRolloutReader, doc("Reads rollouts of another run that this run reuses.")]
+    finishing: Annotated[StepSamples | None, doc("Reads a step's rollouts for the user's functions.")] = None
+    offered: Annotated[OfferedPrompts | None, doc("Reads prompts offered while no conductor was running.")] = None
+    outside: Annotated[OfferedRollouts | None, doc("Reads rollouts that producers made outside.")] = None
 
 
 class Conductor:
-    """The shell around `run_cycle`.
+    """Runs `run_cycle` on the log's events and appends its decisions.
 
-    deadline_s: seconds without progress after which the run fails with what it waited for. keeper: loads and stores
-    snapshots of the state.
+    deadline_s: seconds without progress after which the run fails. keeper: loads and stores snapshots of the state.
     """
 
     def __init__(
@@ -91,19 +89,19 @@ class Conductor:
         self._folded = StateFold(worker.log.run)
         self._appended = self._run_at = 0
         self._begun = self._over = self._stop_asked = False
-        self._last_cycle = time.monotonic() - TICK_S  # the first is due at once
+        self._last_cycle = time.monotonic() - TICK_S  # the first cycle is due at once
 
     @property
     def state(self) -> RunState:
-        """The fold of the log as far as it was read."""
+        """The fold of the log up to the last read event."""
         return self._folded.state
 
     def stop(self) -> None:
-        """End the run cleanly at the next cycle: everything acked stays, and `resume` continues from it."""
+        """End the run cleanly at the next cycle; `resume` can continue it."""
         self._stop_asked = True
 
     async def run(self) -> RunPhase:
-        """Conduct until the run is finished or failed, from the newest snapshot and the run's own events before it."""
+        """Conduct until the run is finished or failed, starting from the newest snapshot."""
         await self._keeper.restore(self._folded, self._worker.log)
         await self._feed.restore(self._worker.log, self.state.position)
         if self._policy.texts is not None:
@@ -133,15 +131,15 @@ class Conductor:
             try:
                 await self._cycle()
             except Conflict as conflict:
-                log.warning("lost a race, reads the log and decides again: %s", conflict)
-                self._begun, self._last_cycle = False, 0.0  # a part may have been appended
+                log.warning("lost a race; reading the log and deciding again: %s", conflict)
+                self._begun, self._last_cycle = False, 0.0  # part of the events may be in the log
             except SlimeEventsError as error:
-                with contextlib.suppress(Conflict):  # the run was resumed without this conductor, or has ended
+                with contextlib.suppress(Conflict):  # another conductor has resumed the run, or the run has ended
                     await self._fail(str(error), waited_for=None)
                 raise
 
     def _fold(self, events: list[Recorded]) -> bool:
-        """Whether a decision may be due."""
+        """Fold events and return whether a decision may be due."""
         due = more = False
         for recorded in events:
             self._folded.apply(recorded)
@@ -169,8 +167,8 @@ class Conductor:
         if self._over or state.phase is not RunPhase.RUNNING:
             return
         if is_complete(state, plan) or self._stop_asked:
-            why = FinishReason.INTERRUPTED if self._stop_asked else FinishReason.ALL_STEPS
-            await append_finished(self._worker, state, why)
+            finish = FinishReason.INTERRUPTED if self._stop_asked else FinishReason.ALL_STEPS
+            await append_finished(self._worker, state, finish)
             return
         if reason := await self._failure():
             await self._fail(reason, waited_for=waits_for(state, plan))
@@ -179,7 +177,7 @@ class Conductor:
             self._appended = await self._append(recovery_events(state, plan, self._feed))
             self._begun = True
             if self._appended > state.position:
-                return  # nothing is decided before they are read back
+                return  # the next decision needs these events read back
         decides = (policy.group_filter, policy.normalise, self._feed, policy.post_process)
         events = run_cycle(state, plan, *decides)
         if policy.commands is not None:
@@ -188,15 +186,16 @@ class Conductor:
         if readers.finishing is not None:
             events = await readers.finishing.finish(events, state)
         self._appended = await self._append(events)
-        due = reused_rollouts_due(state)
-        self._appended = await self._append(await readers.recorded.answers(one for one in due if not is_offered(one)))
-        if readers.made is not None:
-            self._appended = await self._append(await readers.made.answers(due))
+        reusable = reused_rollouts_due(state)
+        recorded = [rollout for rollout in reusable if not is_offered(rollout)]
+        self._appended = await self._append(await readers.recorded.answers(recorded))
+        if readers.outside is not None:
+            self._appended = await self._append(await readers.outside.answers(reusable))
         if readers.offered is not None:
             self._appended = await self._append(await readers.offered.answers(state))
 
     async def _append(self, events: list[Event]) -> int:
-        """Append in order; the position of the last. The later events are prepared once the first few are stored."""
+        """Append in order and return the last position. Later events are prepared after the first few are stored."""
         first = FIRST if len(events) > AT_MOST else len(events)
         positions = [self._appended]
         for part in (events[:first], events[first:]):
@@ -208,7 +207,7 @@ class Conductor:
         return max(positions)
 
     async def _failure(self) -> str | None:
-        """Why the run cannot go on, if it cannot."""
+        """Return why the run cannot continue, or None."""
         if reason := is_broken(self.state, self._policy.plan):
             newest = await self._newest_rejections(self.state.broken_in_a_row)
             return f"{reason}; most often: {Rejections(Counter(map(reason_of, newest))).commonest()}"
@@ -219,7 +218,7 @@ class Conductor:
         return f"no progress for {idle:.0f} s while waiting for {waits_for(self.state, self._policy.plan)}"
 
     async def _newest_rejections(self, count: int) -> list[GroupRejected]:
-        """Those of the log: the state has no reasons. From ever further back, as a long run may have rejected many."""
+        """Read the newest rejections from the log, since the state has no reasons. Search further back until found."""
         back = LOOK_BACK
         while True:
             start = max(1, self.state.position - back)
@@ -237,7 +236,7 @@ class Conductor:
 
 
 async def append_finished(worker: Participant, state: RunState, reason: FinishReason) -> None:
-    """Append run.finished, fenced on the whole log so that its digest covers all events before. Raises Conflict."""
+    """Append run.finished, fenced on the whole log so that its digest covers all earlier events. Raises Conflict."""
     event = RunFinished(
         reason=reason, steps=state.steps, events=state.events, state_digest=state_digest(state), fold=FOLD
     )

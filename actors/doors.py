@@ -1,9 +1,10 @@
-"""The doors of a run's inbox: prompts, finished groups, and rewards that samples wait for."""
+"""The doors of a run's inbox: each converts one kind of item (prompts, finished groups, rewards) to events."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from actors.inbox import Doors, Taken
+from schemas.doc import doc
 from schemas.ids import INBOX, group_of
 from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, InboxPrompt
 from schemas.outside import OutsideGroup, OutsideReward
@@ -24,19 +25,19 @@ from storage.log import EventLog
 
 
 class Room(NamedTuple):
-    """How many prompts may wait. most: of all. quotas: of a source, where it has one."""
+    """Limits on waiting prompts."""
 
-    most: int
-    quotas: Mapping[str, int]
+    most: Annotated[int, doc("Limit on all waiting prompts.")]
+    quotas: Annotated[Mapping[str, int], doc("Limit by source, for sources that have one.")]
 
     @classmethod
     def of(cls, settings: TrainSettings) -> "Room":
-        """Of a run; one that a client drives takes none."""
+        """Return the limits of a run. A run that a client drives accepts no prompts."""
         most = 0 if settings.run.tinker else settings.rollout.max_waiting_prompts
         return cls(most, quotas(settings.data.source_quota))
 
     def left(self, state: RunState, sender: str) -> int:
-        """How many more of a sender."""
+        """Return how many more prompts of a sender may wait."""
         share = sender or NATS
         left = self.most - len(state.waiting) - len(state.offers)
         if (quota := self.quotas.get(share)) is None:
@@ -45,7 +46,7 @@ class Room(NamedTuple):
 
 
 class PromptDoor:
-    """Prompts, which the run is to answer."""
+    """Handles prompts that the run will answer."""
 
     item, adds = InboxPrompt, True
 
@@ -53,13 +54,12 @@ class PromptDoor:
         self._prompts = prompts
 
     async def events(self, items: Sequence[InboxPrompt], sender: str, state: RunState) -> list[Taken | WrongField]:
-        """See `Door`."""
-        made = self._prompts.submitted_all(items, sender)
-        return [one if isinstance(one, WrongField) else (one.group, [one]) for one in made]
+        results = self._prompts.submitted_all(items, sender)
+        return [result if isinstance(result, WrongField) else (result.group, [result]) for result in results]
 
 
 class TrajectoryDoor:
-    """Groups that were answered outside."""
+    """Handles finished groups, whose rollouts were made outside."""
 
     item, adds = OutsideGroup, True
 
@@ -67,7 +67,6 @@ class TrajectoryDoor:
         self._rollouts = rollouts
 
     async def events(self, items: Sequence[OutsideGroup], sender: str, state: RunState) -> list[Taken | WrongField]:
-        """See `Door`."""
         return [self._taken(item, sender, state) for item in items]
 
     def _taken(self, item: OutsideGroup, sender: str, state: RunState) -> Taken | WrongField:
@@ -81,7 +80,7 @@ class TrajectoryDoor:
 
 
 class RewardDoor:
-    """Rewards of samples that wait for them. allowed: sources that may reward samples of others too."""
+    """Handles rewards of samples that wait for one."""
 
     item, adds = OutsideReward, False
 
@@ -89,15 +88,14 @@ class RewardDoor:
         self._log, self._settings = log, settings
 
     async def events(self, items: Sequence[OutsideReward], sender: str, state: RunState) -> list[Taken | WrongField]:
-        """See `Door`."""
         return [await self._taken(item, sender, state) for item in items]
 
     async def _taken(self, item: OutsideReward, sender: str, state: RunState) -> Taken | WrongField:
         if not is_reward(item.reward):
-            return WrongField("reward", f"it is no finite number, or larger than {MOST_REWARD:g}")
+            return WrongField("reward", f"it is not a finite number of at most {MOST_REWARD:g}")
         group = state.groups.get(group_of(item.sample))
         sample = None if group is None else group.samples.get(item.sample)
-        given = RewardAssigned(
+        assigned = RewardAssigned(
             sample=item.sample,
             group=group_of(item.sample),
             value=item.reward,
@@ -115,7 +113,7 @@ class RewardDoor:
             return WrongField("sample", f"{item.sample} is graded by the run (--rm-type {OUTSIDE} leaves it to you)")
         if sample.phase is not SamplePhase.COMPLETED:
             return WrongField("", f"{item.sample} is not finished yet: try again")
-        return item.sample, [given]
+        return item.sample, [assigned]
 
     async def _may(self, group: str, sender: str) -> bool:
         if sender in self._settings.reward_sources:
@@ -126,7 +124,7 @@ class RewardDoor:
 
 
 def doors_of(settings: TrainSettings, log: EventLog) -> Doors:
-    """All doors of a run. Loads its tokenizer, which takes a second."""
+    """Return all doors of a run. Loads its tokenizer, which takes a second."""
     tokenizer = load_tokenizer(settings.engine.hf_checkpoint)
     prompts, limits = OutsidePrompts.of(settings, tokenizer), Limits.of(settings, tokenizer)
     return {

@@ -1,18 +1,19 @@
-"""`FateTeller`: tells producers over NATS what becomes of their prompts, as it happens.
+"""`FateTeller`: notifies producers over NATS when their prompts are accepted, rejected or trained on.
 
-A message on `slime.<run>.fates.<source>` for each prompt that is accepted, rejected or trained on: an `InboxFate`. They
-are not stored: who was away asks on `slime.<run>.inbox.groups`, or a gateway.
+Each notification is an `InboxFate` on `slime.<run>.fates.<source>`. Notifications are not stored: a producer that was
+disconnected asks on `slime.<run>.inbox.groups`, or asks a gateway.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 import nats
 import nats.errors
+from nats.aio.client import Client
 
 from schemas.batches import BatchSealed
 from schemas.errors import SlimeEventsError
@@ -35,17 +36,17 @@ log = logging.getLogger(__name__)
 
 TYPES = ("prompt.rejected", "group.accepted", "group.rejected", "batch.sealed", "step.committed")
 LOOK_S, LAST_S = 0.5, 5.0
-"""Between two looks whether it is to end, and how long it may still tell then."""
+"""Seconds between checks for the end, and seconds to send the last notifications after it."""
 
 
 class FateTeller:
-    """As a context manager. What it cannot tell is logged: the run does not wait for it, nor end with it."""
+    """A context manager. A notification that fails is logged; the run neither waits for it nor fails."""
 
     def __init__(self, worker: Participant, server: NatsAddress) -> None:
         self._log, self._server = worker.log, server
         self._batches: dict[int, tuple[str, ...]] = {}
         self._ending = False
-        self._client: Any = None
+        self._client: Client | None = None
         self._closing = Closing()
         self._task: asyncio.Task[None] | None = None
 
@@ -62,6 +63,7 @@ class FateTeller:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._task is not None
+        assert self._client is not None
         self._ending = True
         try:
             await asyncio.wait([self._task], timeout=LAST_S)
@@ -72,23 +74,23 @@ class FateTeller:
                 await self._client.close()
 
     async def _tell_all(self) -> None:
-        subjects = tuple(of_type(self._log.run, one) for one in TYPES)
+        subjects = tuple(of_type(self._log.run, tag) for tag in TYPES)
         try:
             async with Follower(self._log, await self._log.position() + 1, subjects) as follower:
                 while (events := await follower.next(LOOK_S)) or not self._ending:
                     await self._tell_of(events)
         except SlimeEventsError as error:
-            log.warning("producers are told nothing more: %s", error)
+            log.warning("producers get no more notifications: %s", error)
 
     async def _tell_of(self, events: Sequence[Recorded]) -> None:
         try:
-            decided = [fate for one in events for fate in await self._fates(one.envelope.event)]
+            decided = [fate for recorded in events for fate in await self._fates(recorded.envelope.event)]
             await self._tell([fate for fate in decided if fate.group.startswith(f"{INBOX}-")])
         except (SlimeEventsError, nats.errors.Error) as error:
-            log.warning("producers are not told of %d events: %s", len(events), error)
+            log.warning("producers get no notifications of %d events: %s", len(events), error)
 
     async def _fates(self, event: Event) -> list[InboxFate]:
-        """What an event decides of groups; their keys are not known yet."""
+        """Return the fates of groups that an event decides, with empty keys."""
         match event:
             case GroupAccepted():
                 return [InboxFate("", event.group, Fate.ACCEPTED, event.rewards)]
@@ -100,7 +102,7 @@ class FateTeller:
                 self._batches[event.step] = event.groups
             case StepCommitted():
                 groups = self._batches.pop(event.step, None) or await self._groups_of(event.step)
-                return [InboxFate("", one, Fate.TRAINED, step=event.step, version=event.version) for one in groups]
+                return [InboxFate("", group, Fate.TRAINED, step=event.step, version=event.version) for group in groups]
         return []
 
     async def _groups_of(self, step: int) -> tuple[str, ...]:
@@ -108,11 +110,13 @@ class FateTeller:
         event = sealed.envelope.event if sealed else None
         return event.groups if isinstance(event, BatchSealed) else ()
 
-    async def _tell(self, told: Sequence[InboxFate]) -> None:
+    async def _tell(self, decided: Sequence[InboxFate]) -> None:
+        assert self._client is not None
         run = self._log.run
-        subjects = [f"slime.{run}.prompt.{verb}.{fate.group}" for fate in told for verb in ("submitted", "rejected")]
-        prompts = {one.subject.rpartition(".")[2]: one for one in (await self._log.last_of_each(subjects)).values()}
-        for fate in told:
+        subjects = [f"slime.{run}.prompt.{verb}.{fate.group}" for fate in decided for verb in ("submitted", "rejected")]
+        newest = (await self._log.last_of_each(subjects)).values()
+        prompts = {recorded.subject.rpartition(".")[2]: recorded for recorded in newest}
+        for fate in decided:
             prompt = prompts[fate.group].envelope.event if fate.group in prompts else None
             if isinstance(prompt, PromptSubmitted | PromptRejected):
                 keyed = msgspec.structs.replace(fate, key=prompt.source.key)

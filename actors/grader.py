@@ -1,8 +1,8 @@
-"""`Grader`: gives every completed sample a reward, or the reason why it has none.
+"""`Grader`: assigns every completed sample a reward, or records why it has none.
 
     rollout.completed -> process pool with a time limit -> reward.assigned | reward.failed
 
-A slow sample delays only its own group: the samples of each group are graded and appended separately.
+A slow sample delays only its own group: each group is graded and appended separately.
 """
 
 import asyncio
@@ -29,12 +29,14 @@ from storage.payloads import Offload
 log = logging.getLogger(__name__)
 
 Gradings = dict[asyncio.Task[None], set[str]]
-"""Each with the samples that it is to grade."""
+"""Grading tasks with the samples that each still has to grade."""
 
 
 class Grader:
-    """The shell around the pool. start: position before which all samples are graded. fetch: for graders of the user's
-    own, which see tokens, log-probs and loss mask. offload: where long arrays of theirs go.
+    """Grades samples in the pool and appends the outcomes.
+
+    start: position before which all samples are graded. fetch: reads arrays for a user's graders, which see tokens,
+    log-probs and loss mask; None if no grader sees them. offload: stores long arrays that graders return.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Grader:
         self._pending = PendingRewards(whole_groups=whole_groups)
 
     async def run(self) -> None:
-        """Grade until the run is over. Raises errors of the pool itself; a grader's errors are outcomes."""
+        """Grade until the run is over. Raises errors of the pool; an error in a grader is an outcome."""
         over, tasks = False, Gradings()
         for recorded in await run_events_before(self._start_at, self._worker):
             over = self._worker.is_over(over, recorded.envelope.event)
@@ -65,10 +67,10 @@ class Grader:
                     for recorded in await follower.next(wait_s=0.25):
                         self._pending.apply(recorded)
                         over = self._worker.is_over(over, recorded.envelope.event)
-                        _let_go(tasks, recorded.envelope.event)
+                        _cancel_rewarded(tasks, recorded.envelope.event)
                     if follower.caught_up:
-                        due = self._pending.take()
-                        tasks |= {self._grading(*one): set(one[1]) for one in due}
+                        for group, completed in self._pending.take():
+                            tasks[self._grading(group, completed)] = set(completed)
                     for task in [task for task in tasks if task.done()]:
                         del tasks[task]
                         if not task.cancelled():
@@ -80,7 +82,7 @@ class Grader:
         return asyncio.create_task(self._grade(group, completed), name=f"grade-{group}")
 
     async def _chunked(self, completed: dict[str, Recorded]) -> dict[str, Trajectory]:
-        """Of samples with tokens in chunks, where the graders see tokens."""
+        """Return the trajectories of samples whose tokens are in chunks, if graders see tokens."""
         if self._fetch is None:
             return {}
         events = [recorded.envelope.event for recorded in completed.values()]
@@ -95,10 +97,10 @@ class Grader:
         for (sample, recorded), outcome in zip(completed.items(), outcomes, strict=True):
             event = outcome_event(sample, group, outcome)
             event = await self._offload(event) if self._offload else event
-            # Fenced on rewards and failures: a sample has one of them.
+            # The fence is on rewards and failures: a sample has one of them.
             fence = Fence(about(self._worker.log.run, "reward", event.entity()), 0)
             appends.append(Append(self._worker.enclose(event, cause=recorded.envelope.id), fence))
-        # A whole group at once: graded in part it would never be due again.
+        # A whole group is one append: a partly graded group would never be due again.
         calls = [appends] if self._whole_groups else [[append] for append in appends]
         results = await asyncio.gather(*map(self._submit, calls), return_exceptions=True)
         for call, result in zip(calls, results, strict=True):
@@ -118,12 +120,13 @@ class Grader:
             return result
 
     async def _store_less(self, call: list[Append], error: EventTooLarge | SchemaError) -> None:
-        """Store what the log refused: first without the graders' details, then as failures, which it takes. What one
-        sample's grader returned costs that sample, or its group, and never the grader.
+        """Append outcomes that the log refused: first without the graders' details, then as failures.
+
+        An oversized or invalid return value costs its sample or group and never ends the grader.
         """
-        for less in (without_detail, partial(refused, error=error)):
+        for reduce in (without_detail, partial(refused, error=error)):
             try:
-                events = [less(append.envelope.event) for append in call]
+                events = [reduce(append.envelope.event) for append in call]
                 await self._commit.append(
                     [
                         Append(self._worker.enclose(event, cause=append.envelope.cause), append.fence)
@@ -143,8 +146,8 @@ def _log_conflict(call: list[Append]) -> None:
     log.info("%s was graded by another grader", ", ".join(append.envelope.event.entity() for append in call))
 
 
-def _let_go(gradings: Gradings, event: Event) -> None:
-    """End those that wait for nothing but rewards that were sent from outside, and are there."""
+def _cancel_rewarded(gradings: Gradings, event: Event) -> None:
+    """Cancel gradings whose samples have all received their rewards from outside."""
     if not isinstance(event, RewardAssigned) or event.grader.partition(":")[0] != OUTSIDE:
         return
     for task, samples in gradings.items():

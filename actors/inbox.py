@@ -1,10 +1,15 @@
-"""`Inbox`: takes prompts from outside producers and answers each message; and says what became of them.
+"""`Inbox`: accepts prompts from outside producers over NATS, replies to each message, and reports groups' fates.
 
-JSON on `slime.<run>.inbox.prompts`, one prompt or a list; the reply names the groups, or every invalid field. A
-message is accepted whole or not at all. So are finished groups on `.trajectories` and rewards on `.rewards`. The
-sender's key makes it idempotent: a repeated key is the same group, and is refused with another content. Keys on
-`slime.<run>.inbox.groups` are answered with the fate of their groups. On `slime.<run>.inbox.gateway` only a gateway may
-send: headers say in whose name, and what (storage/nats/accounts.py).
+| subject | message | reply |
+|---|---|---|
+| `slime.<run>.inbox.prompts` | JSON: a prompt or a list | the groups, or every invalid field |
+| `slime.<run>.inbox.trajectories` | the same for finished groups | the same |
+| `slime.<run>.inbox.rewards` | the same for rewards | the same |
+| `slime.<run>.inbox.groups` | keys | the fates of their groups |
+| `slime.<run>.inbox.gateway` | items of any kind; a header names the kind and the sender | as for the kind |
+
+A message is accepted as a whole or not at all. The sender's key makes prompts idempotent: a repeated key is the same
+group, and is refused if the content differs. Only a gateway may send on `.gateway` (storage/nats/accounts.py).
 """
 
 import asyncio
@@ -16,6 +21,8 @@ from typing import Any, Protocol, Self
 import msgspec
 import nats
 import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from schemas.errors import EventTooLarge, LogUnavailable, SlimeEventsError, UnwritableEvent
 from schemas.event import Event
@@ -37,30 +44,33 @@ from storage.payloads import Offload
 log = logging.getLogger(__name__)
 
 Taken = tuple[str, list[Event]]
-"""What the reply calls an item, and the events that it comes to, appended all or none."""
+"""An accepted item: its name in the reply, and its events, which are appended all or none."""
 
 
 class Door(Protocol):
-    """What is taken in of one kind. item: as a producer sends it. adds: they wait until it is their turn."""
+    """Handles items of one kind."""
 
     @property
-    def item(self) -> type[msgspec.Struct]: ...
+    def item(self) -> type[msgspec.Struct]:
+        """The type of an item as a producer sends it."""
 
     @property
-    def adds(self) -> bool: ...
+    def adds(self) -> bool:
+        """Whether items wait in the run and count against its limit."""
 
     async def events(self, items: Sequence[Any], sender: str, state: RunState) -> Sequence[Taken | WrongField]:
-        """Of each item. state: of the run now. Raises LogUnavailable."""
+        """Return an acceptance or an error per item. state: the run's current state. Raises LogUnavailable."""
 
 
 Doors = Mapping[str, Door]
-"""By the kind of what they take."""
+"""Doors by the kind of their items."""
 
 
 class Inbox:
-    """A subscription on the run's inbox, as a context manager. opens: gives the doors, when the first message comes.
-    state: of the run, when it is called. offload: where long arrays go. room: how many more prompts the run takes of a
-    sender in such a state; None: any number.
+    """A subscription to the run's inbox, as a context manager.
+
+    opens: creates the doors on the first message. state: returns the run's current state. offload: stores long arrays.
+    room: returns how many more prompts the run accepts from a sender; None is no limit.
     """
 
     def __init__(
@@ -77,11 +87,11 @@ class Inbox:
         self._opens, self._opening = opens, asyncio.Lock()
         self._doors: Doors | None = None
         self._taking = asyncio.Lock()
-        self._client: Any = None
+        self._client: Client | None = None
         self._closing = Closing()
 
     async def __aenter__(self) -> Self:
-        self._client = await nats.connect(
+        client = self._client = await nats.connect(
             **self._server.options(),
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.1,
@@ -89,24 +99,25 @@ class Inbox:
             name="slime-events-inbox",
         )
         for kind in KINDS:
-            await self._client.subscribe(inbox(self._worker.log.run, kind), cb=partial(self._receive, kind=kind))
-        await self._client.subscribe(inbox(self._worker.log.run, "gateway"), cb=self._receive_for)
-        await self._client.subscribe(inbox(self._worker.log.run, "groups"), cb=self._tell)
+            await client.subscribe(inbox(self._worker.log.run, kind), cb=partial(self._receive, kind=kind))
+        await client.subscribe(inbox(self._worker.log.run, "gateway"), cb=self._receive_for)
+        await client.subscribe(inbox(self._worker.log.run, "groups"), cb=self._tell)
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        assert self._client is not None
         self._closing.closed = True
         try:
             await self._client.drain()
-        except nats.errors.Error:  # not connected now, so nobody waits for a reply
+        except nats.errors.Error:  # disconnected, so that no sender waits for a reply
             await self._client.close()
 
-    async def _receive_for(self, message: Any) -> None:
-        """For whom a gateway names. Only these come from a gateway: another sender's header is no proof."""
+    async def _receive_for(self, message: Msg) -> None:
+        """Accept a gateway's message for the sender in its header. Only a gateway's header is trusted."""
         headers = message.headers or {}
         await self._receive(message, headers.get(SENDER, ""), headers.get(KIND, PROMPTS))
 
-    async def _receive(self, message: Any, sender: str = "", kind: str = PROMPTS) -> None:
+    async def _receive(self, message: Msg, sender: str = "", kind: str = PROMPTS) -> None:
         try:
             reply = await self.accept(message.data, (message.headers or {}).get("traceparent"), sender, kind)
         except SlimeEventsError as error:
@@ -115,7 +126,7 @@ class Inbox:
         if message.reply:
             await message.respond(msgspec.json.encode(reply))
 
-    async def _tell(self, message: Any) -> None:
+    async def _tell(self, message: Msg) -> None:
         try:
             reply = await fates_of(self._worker.log, read_json(message.data, InboxQuestion))
         except msgspec.DecodeError as error:
@@ -128,8 +139,10 @@ class Inbox:
     async def accept(
         self, data: bytes, traceparent: str | None = None, sender: str = "", kind: str = PROMPTS
     ) -> InboxReply:
-        """Append what a message has, or reply with its errors. traceparent: the sender's span, linked to ours. kind: of
-        the items in it. Raises LogUnavailable, where the run is over too.
+        """Append the items of a message, or reply with its errors.
+
+        traceparent: the sender's span, to which the run's spans link. kind: the kind of the items. Raises
+        LogUnavailable, also if the run is over.
         """
         if (door := (await self._opened()).get(kind)) is None:
             return InboxReply(accepted=False, errors=(FieldError(0, WHOLE, f"this run takes no {kind}"),))
@@ -141,23 +154,23 @@ class Inbox:
             full = FieldError(0, "", why)
             return InboxReply(accepted=False, errors=(full,), full=True)
         items, errors = read_message(data, door.item)
-        made = await door.events([item for _, item in items], sender, state)
-        given: list[tuple[int, Taken]] = []
-        for (index, _), one in zip(items, made, strict=True):
-            if isinstance(one, WrongField):
-                errors.append(FieldError(index, one.field, one.message))
+        results = await door.events([item for _, item in items], sender, state)
+        accepted: list[tuple[int, Taken]] = []
+        for (index, _), result in zip(items, results, strict=True):
+            if isinstance(result, WrongField):
+                errors.append(FieldError(index, result.field, result.message))
             else:
-                given.append((index, one))
-        async with self._taking:  # of two messages with the same key the second finds the first
-            return await self._take(given, errors, traceparent)
+                accepted.append((index, result))
+        async with self._taking:  # the second of two messages with the same key must find the first
+            return await self._take(accepted, errors, traceparent)
 
     async def _take(
-        self, given: Sequence[tuple[int, Taken]], errors: list[FieldError], traceparent: str | None
+        self, accepted: Sequence[tuple[int, Taken]], errors: list[FieldError], traceparent: str | None
     ) -> InboxReply:
-        """Append what is given, by index, unless something is wrong. Raises LogUnavailable."""
-        keys = await KnownKeys.of(self._worker.log, [name for _, (name, events) in given if _content(events)])
-        appends: dict[str, list[Append]] = {}  # by name: a key twice in one message is one prompt
-        for index, (name, events) in given:
+        """Append the accepted items, by index, unless there are errors. Raises LogUnavailable."""
+        keys = await KnownKeys.of(self._worker.log, [name for _, (name, events) in accepted if _content(events)])
+        appends: dict[str, list[Append]] = {}  # by name: a repeated key in one message is one prompt
+        for index, (name, events) in accepted:
             if (conflict := keys.conflict(index, name, _content(events))) is not None:
                 errors.append(conflict)
             try:
@@ -170,9 +183,9 @@ class Inbox:
         try:
             for part in _whole(appends.values()):
                 await self._worker.log.append(part)
-        except EventTooLarge as error:  # all together
+        except EventTooLarge as error:  # the whole message is too large
             return InboxReply(accepted=False, errors=(FieldError(0, WHOLE, str(error)),))
-        return InboxReply(accepted=True, groups=tuple(name for _, (name, _) in given))
+        return InboxReply(accepted=True, groups=tuple(name for _, (name, _) in accepted))
 
     async def _opened(self) -> Doors:
         async with self._opening:
@@ -181,22 +194,22 @@ class Inbox:
             return self._doors
 
     async def _checked(self, event: Event, traceparent: str | None) -> Append:
-        """Raises EventTooLarge, UnwritableEvent."""
+        """Return the append of an event. Raises EventTooLarge, UnwritableEvent."""
         envelope = self._worker.enclose(await self._offload(event) if self._offload else event, traceparent=traceparent)
         append = once(envelope)
-        if isinstance(event, RewardAssigned):  # a sample has a reward, or none for good
+        if isinstance(event, RewardAssigned):  # the fence refuses a second reward, or one after a failure
             append = Append(envelope, Fence(about(envelope.run, "reward", event.sample), 0))
         check_size(append, len(append.encoded()))
         return append
 
 
 def _content(events: Iterable[Event]) -> str:
-    """What a key stands for; empty for what has none, such as a reward."""
-    return next((one.source.content for one in events if isinstance(one, PromptSubmitted)), "")
+    """Return the content that a key identifies; empty for an item without a key, such as a reward."""
+    return next((event.source.content for event in events if isinstance(event, PromptSubmitted)), "")
 
 
 def _whole(items: Iterable[list[Append]]) -> Iterator[list[Append]]:
-    """In as few appends as there can be, each item in one."""
+    """Yield as few parts as possible, without dividing an item."""
     part: list[Append] = []
     for item in items:
         if part and len(part) + len(item) > MAX_BATCH:

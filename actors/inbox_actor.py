@@ -1,4 +1,4 @@
-"""`InboxActor`: what takes in prompts from outside, as a role of its run."""
+"""`InboxActor`: the process of a run that accepts prompts from outside."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class InboxActor:
-    """A process of its own. From its first message on it has what nobody else wants of a processor: a flood of prompts
-    slows its senders, and not the run that they are for.
+    """Runs the inbox in its own process. From the first message on, the process has idle priority: a flood of prompts
+    slows its senders, not the run.
     """
 
     async def run(self, address: RunAddress, settings: TrainSettings) -> None:
-        """Take in what comes, and tell what becomes of it, to the end of the run."""
+        """Accept messages and notify producers until the end of the run."""
         begun = time.perf_counter()
-        from actors.doors import Room  # Here they are imported at the process's own priority.
+        from actors.doors import Room  # imports happen here at the normal priority
         from actors.fate_teller import FateTeller
         from actors.inbox import Inbox
         from slime_events.core.run.join import join_run
@@ -49,10 +49,10 @@ class InboxActor:
 
 
 def _open(settings: TrainSettings, log: EventLog) -> Doors:
-    """The doors, and from then on the lowest priority. To load a tokenizer is work with an end, which is waited for."""
+    """Load the doors at normal priority, since the first sender waits for them, then switch to idle priority."""
     from actors.doors import doors_of
 
     doors = doors_of(settings, log)
-    gc.freeze()  # what such a package has made is no garbage: looking through it costs a sixth of the time
+    gc.freeze()  # objects of imported packages are never garbage: scanning them costs a sixth of the time
     yield_to_others(IF_NOBODY_ELSE)
     return doors

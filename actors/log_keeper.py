@@ -1,7 +1,7 @@
-"""`LogKeeper`: lets events leave a run's log for the archive, but for its newest steps and what is still needed.
+"""`LogKeeper`: removes archived events from a run's log, except the newest steps and events that are still needed.
 
-`may_leave` decides. Whoever asks for an event that has left gets it all the same (storage/jetstream/long_stream.py), so
-what stays is a matter of speed, but for the queues: nothing that an engine may still have to do leaves.
+`last_removable` decides. A reader gets a removed event from the archive (storage/jetstream/long_stream.py), so the
+choice affects only speed. The exception is the request queue: requests that an engine may still take are never removed.
 """
 
 import asyncio
@@ -19,19 +19,23 @@ from storage.jetstream.log import JetStreamLog
 logger = logging.getLogger(__name__)
 
 
-def may_leave(archived: int, done: int, kept_after: int, state: RunState) -> int:
-    """The last position that nobody who works on the run needs.
+def last_removable(archived: int, done: int, kept_after: int, state: RunState) -> int:
+    """Return the last position that no process of the run needs.
 
-    archived: what the archive holds. done: what the queue of requests is done with. kept_after: the commit before the
-    steps that are kept. state: of the newest snapshot, which is read with the event at its position and whose groups
-    have no end yet.
+    archived: last position in the archive. done: last position that the request queue has finished. kept_after:
+    position of the commit before the kept steps. state: of the newest snapshot, which is read with the event at its
+    position; its groups are still open.
     """
     open_ = (group.position for group in state.groups.values())
     return min(archived, done, kept_after, min(open_, default=state.events) - 1, state.events - 1)
 
 
 class LogKeeper:
-    """steps: whose events stay. queue: of this incarnation's requests. open_archive: reads what is sealed by now."""
+    """Removes archived events from the log.
+
+    open_archive: opens the archive with all segments sealed so far. steps: number of newest steps whose events stay.
+    queue: this incarnation's request queue.
+    """
 
     def __init__(
         self,
@@ -44,33 +48,33 @@ class LogKeeper:
     ) -> None:
         self._log, self._snapshots, self._open_archive = log, snapshots, open_archive
         self._steps, self._queue = steps, queue
-        self._left, self._is_given_up = 0, False
+        self._removed, self._is_given_up = 0, False
 
-    async def let_go(self, archived: int) -> None:
-        """Let go what may leave now. archived: the last position that the archive holds.
+    async def trim(self, archived: int) -> None:
+        """Remove events that nothing needs. archived: the last position in the archive.
 
-        An archive that is damaged keeps the log as it is, and is no reason to end a run. Raises LogUnavailable,
+        If the archive is damaged, the log stays as it is and the run continues. Raises LogUnavailable,
         StoreUnavailable.
         """
-        # What costs little first: most of the time nothing new may leave.
+        # The cheap checks come first: most of the time there is nothing to remove.
         kept_after, done = await self._kept_after(), await self._log.done_up_to(self._queue)
-        if self._is_given_up or min(archived, kept_after, done) <= self._left:
+        if self._is_given_up or min(archived, kept_after, done) <= self._removed:
             return
         snapshot = await self._snapshots.newest(self._log)
-        upto = may_leave(archived, done, kept_after, snapshot.state) if snapshot else 0
-        if upto <= self._left:
+        upto = last_removable(archived, done, kept_after, snapshot.state) if snapshot else 0
+        if upto <= self._removed:
             return
         try:
             await self._log.remove_archived(await asyncio.to_thread(self._open_archive), upto)
         except ArchiveDamaged as error:
             self._is_given_up = True
-            logger.error("nothing leaves the log any more, as the archive does not hold it: %s", error)
+            logger.error("the archive is damaged, so no more events are removed from the log: %s", error)
             return
-        logger.info("positions %d to %d have left the log for the archive", self._left + 1, upto)
-        self._left = upto
+        logger.info("removed archived positions %d to %d from the log", self._removed + 1, upto)
+        self._removed = upto
 
     async def _kept_after(self) -> int:
-        """The position of the newest commit that is not of a kept step; 0 where all are kept."""
+        """Return the position of the newest commit whose step is not kept; 0 if all steps are kept."""
         committed = of_type(self._log.run, "step.committed")
         newest = await self._log.last(committed)
         if newest is None or not isinstance(newest.envelope.event, StepCommitted):

@@ -1,4 +1,4 @@
-"""`OfferedPrompts`: takes in what producers have offered while nobody conducted the run."""
+"""`OfferedPrompts`: submits prompts that producers offered while no conductor was running."""
 
 from itertools import islice
 
@@ -12,18 +12,18 @@ from slime_events.loop.prompts.known_keys import as_given
 from storage.log import EventLog
 
 AT_ONCE = 500
-"""Offers that one cycle takes in: engines do not wait for all of them."""
+"""Offers per cycle; the limit keeps engines from waiting for all of them."""
 
 
 class OfferedPrompts:
-    """Which offers are due follows from the state; what they say is read from the log."""
+    """The state lists the open offers; their content is read from the log."""
 
     def __init__(self, log: EventLog, prompts: OutsidePrompts) -> None:
         self._log, self._prompts = log, prompts
         self._answered: set[str] = set()
 
     async def answers(self, state: RunState) -> list[Event]:
-        """For each offer its prompt, or why it is none. Raises StorageError."""
+        """Return for each offer its prompt, or a rejection with the reason. Raises StorageError."""
         due = list(islice((group for group in state.offers if group not in self._answered), AT_ONCE))
         if not due:
             return []

@@ -1,11 +1,11 @@
-"""`OfferedRollouts`: answers the requests of rollouts that were made outside with what was offered for them."""
+"""`OfferedRollouts`: completes requested rollouts that outside producers have offered."""
 
 from collections.abc import Iterable
 
 import numpy as np
 from msgspec import UNSET
 
-from schemas.arrays import Array, pack_log_probs, pack_tokens
+from schemas.arrays import pack_log_probs, pack_tokens
 from schemas.event import Event
 from schemas.ids import INBOX
 from schemas.rewards import RewardAssigned
@@ -17,29 +17,32 @@ from storage.log import Readable, Recorded
 
 
 class OfferedRollouts:
-    """worker: named as the engine. It has no state: what is due follows from the run's."""
+    """Stateless: the run's state determines which rollouts are due.
+
+    worker: name recorded as the engine.
+    """
 
     def __init__(self, log: Readable, worker: str, fetch: Fetch) -> None:
         self._log, self._worker, self._fetch = log, worker, fetch
 
     async def answers(self, due: Iterable[ReusedRollout]) -> list[Event]:
-        """The completion of each, followed by its reward where it has one. Raises StorageError."""
-        asked = {one.recorded: one for one in due if is_offered(one)}
-        if not asked:
+        """Return the completion of each rollout, followed by its reward if the offer has one. Raises StorageError."""
+        by_sample = {rollout.recorded: rollout for rollout in due if is_offered(rollout)}
+        if not by_sample:
             return []
-        last = await self._log.last_of_each([f"slime.{self._log.run}.rollout.offered.{sample}" for sample in asked])
+        last = await self._log.last_of_each([f"slime.{self._log.run}.rollout.offered.{sample}" for sample in by_sample])
         events: list[Event] = []
         for recorded in last.values():
             offer = recorded.envelope.event
             if isinstance(offer, RolloutOffered):
-                events += self._completed(offer, recorded, asked[offer.sample])
+                events += self._completed(offer, recorded, by_sample[offer.sample])
         return events
 
     def _completed(self, offer: RolloutOffered, recorded: Recorded, due: ReusedRollout) -> list[Event]:
-        tokens = self._whole(offer.tokens)
+        tokens = self._fetch(offer.tokens)
         has_log_probs = offer.log_probs.n > 0
-        log_probs = self._whole(offer.log_probs) if has_log_probs else np.zeros(len(tokens), np.float32)
-        mask = np.ones(len(tokens), np.int8) if offer.loss_mask is None else self._whole(offer.loss_mask)
+        log_probs = self._fetch(offer.log_probs) if has_log_probs else np.zeros(len(tokens), np.float32)
+        mask = np.ones(len(tokens), np.int8) if offer.loss_mask is None else self._fetch(offer.loss_mask)
         log_probs = np.where(mask != 0, log_probs, np.float32(0))
         spans = spans_of(mask, offer.version) if has_log_probs else ()
         completed = RolloutCompleted(
@@ -69,16 +72,13 @@ class OfferedRollouts:
         )
         return [completed, reward]
 
-    def _whole(self, array: Array) -> np.ndarray:
-        return self._fetch(array)
-
 
 def is_offered(due: ReusedRollout) -> bool:
-    """Whether it was made outside, and not by another run."""
+    """Return whether an outside producer, not another run, made the rollout."""
     return due.group.recalled is not UNSET and due.group.source_path == INBOX
 
 
 def spans_of(mask: np.ndarray, version: int) -> tuple[WeightSpan, ...]:
-    """A span for each run of trained tokens."""
+    """Return a span per contiguous range of trained tokens."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], mask != 0, [0])).astype(np.int8)))
     return tuple(WeightSpan(int(start), int(end), version) for start, end in zip(edges[::2], edges[1::2], strict=True))

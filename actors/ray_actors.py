@@ -1,4 +1,4 @@
-"""The Ray actors: one class per role, each opening what its shell needs and running it until the run is over."""
+"""The Ray actors: a class per role, which opens the role's resources and runs it until the run is over."""
 
 import asyncio
 import contextlib
@@ -7,9 +7,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from actors.archivist import Backoff, LetGo, SealPolicy, archive_run, retried
+from actors.archivist import Backoff, SealPolicy, TrimLog, archive_run, retried
 from actors.conductor import Conductor, Readers
 from actors.grader import Grader
 from actors.log_keeper import LogKeeper
@@ -44,6 +44,11 @@ from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
 from storage.payloads import fetch, offload_async
 
+if TYPE_CHECKING:
+    from actors.megatron.rank import TrainerRank
+
+T = TypeVar("T")
+
 
 class ConductorActor:
     def __init__(self) -> None:
@@ -51,7 +56,7 @@ class ConductorActor:
         self._stop_asked = False
 
     async def run(self, address: RunAddress, settings: TrainSettings) -> str:
-        """Run to the end; the reason why the run ended."""
+        """Conduct until the end of the run; return the run's last phase."""
         begun = time.perf_counter()
         data = settings.data
         async with join_run(address, "conductor") as worker, contextlib.AsyncExitStack() as stack:
@@ -63,8 +68,9 @@ class ConductorActor:
             )
             shown = ArgsView.of_run(settings)
             checkpoint = settings.engine.hf_checkpoint
-            # The first decisions after a restart often need no prompt. Two threads that import packages with circles
-            # see halves of modules, so it is one thread where code of the user's may import any.
+            # Load prompts in a second thread, since the first decisions after a restart often need no prompt. Not if
+            # the conductor runs a user's code: two threads that import packages with circular imports see partly
+            # initialized modules.
             ahead = not settings.conductor_runs_functions
             feed = PromptFeed.open(data, settings.evaluation, settings.rollout, checkpoint, archive, shown, ahead=ahead)
             blobs = BlobStore(address.blob_url)
@@ -90,7 +96,7 @@ class ConductorActor:
             return (await self._conductor.run()).value
 
     async def stop(self) -> None:
-        """Ask for a clean end, also where conducting has not begun."""
+        """Request a clean end, also before conducting has begun."""
         self._stop_asked = True
         if self._conductor is not None:
             self._conductor.stop()
@@ -98,13 +104,13 @@ class ConductorActor:
 
 class GraderActor:
     async def run(self, address: RunAddress, settings: TrainSettings) -> None:
-        """Grade to the end of the run."""
+        """Grade until the end of the run."""
         begun = time.perf_counter()
         async with join_run(address, "grader") as worker:
             shown = ArgsView.of_run(settings).as_dict()
             rollout = settings.rollout
             own = rollout.custom_generate_function_path or rollout.rollout_sample_hook_path
-            named = own or settings.evaluation.has_functions  # these may name a grader for a sample
+            named = own or settings.evaluation.has_functions  # these functions may choose a sample's grader
             sees_tokens = settings.reward.custom_rm_path or named
             blobs = BlobStore(address.blob_url)
             reading = partial(fetch, blobs=blobs) if sees_tokens else None
@@ -121,32 +127,32 @@ class GraderActor:
 
 
 class ArchivistActor:
-    """Copies the log into object storage while the run goes on."""
+    """Copies the log to object storage during the run."""
 
     def __init__(self) -> None:
         self._stop = asyncio.Event()
 
     async def run(self, address: RunAddress) -> None:
-        """Archive to the end of the run, its last event included, or until `stop`."""
+        """Archive until the run's last event is archived, or until `stop`."""
         async with join_run(address, "archivist") as worker:
             blobs = blobs_to_archive(address.blob_url, address.archive_url, address.folder)
             opening = partial(asyncio.to_thread, ArchiveWriter, address.archive_url, address.run, blobs=blobs)
             await worker.join({})
             writer = await retried("the archive's store", opening, Backoff())
             policy = SealPolicy(max_age_s=address.archive_seconds)
-            async with _keeper(address) as let_go:
-                await archive_run(worker.log, writer, worker.id, stop=self._stop, policy=policy, let_go=let_go)
+            async with _keeper(address) as trim_log:
+                await archive_run(worker.log, writer, worker.id, stop=self._stop, policy=policy, trim_log=trim_log)
 
     async def stop(self) -> None:
-        """Seal what there is until now, and end."""
+        """Seal all events so far, and end."""
         self._stop.set()
 
 
 class TrainerActor:
-    """Rank 0 and the shell that feeds it."""
+    """Trains with rank 0 in this process; the other ranks are `RankActor`s."""
 
     async def run(self, address: RunAddress, settings: TrainSettings, peers: Sequence[Any]) -> int:
-        """Train to the end of the run; the version reached."""
+        """Train until the end of the run; return the last version. peers: Ray handles of the other ranks."""
         from actors.trainer.commanded import CommandedTrainer
         from actors.trainer.ray_ranks import RayRanks
         from actors.trainer.trainer import Trainer
@@ -164,50 +170,51 @@ class TrainerActor:
             evaluated = settings.evaluation.eval_interval or 0
             plan = TrainerPlan.of(settings, f"{address.folder}/checkpoints", evaluated=evaluated)
             try:
-                given = address, settings, worker, ranks, plan
-                if settings.run.tinker:  # it reads all commands of the log, whatever the version that it goes on from
-                    return await CommandedTrainer.of_run(*given, blobs=BlobStore(address.blob_url)).run()
+                arguments = address, settings, worker, ranks, plan
+                if settings.run.tinker:  # reads all commands of the log, regardless of the version it starts from
+                    return await CommandedTrainer.of_run(*arguments, blobs=BlobStore(address.blob_url)).run()
                 snapshot = await _snapshots(address).newest(worker.log)
                 start_of = partial(training_start, snapshot.state) if snapshot else lambda version: 1
-                return await Trainer.of_run(*given, start_of=start_of).run()
+                return await Trainer.of_run(*arguments, start_of=start_of).run()
             finally:
                 await ranks.close()
 
 
 class RankActor:
-    """A further Megatron rank: makes the same calls as rank 0, in the same order."""
+    """A Megatron rank other than rank 0: makes the same calls as rank 0, in the same order."""
 
     def __init__(self, folder: str, rank: int) -> None:
         setup_logging(f"trainer-rank{rank}", Path(folder) / "logs")
         self._printed = contextlib.ExitStack()  # as long as the actor
         self._printed.enter_context(printed_too())
-        self._number, self._rank = rank, None
+        self._number = rank
+        self._rank: TrainerRank | None = None
 
     def start(self, trainer: TrainerSettings, *args: Any) -> None:
-        """Build this rank and meet the others. args: the others of `TrainerRank`. Raises as `call`."""
+        """Build this rank and join the process group. args: further arguments of `TrainerRank`. Raises as `call`."""
         os.environ.update(rank_secrets(trainer))
         from actors.megatron.rank import TrainerRank
 
         self._rank = self._guarded(partial(TrainerRank, trainer, *args))
 
-    def call(self, method: str, *args: Any) -> None:
-        """This rank's part of a collective call. Raises RankLost for a fault of its device or its connections."""
+    def call(self, method: str, *args: object) -> None:
+        """Make this rank's part of a collective call. Raises RankLost if its device or a connection fails."""
         self._guarded(partial(getattr(self._rank, method), *args))
 
-    def _guarded(self, call: Callable[[], Any]) -> Any:
+    def _guarded(self, call: Callable[[], T]) -> T:
         from actors.megatron.faults import is_fault, lost
 
         try:
             return call()
         except RuntimeError as error:
             if is_fault(error):
-                raise lost(self._number, error) from None  # nothing of torch's has to be pickled
+                raise lost(self._number, error) from None  # Ray need not pickle torch's error
             raise
 
 
 @contextlib.asynccontextmanager
-async def _keeper(address: RunAddress) -> AsyncIterator[LetGo | None]:
-    """What lets events leave the run's log; None where all of them stay."""
+async def _keeper(address: RunAddress) -> AsyncIterator[TrimLog | None]:
+    """Open the function that removes archived events from the run's log; None if all events stay."""
     if address.log_keep_steps is None:
         yield None
         return
@@ -215,19 +222,19 @@ async def _keeper(address: RunAddress) -> AsyncIterator[LetGo | None]:
     try:
         open_archive, queue = partial(ArchiveReader, address.archive_url, address.run), address.incarnation.queue
         keeper = LogKeeper(log, _snapshots(address), open_archive, steps=address.log_keep_steps, queue=queue)
-        yield keeper.let_go
+        yield keeper.trim
     finally:
         await log.close()
 
 
 def _finishing(settings: TrainSettings, worker: Participant, fetch: Fetch) -> StepSamples | None:
-    """None where the settings name no such function."""
+    """Return None if the settings name no function that sees a step's samples."""
     functions = StepFunctions(settings.rollout, partial(ArgsView.of_run, settings))
     return StepSamples(functions, worker.log, fetch) if functions.by_setting else None
 
 
 async def _samples_where(opened: OpenedRun, sql: str) -> list[str]:
-    from slime_events.analysis.query import samples_where  # DuckDB, which few runs need
+    from slime_events.analysis.query import samples_where  # imports DuckDB, which few runs need
 
     return await samples_where(opened, sql)
 

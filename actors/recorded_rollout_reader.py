@@ -1,4 +1,4 @@
-"""`RecordedRolloutReader`: reads recorded rollouts of another run as completions of this run's samples."""
+"""`RecordedRolloutReader`: completes this run's samples with recorded rollouts of another run."""
 
 import itertools
 from collections.abc import Iterable
@@ -19,28 +19,28 @@ from storage.log import Recorded
 
 
 class RecordedRolloutReader:
-    """worker: named as the engine. archive: the run that rollouts are drawn from now; None: there is none. vocabulary:
-    ids of this run's model, which may have fewer than that run's; None is unknown.
+    """Stateless: the run's state determines the due samples, and a repeated completion is the same event.
 
-    It has no state: the due samples follow from the run's state, and a repeated completion is the same event.
+    worker: name recorded as the engine. archive: the run whose rollouts are reused; None if there is none. vocabulary:
+    size of this run's vocabulary, which may be smaller than that run's; None is unknown.
     """
 
     def __init__(self, worker: str, archive: OpenedRun | None, vocabulary: int | None = None) -> None:
         self._worker, self._archive, self._vocabulary = worker, archive, vocabulary
 
     async def answers(self, due: Iterable[ReusedRollout]) -> list[Event]:
-        """The completion of each, or its failure. Raises StoreUnavailable, LogUnavailable."""
+        """Return the completion of each rollout, or its failure. Raises StoreUnavailable, LogUnavailable."""
         events: list[Event] = []
-        for one in due:
+        for rollout in due:
             try:
-                events += await self._completed(one)
-            except (StoreUnavailable, LogUnavailable):  # it may be readable later
+                events += await self._completed(rollout)
+            except (StoreUnavailable, LogUnavailable):  # may be readable later
                 raise
             except SlimeEventsError as error:
                 failed = RolloutFailed(
-                    sample=one.sample.sample,
-                    group=one.group.group,
-                    attempt=one.sample.attempt,
+                    sample=rollout.sample.sample,
+                    group=rollout.group.group,
+                    attempt=rollout.sample.attempt,
                     kind=FailureKind.INVALID,
                     message=str(error),
                     engine=self._worker,
@@ -49,17 +49,17 @@ class RecordedRolloutReader:
         return events
 
     async def _completed(self, due: ReusedRollout) -> list[RolloutCompleted]:
-        """Completions of all samples of the rollout: the further ones first, in an engine's order."""
+        """Return the completions of all samples of the rollout in an engine's order: the requested sample last."""
         opened, path = self._archive, due.group.source_path
         if opened is None or opened.where != path:
-            now = "nothing" if opened is None else opened.where
-            raise RunNotFound(f"it is {due.recorded} of {path}, and since it was drawn {now} is set to recall from")
+            now = "no run" if opened is None else opened.where
+            raise RunNotFound(f"rollout {due.recorded} was drawn from {path}, but the settings now name {now}")
         trajectories, ends = Trajectories(opened.fetch), list[Recorded]()
         for number in itertools.count():
             subject = about(opened.run, "rollout", sibling_id(due.recorded, number))
-            events = [one async for one in opened.log.read(1, subject)]
-            for one in events:
-                trajectories.apply(one.envelope.event, one.position)
+            events = [recorded async for recorded in opened.log.read(1, subject)]
+            for recorded in events:
+                trajectories.apply(recorded.envelope.event, recorded.position)
             if not events or not isinstance(events[-1].envelope.event, RolloutCompleted):
                 break
             ends.insert(0, events[-1])
@@ -68,7 +68,7 @@ class RecordedRolloutReader:
         return [self._as_ours(opened, due, end, trajectories.by_sample[end.envelope.event.entity()]) for end in ends]
 
     def _as_ours(self, opened: OpenedRun, due: ReusedRollout, end: Recorded, whole: Trajectory) -> RolloutCompleted:
-        """The recorded completion with all its tokens inline, and its weight versions as this run counts them."""
+        """Return the completion as this run's: with all tokens inline and weight versions in this run's numbers."""
         event, sample = end.envelope.event, due.sample.sample
         assert isinstance(event, RolloutCompleted)
         check_ids(whole.tokens, self._vocabulary, f"sample {event.sample} of {opened.run}: tokens")

@@ -1,10 +1,10 @@
-"""`StepSamples`: the user's functions that see a step's samples, called before its batch is sealed.
+"""`StepSamples`: calls the user's functions that see a step's samples, before its batch is sealed.
 
-    decided: batch.sealed -> its rollouts, and those rejected since the last batch, read from the log -> the functions
-    -> batch.sealed with what they decided -> the log
+    decided batch.sealed -> rollouts, including those rejected since the last batch, read from the log -> functions
+    -> batch.sealed with the functions' decisions -> the log
 
-They run in the conductor's process, as slime's do in its rollout manager. What they decide is in the event, so nobody
-calls them again, but for a conductor that was lost between the call and the append.
+The functions run in the conductor's process, as slime's run in its rollout manager. Their decisions are in the event,
+so they are called again only if a conductor is lost between the call and the append.
 """
 
 import asyncio
@@ -45,22 +45,23 @@ from slime_events.plugins.step_functions import (
 from storage.log import EventLog
 
 AT_ONCE = 32
-"""Samples that are read side by side."""
+"""Samples read concurrently."""
 
 
 class StepSamples:
-    """Finishes a conductor's decisions with the user's functions. fetch: gives an array's numbers."""
+    """Completes a conductor's decisions with the results of the user's functions."""
 
     def __init__(self, functions: StepFunctions, log: EventLog, fetch: Fetch) -> None:
         self._functions, self._log, self._fetch = functions, log, fetch
         self._reading = asyncio.Semaphore(AT_ONCE)
 
     async def finish(self, events: list[Event], state: RunState) -> list[Event]:
-        """The same events, batches and evaluations with what the functions decided. Raises PlugPointError."""
+        """Return the events, with the functions' decisions in batches and evaluations. Raises PlugPointError."""
         finished = []
         for event in events:
             if isinstance(event, BatchSealed) and self._functions.code(*OF_BATCHES):
-                event = await self._batch(event, [one for one in events if isinstance(one, GroupRejected)], state)
+                rejected = [rejection for rejection in events if isinstance(rejection, GroupRejected)]
+                event = await self._batch(event, rejected, state)
             elif isinstance(event, EvalCompleted) and self._functions.code(EVAL_LOG):
                 event = await self._evaluation(event, state)
             finished.append(event)
@@ -69,12 +70,12 @@ class StepSamples:
     async def _batch(self, sealed: BatchSealed, decided: Sequence[GroupRejected], state: RunState) -> BatchSealed:
         functions, gatherer = self._functions, MetricGatherer()
         begun, rejected = await self._since_last(decided)
-        for one in rejected:
-            gatherer.on_dynamic_filter_drop(one.reason if one.cause is RejectionCause.FILTER else None)
+        for rejection in rejected:
+            gatherer.on_dynamic_filter_drop(rejection.reason if rejection.cause is RejectionCause.FILTER else None)
         kept = [await self._group(tuple(samples)) for _, samples in groupby(sealed.samples, group_of)]
         others: list[Group] = []
         if functions.code(PROCESS):
-            others = [group for one in rejected if (group := await self._group(one.samples))]
+            others = [group for rejection in rejected if (group := await self._group(rejection.samples))]
         await asyncio.to_thread(functions.look, kept, [*kept, *others])
         named = zip(sealed.samples, flat(kept), strict=True)
         seconds = max(0.0, (time.time_ns() - begun) / 1e9)
@@ -88,16 +89,16 @@ class StepSamples:
         )
         if not functions.code(CONVERT):
             return sealed
-        made = await asyncio.to_thread(functions.convert, kept, sealed.raw_rewards, sealed.rewards)
-        known = {name: one.digest for group in sealed.groups for name, one in state.groups[group].samples.items()}
-        lines = [(name, known[name], reward) for name, reward in zip(sealed.samples, made.rewards, strict=True)]
+        converted = await asyncio.to_thread(functions.convert, kept, sealed.raw_rewards, sealed.rewards)
+        samples = {name: sample for group in sealed.groups for name, sample in state.groups[group].samples.items()}
+        rewards = zip(sealed.samples, converted.rewards, strict=True)
         return replace(
             sealed,
-            rewards=made.rewards,
-            raw_rewards=made.raw_rewards,
-            digest=batch_digest(sealed.step, lines),
+            rewards=converted.rewards,
+            raw_rewards=converted.raw_rewards,
+            digest=batch_digest(sealed.step, [(name, samples[name].digest, reward) for name, reward in rewards]),
             converted_by=functions.by_setting[CONVERT].name,
-            columns=made.columns,
+            columns=converted.columns,
         )
 
     async def _evaluation(self, event: EvalCompleted, state: RunState) -> EvalCompleted:
@@ -108,24 +109,23 @@ class StepSamples:
         return replace(event, log_function=name, functions=self._functions.code(EVAL_LOG))
 
     async def _returned_metrics(self, step: int) -> dict[str, float]:
-        """Those of a rollout function, if there is one."""
+        """Return the metrics of the user's rollout function, if there is one."""
         returned = await self._log.last(about(self._log.run, "rollout", returned_id(step, evaluation=False)))
         event = None if returned is None else returned.envelope.event
         return event.metrics if isinstance(event, RolloutReturned) else {}
 
     async def _since_last(self, decided: Sequence[GroupRejected]) -> tuple[int, list[GroupRejected]]:
-        """(when the last batch was sealed, or the run began; the groups that were rejected since, `decided` last)."""
+        """Return (time [ns] of the last sealed batch or the run's begin, groups rejected since, `decided` last)."""
         run = self._log.run
         last = await self._log.last(of_type(run, "batch.sealed")) or await self._log.last(about(run, "run", "run"))
         if last is None:
             return time.time_ns(), list(decided)
         read = self._log.read(last.position, of_type(run, "group.rejected"))
-        found = [recorded.envelope.event async for recorded in read]
-        known = [event for event in found if isinstance(event, GroupRejected)]
-        return last.envelope.at, [*known, *decided]
+        events = [recorded.envelope.event async for recorded in read]
+        return last.envelope.at, [*(event for event in events if isinstance(event, GroupRejected)), *decided]
 
     async def _group(self, samples: tuple[str, ...]) -> Group:
-        """The rollouts of these samples of one group, those that were made and graded."""
+        """Return the completed and graded rollouts of these samples, which belong to one group."""
         if not samples:
             return []
         name = group_of(samples[0])
@@ -133,15 +133,15 @@ class StepSamples:
         prompt = None if recorded is None else recorded.envelope.event
         if not isinstance(prompt, PromptSubmitted):
             raise StorageError(f"the log of run {self._log.run} holds no prompt of group {name}")
-        made = await asyncio.gather(*(self._sample(sample, prompt) for sample in samples))
+        graded = await asyncio.gather(*(self._sample(sample, prompt) for sample in samples))
         rollouts = defaultdict[str, list[Sample]](list)
-        for sample, one in zip(samples, made, strict=True):
-            if one is not None:
-                rollouts[requested_sample(sample)].append(one)
-        return [several if len(several) > 1 else several[0] for several in rollouts.values()]
+        for name, sample in zip(samples, graded, strict=True):
+            if sample is not None:
+                rollouts[requested_sample(name)].append(sample)
+        return [siblings if len(siblings) > 1 else siblings[0] for siblings in rollouts.values()]
 
     async def _sample(self, name: str, prompt: PromptSubmitted) -> Sample | None:
-        """A graded rollout with all that is known of it."""
+        """Return a graded rollout with tokens, log-probs, mask, reward and metadata; None if it is not graded."""
         run = self._log.run
         async with self._reading:
             graded = await self._log.last(about(run, "reward", name))

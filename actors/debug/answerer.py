@@ -1,6 +1,6 @@
-"""`Answerer`: takes the place of engines and graders in a run whose rollouts are there already.
+"""`Answerer`: replaces engines and graders in a run whose rollouts already exist.
 
-rollout.requested -> rollout.completed + reward.assigned, one append; or rollout.failed with the reason
+rollout.requested -> rollout.completed + reward.assigned in one append, or rollout.failed with the reason
 """
 
 import logging
@@ -23,15 +23,15 @@ Answer = RolloutCompleted | RolloutFailed | RewardAssigned
 
 
 class Answerer:
-    """It holds the requests that are not answered, and answers under its own name as producer and engine."""
+    """Base class: collects open requests and answers them, with its own name as producer and engine."""
 
     def __init__(self, worker: Participant, offload: Offload) -> None:
         self.worker, self._offload = worker, offload
-        self._asked: dict[str, tuple[int, RolloutRequested]] = {}
+        self._open: dict[str, tuple[int, RolloutRequested]] = {}
         self._over = False
 
     async def run(self) -> None:
-        """Until the run is over. Raises DataError for rollouts that are not there or do not fit."""
+        """Answer requests until the run is over. Raises DataError if rollouts are missing or do not fit."""
         async with Follower(self.worker.log) as follower:
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=1.0):
@@ -41,39 +41,39 @@ class Answerer:
                     await self._answer()
 
     def observe(self, event: Event) -> None:
-        """Take in each event of the log, in order."""
+        """Process each event of the log, in order."""
 
     async def submit(self) -> None:
-        """Prompts that are due now."""
+        """Submit the prompts that are due now."""
 
     async def answers(self, request: RolloutRequested) -> Sequence[Answer]:
-        """The samples of a rollout, the one that was asked for last, and their rewards; or its failure."""
+        """Return a rollout's samples, the requested sample last, and their rewards; or its failure."""
         raise NotImplementedError
 
     async def enclosed(self, event: Event) -> Envelope:
-        """The event, large arrays in the blob store."""
+        """Move large arrays of an event to the blob store and return its envelope."""
         return self.worker.enclose(await self._offload(event))
 
     def _take(self, event: Event, position: int) -> None:
         self._over = self.worker.is_over(self._over, event)
         if isinstance(event, RolloutRequested):
-            self._asked[event.sample] = (position, event)
+            self._open[event.sample] = (position, event)
         elif isinstance(event, RolloutCompleted | RolloutFailed):
-            self._asked.pop(event.sample, None)
+            self._open.pop(event.sample, None)
         self.observe(event)
 
     async def _answer(self) -> None:
-        asked, self._asked = self._asked, {}
-        for position, request in asked.values():
+        requests, self._open = self._open, {}
+        for position, request in requests.values():
             answers = await self.answers(request)
-            appends = [Append(await self.enclosed(one), self._fence(one, request, position)) for one in answers]
+            appends = [Append(await self.enclosed(event), self._fence(event, request, position)) for event in answers]
             try:
                 await self.worker.log.append(appends)
             except Conflict:
-                log.info("%s was answered by another one", request.sample)
+                log.info("%s already has an answer", request.sample)
 
     def _fence(self, event: Answer, request: RolloutRequested, position: int) -> Fence:
-        """A sample has no event after its request; a further sample of its rollout has none at all."""
+        """Expect the request as the last event of the requested sample, and no event of any other sample or reward."""
         noun = "reward" if isinstance(event, RewardAssigned) else "rollout"
-        asked = noun == "rollout" and event.sample == request.sample
-        return Fence(about(self.worker.log.run, noun, event.sample), position if asked else 0)
+        is_requested = noun == "rollout" and event.sample == request.sample
+        return Fence(about(self.worker.log.run, noun, event.sample), position if is_requested else 0)

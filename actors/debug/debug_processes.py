@@ -1,4 +1,4 @@
-"""The roles of slime's debug flags: rollouts out of dumps, no trainer, dumps of what is made.
+"""The processes of slime's debug flags: they load rollouts from dumps, replace the trainer, or write dumps.
 
 next step's dump -> prompt.submitted -> (the conductor) -> rollout.requested -> rollout.completed + reward.assigned
 """
@@ -8,7 +8,6 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Any
 
 from actors.debug.answerer import Answer, Answerer
 from actors.trainer.ranks import HeldWeights, Ranks
@@ -42,9 +41,9 @@ log = logging.getLogger(__name__)
 
 
 class Loader(Answerer):
-    """Plays recorded rollouts into a run that has no engines.
+    """Submits prompts and rollouts from dumps to a run that has no engines.
 
-    load: a step's dump. steps: of the run. It holds one dump.
+    load: reads a step's dump; the last dump is cached. steps: number of steps of the run.
     """
 
     def __init__(self, worker: Participant, load: Callable[[int], LoadedStep], offload: Offload, *, steps: int) -> None:
@@ -55,7 +54,7 @@ class Loader(Answerer):
         self._next_step, self._submitted = -1, 0
 
     def observe(self, event: Event) -> None:
-        """Follow the steps, and know the groups of its prompts."""
+        """Follow the steps, and remember which dump and row each of its groups comes from."""
         if isinstance(event, WeightsPublished):
             self._next_step = max(self._next_step, event.version)
         elif isinstance(event, BatchSealed):
@@ -65,7 +64,7 @@ class Loader(Answerer):
             self._submitted = max(self._submitted, event.source.epoch + 1)
 
     async def submit(self) -> None:
-        """The prompts of the next step, once all before it is sealed."""
+        """Submit the prompts of the next step after all earlier steps are sealed."""
         step = self._next_step
         if step < 0 or step >= self._steps or step < self._submitted:
             return
@@ -74,17 +73,17 @@ class Loader(Answerer):
         self._submitted = step + 1
 
     async def answers(self, request: RolloutRequested) -> Sequence[Answer]:
-        """What the dump has for it."""
+        """Return the rollout and rewards of the dump."""
         step, place = self._groups[request.group]
         loaded = await asyncio.to_thread(self._load, step)
         return loaded.answers(request, place, self.worker.id)
 
 
 async def dump_rollouts(worker: Participant, fetch: Fetch, template: str) -> list[str]:
-    """Write a rollout dump for each sealed batch and each evaluation until the run is over; the files written.
+    """Write a rollout dump for each sealed batch and each evaluation until the run is over; return the files written.
 
-    It reads the log from its beginning whenever it starts and writes the same files again, so a lost one loses nothing.
-    template: of the files' paths, with {rollout_id}. Raises StoreUnavailable, NoSpace.
+    It reads the log from the beginning at each start and writes the same files again, so that a crash loses nothing.
+    template: path of a file, with {rollout_id}. Raises StoreUnavailable, NoSpace.
     """
     writer, dumped, over = DumpWriter(template), Samples(worker.log.run, fetch), False
     async with Follower(worker.log) as follower:
@@ -101,20 +100,19 @@ DIGEST = hashlib.sha256(b"no optimizer").hexdigest()
 
 
 class UntrainedRanks(HeldWeights, Ranks):
-    """In place of Megatron's ranks: the weights stay those of the folder `hf_checkpoint`."""
+    """Replaces Megatron's ranks: the weights stay those of the folder `hf_checkpoint`."""
 
     def __init__(self, hf_checkpoint: str) -> None:
         self._folder = hf_checkpoint
 
-    async def everywhere(self, method: str, *args: Any) -> Any:
-        """Nothing has moved: there is nothing to save, load or reset."""
+    async def everywhere(self, method: str, *args: object) -> None:
+        """Do nothing: the weights never change, so that there is nothing to save, load or reset."""
 
     async def finish_checkpoint(self, *, wait: bool) -> SaveProgress:
-        """There is none to write."""
         return SaveProgress(SaveState.SAVED)
 
     async def train(self, batch: TrainBatch) -> StepResult:
-        """Trains nothing; counts the samples and their mean reward."""
+        """Return the number of samples and their mean reward as metrics."""
         rewards = [sample.raw_reward for sample in batch.samples]
         metrics = {"samples": float(len(rewards))}
         if rewards:
@@ -122,24 +120,21 @@ class UntrainedRanks(HeldWeights, Ranks):
         return StepResult(metrics, DIGEST)
 
     async def export_weights(self) -> list[TensorBytes]:
-        """The checkpoint's tensors."""
         tensors = await asyncio.to_thread(open_checkpoint, self._folder)
         return [(name, tensor.dtype, tensor.shape, tensor.data) for name, tensor in tensors.items()]
 
     async def optimizer_digest(self) -> str:
-        """There is none."""
         return DIGEST
 
     async def critic_digest(self) -> str:
-        """There is none."""
         return ""
 
 
 class LoaderActor:
-    """In place of engines and graders."""
+    """Replaces engines and graders."""
 
     async def run(self, address: RunAddress, settings: TrainSettings) -> None:
-        """Play the dumps to the end of the run."""
+        """Answer requests from the dumps until the end of the run."""
         rollout = settings.rollout
         async with join_run(address, "loader") as worker:
             load = partial(
@@ -157,10 +152,10 @@ class LoaderActor:
 
 
 class UntrainedActor:
-    """In place of the trainer and its ranks."""
+    """Replaces the trainer and its ranks."""
 
     async def run(self, address: RunAddress, settings: TrainSettings) -> int:
-        """Commit every batch with the weights as they are; the version reached."""
+        """Commit every batch with unchanged weights; return the last version."""
         async with join_run(address, "trainer") as worker:
             await worker.join({})
             steps, every = settings.rollout.num_rollout or 0, settings.trainer.update_weights_interval
@@ -170,10 +165,10 @@ class UntrainedActor:
 
 
 class DumperActor:
-    """Beside all others."""
+    """Writes rollout dumps; the run's other processes are unchanged."""
 
     async def run(self, address: RunAddress, settings: TrainSettings) -> None:
-        """Write dumps to the end of the run."""
+        """Write dumps until the end of the run."""
         async with join_run(address, "dumper") as worker:
             await worker.join({})
             read = partial(fetch, blobs=BlobStore(address.blob_url))

@@ -1,4 +1,4 @@
-"""`Supervised`: the chats of the data set as rollouts, for supervised fine-tuning. There is no engine.
+"""`Supervised`: answers requests with the chats of the data set, for supervised fine-tuning without engines.
 
 prompt.submitted -> (the conductor) -> rollout.requested -> rollout.completed + reward.assigned of 0
 """
@@ -29,8 +29,10 @@ from storage.payloads import Offload, offload_async
 
 
 class Supervised(Answerer):
-    """It holds the prompts of groups without a verdict. masks: of the model's tokenizer, which may make ids that the
-    model does not have. vocabulary: ids of the model; None is unknown.
+    """Holds the prompts of groups that are neither accepted nor rejected.
+
+    masks: tokenizes chats; the tokenizer may produce ids beyond the model's vocabulary. vocabulary: size of the model's
+    vocabulary; None is unknown.
     """
 
     def __init__(
@@ -41,14 +43,14 @@ class Supervised(Answerer):
         self._prompts: dict[str, PromptSubmitted] = {}
 
     def observe(self, event: Event) -> None:
-        """Keep the chats that are to be asked for."""
+        """Keep the chats of open groups."""
         if isinstance(event, PromptSubmitted):
             self._prompts[event.group] = event
         elif isinstance(event, GroupAccepted | GroupRejected):
             self._prompts.pop(event.group, None)
 
     async def answers(self, request: RolloutRequested) -> Sequence[Answer]:
-        """The response is what follows the prompt's tokens, with the mask of the assistant's turns."""
+        """Return the tokens after the prompt as the response, with the mask of the assistant's turns."""
         prompt = self._prompts[request.group]
         answers = example(request, prompt, self._masks, self.worker.id)
         completed = answers[0]
@@ -73,7 +75,7 @@ def _failed(request: RolloutRequested, reason: str, worker: str) -> RolloutFaile
 def example(
     request: RolloutRequested, prompt: PromptSubmitted, masks: MultiTurnLossMaskGenerator, worker: str
 ) -> list[Answer]:
-    """The chat as a completed rollout, log-probs 0 since nobody sampled it, and a reward of 0."""
+    """Return the chat as a completed rollout with a reward of 0. Log-probs are 0 because no engine sampled it."""
     whole, mask = masks.get_loss_mask(prompt.messages or (), prompt.tools)
     tokens, trained = np.asarray(whole[prompt.tokens.n :], np.int32), np.asarray(mask[prompt.tokens.n :], np.int8)
     log_probs, length = np.zeros(len(tokens), np.float32), len(tokens)
@@ -106,10 +108,10 @@ def example(
 
 
 class SupervisedActor:
-    """In place of engines and graders."""
+    """Replaces engines and graders."""
 
     async def run(self, address: RunAddress, settings: TrainSettings) -> None:
-        """Answer to the end of the run."""
+        """Answer requests until the end of the run."""
         async with join_run(address, "loader") as worker:
             masks = MultiTurnLossMaskGenerator(
                 load_tokenizer(settings.engine.hf_checkpoint), settings.data.loss_mask_type

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.log_keeper import LogKeeper, may_leave
+from actors.log_keeper import LogKeeper, last_removable
 from schemas.arrays import pack_tokens
 from schemas.errors import ArchiveDamaged
 from schemas.steps import StepCommitted
@@ -31,7 +31,7 @@ def test_nothing_that_is_needed_leaves(archived: int, done: int, kept: int, even
     state = RunState(run="r", events=events)
     for number, position in enumerate(groups):
         state.groups[str(number)] = GroupState(group=str(number), prompt=pack_tokens([1]), position=position)
-    upto = may_leave(archived, done, kept, state)
+    upto = last_removable(archived, done, kept, state)
     assert upto <= min(archived, done, kept)
     assert upto < min([events, *groups])
     assert upto in {archived, done, kept, events - 1, *(position - 1 for position in groups)}
@@ -82,22 +82,22 @@ async def a_run(folder: Path, steps: int) -> tuple[Told, LogKeeper]:
 
 async def test_the_newest_steps_stay(tmp_path: Path) -> None:
     log, keeper = await a_run(tmp_path, 5)
-    await keeper.let_go(15)
+    await keeper.trim(15)
     assert log.removed == [9], "three steps of three events"
-    await keeper.let_go(15)
+    await keeper.trim(15)
     assert log.removed == [9]
 
 
 @pytest.mark.parametrize("archived", [0, 4])
 async def test_only_what_is_archived_leaves(tmp_path: Path, archived: int) -> None:
     log, keeper = await a_run(tmp_path, 5)
-    await keeper.let_go(archived)
+    await keeper.trim(archived)
     assert log.removed == [archived][: bool(archived)]
 
 
 async def test_all_steps_of_a_young_run_stay(tmp_path: Path) -> None:
     log, keeper = await a_run(tmp_path, 2)
-    await keeper.let_go(6)
+    await keeper.trim(6)
     assert log.removed == []
 
 
@@ -105,14 +105,14 @@ async def test_without_a_snapshot_nothing_leaves(tmp_path: Path) -> None:
     log, keeper = await a_run(tmp_path, 5)
     for path in (tmp_path / "snapshots").iterdir():
         path.unlink()
-    await keeper.let_go(15)
+    await keeper.trim(15)
     assert log.removed == []
 
 
 async def test_a_damaged_archive_keeps_the_log_and_does_not_end_the_run(tmp_path: Path) -> None:
     log, keeper = await a_run(tmp_path, 5)
     log.refusal = ArchiveDamaged("a flipped bit")
-    await keeper.let_go(15)
+    await keeper.trim(15)
     log.refusal = None
-    await keeper.let_go(15)
+    await keeper.trim(15)
     assert log.removed == [], "the next archivist tries again"

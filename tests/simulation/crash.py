@@ -320,13 +320,13 @@ class Crashed:
         await run_grader(self._worker(line), InstantPool(), whole_groups=self.scene.whole_groups, start=start)
 
     async def _archive(self, line: MortalLine) -> None:
-        keep, let_go = self.scene.keep_steps, None
+        keep, trim_log = self.scene.keep_steps, None
         if keep is not None:
             log: Any = self.log
             opened = partial(ArchiveReader, str(self.folder / "archive"), self.log.run)
             queue = self._incarnation.queue
-            let_go = LogKeeper(log, self.snapshots, opened, steps=keep, queue=queue).let_go
-        await run_archivist(self._worker(line), self.folder, SEGMENTS, let_go)
+            trim_log = LogKeeper(log, self.snapshots, opened, steps=keep, queue=queue).trim
+        await run_archivist(self._worker(line), self.folder, SEGMENTS, trim_log)
 
     async def _train(self, line: MortalLine) -> None:
         known = await self.snapshots.newest(line)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from actors.archivist import LetGo, SealPolicy, archive_run
+from actors.archivist import SealPolicy, TrimLog, archive_run
 from actors.conductor import Conductor
 from actors.grader import Grader
 from actors.trainer.trainer import Trainer
@@ -126,10 +126,10 @@ async def run_grader(worker: Participant, pool: Any, *, whole_groups: bool = Fal
         await Grader(worker, pool, commit, whole_groups=whole_groups, start=start, fetch=unpack).run()
 
 
-async def run_archivist(worker: Participant, folder: Path, policy: SealPolicy, let_go: LetGo | None = None) -> None:
+async def run_archivist(worker: Participant, folder: Path, policy: SealPolicy, trim_log: TrimLog | None = None) -> None:
     """An archivist to the end of the run."""
     writer = ArchiveWriter(str(folder / "archive"), worker.log.run)
-    await archive_run(worker.log, writer, worker.id, policy=policy, let_go=let_go)
+    await archive_run(worker.log, writer, worker.id, policy=policy, trim_log=trim_log)
 
 
 async def run_engine(

@@ -95,7 +95,7 @@ class Simulation:
         self.outside = make_outside(self.feed.tokenizer)
         offered = OfferedPrompts(self.log, self.outside)
         made = OfferedRollouts(self.log, worker.id, unpack)
-        readers = Readers(RecordedRolloutReader(worker.id, recorded), offered=offered, made=made)
+        readers = Readers(RecordedRolloutReader(worker.id, recorded), offered=offered, outside=made)
         more: dict[str, Any] = {"deadline_s": deadline_s, "readers": readers, "policy": policy}
         self.conductor = make_conductor(worker, self.plan, self.feed, judge, **more)
         self.state_now = LatestState(self.log)

@@ -197,6 +197,6 @@ async def test_what_is_no_more_there_ends_its_group_with_the_reason(tmp_path: Pa
     sim = await run(tmp_path / "second", feed, plan={"steps": 4})
     failed = sim.events(RolloutFailed)
     assert failed
-    assert all(f"{event.message}".endswith("and since it was drawn nothing is set to recall from") for event in failed)
+    assert all(f"{event.message}".endswith("but the settings now name no run") for event in failed)
     rejected = {event.group for event in sim.events(GroupRejected, cause=RejectionCause.ROLLOUT_FAILED)}
     assert rejected == {event.group for event in failed}
