@@ -22,9 +22,8 @@ NOT_STARTED = [
       for target in ("test", "soak", "deploy-check", "users", "agent-kills", "attacks", "cases")),
     NotStarted("CONTRIBUTING.md", "make resolve", "asks a package index which versions go together; starts no run"),
     NotStarted("README.md", "make test", OURS),
-    NotStarted("docs/agents-examples.md", "slime-events train --config settings.toml --agents --gateway "
+    NotStarted("docs/agents.md", "slime-events train --config settings.toml --agents --gateway "
                '--agent-command "harbor/bin/python', HARBOR),
-    NotStarted("docs/agents-examples.md", "sh examples/harbor_agent/train.sh", HARBOR),
     NotStarted("docs/algorithms.md", "python -m benchmarks.algorithms", MEASURES),
     NotStarted("docs/archiving.md", "slime-events resume ref", "needs an archive that somebody else made: "
                "tests/cli/test_hostile_archive.py makes one"),
@@ -35,8 +34,8 @@ NOT_STARTED = [
                "tests/run/test_parallel.py starts those, tests/cli/test_branch.py has the refusal"),
     NotStarted("docs/chaos.md", "make chaos", OURS),
     NotStarted("docs/chaos.md", "python -m tests.chaos", OURS),
-    NotStarted("docs/cluster.md", "slime-events train ... --nats-url", ELSEWHERE),
-    NotStarted("docs/credentials.md", "slime-events train ... --nats-url", ELSEWHERE),
+    NotStarted("docs/deploying.md", "slime-events train ... --nats-url", ELSEWHERE),
+    NotStarted("docs/gateway.md", "slime-events train ... --nats-url", ELSEWHERE),
     *(NotStarted("docs/deploying.md", begin, CHECKED) for begin in ("docker ", "kubectl ", "systemctl ", "sbatch ")),
     NotStarted("docs/deploying.md", "make deploy-check", OURS),
     NotStarted("docs/distilling.md", "python -m sglang.launch_server", "a server of SGLang's own: a stand-in answers "

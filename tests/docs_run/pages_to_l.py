@@ -15,7 +15,7 @@ THE_FILE = "the file"
 ONE_STEP = " --num-rollout 1 --rollout-batch-size 2 --n-samples-per-prompt 2"
 
 README = partial(Case, page="README.md")
-AGENTS_EXAMPLES = partial(Case, page="docs/agents-examples.md")
+AGENTS_EXAMPLES = partial(Case, page="docs/agents.md")
 BRANCHING = partial(Case, page="docs/branching.md")
 SLIME = partial(Case, page="docs/coming-from-slime.md")
 EVALUATING = partial(Case, page="docs/evaluating.md")

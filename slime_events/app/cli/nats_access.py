@@ -63,7 +63,7 @@ def check_batches(place: NatsPlace, limit_s: float = 10.0) -> Check:
         count = asyncio.run(_count_batches(place, limit_s))
     except (StorageError, ConfigError, MissingPart, TimeoutError) as error:
         reason = str(error) or f"no answer within {limit_s:.0f} s"
-        mend = "try it with credentials that may make a stream, or see docs/credentials.md for the setting"
+        mend = "try it with credentials that may make a stream, or see docs/gateway.md for the setting"
         return Check(BATCHES, Outcome.WARN, f"not seen how many appends {place.url} takes at a time: {reason}", mend)
     if count >= TRIED:
         return Check(BATCHES, Outcome.OK, f"{place.url} takes {TRIED} appends at a time on a stream, or more")

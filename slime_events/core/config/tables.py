@@ -138,7 +138,7 @@ _NOT_YET = {
         "--memory-snapshot-dir --memory-snapshot-num-steps --profile-target --memory-recorder --record-memory-history"
     ),
     "rollouts are not fetched from a buffer: programs that make trajectories send them to the run's gateway "
-    "(docs/finished-rollouts.md), or agents make them through the gateway (docs/agents.md)": (
+    "(docs/producing-prompts.md), or agents make them through the gateway (docs/agents.md)": (
         "--rollout-buffer-url --fetch-trajectory-retry-times --min-batch-collection-ratio --rollout-task-type"
     ),
     "it needs a block-FP8 forward in the trainer": (
