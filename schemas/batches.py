@@ -1,56 +1,72 @@
-"""A batch: what one training step is made of, in order."""
+"""A batch: the samples of one training step, in order."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from schemas.arrays import Array
+from schemas.doc import doc
 from schemas.event import Event
 
 
 class BatchColumn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A list that a user's function made of the samples of a batch, by slime's name of it: `numbers` of all samples end
-    to end, `lengths` of each; or the list `values`, one of any JSON kind for each.
-    """
+    """A per-sample list that a user's function made for a batch: numbers with lengths, or JSON values."""
 
-    name: str
-    numbers: Array | None = None
-    lengths: tuple[int, ...] = ()
-    values: Any = None
+    name: Annotated[str, doc("slime's name for the list.")]
+    numbers: Annotated[Array | None, doc("Numbers of all samples, concatenated in training order.")] = None
+    lengths: Annotated[tuple[int, ...], doc("How many of `numbers` each sample has.")] = ()
+    values: Annotated[Any, doc("Used instead of `numbers`: a list with one JSON value per sample.")] = None
 
 
 class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
-    """The conductor, once per step. It names everything that `step` trains on.
+    """Appended by the conductor, once per step. It names everything that the step trains on."""
 
-    samples: in training order; rewards: normalised over their groups (the advantages' input), same order; raw_rewards:
-    as graded, same order. oldest_version: the oldest weight version in it. digest: sha256 over step, samples, their
-    digests and rewards. suspends: training rollouts that were requested before this event and have not ended are
-    suspended until they are requested again.
-
-    removed: samples that are not trained on, all their loss masks 0; their rewards counted in the normalisation.
-    log_function: the user's function that logged the step in the place of the usual metrics; empty where none did.
-    functions: the user's functions that saw the samples of the step, `module:name`, and the sha256 (hex) of their
-    sources. post_process, post_process_digest: the same of the one that made rewards and raw_rewards of the graded
-    ones; empty without one. converted_by: the one of `functions` that made the batch's train data, and so its rewards
-    and raw_rewards; empty without one. columns: what else of that data is not as the samples have it. Its `loss_masks`
-    (int8 [response] each) and `truncated` stand in their place, other names are for functions in the trainer.
-    commands: of a run that is driven by commands, those that the step is made of, in order, the last of them the one
-    that makes it; it has no groups and no samples then.
-    """
-
-    step: int
-    groups: tuple[str, ...]
-    samples: tuple[str, ...]
-    rewards: tuple[float, ...]
-    raw_rewards: tuple[float, ...]
-    digest: str
-    oldest_version: int = 0
-    suspends: bool = False
-    post_process: str = ""
-    post_process_digest: str = ""
-    removed: tuple[str, ...] = ()
-    log_function: str = ""
-    functions: dict[str, str] = {}
-    converted_by: str = ""
-    columns: tuple[BatchColumn, ...] = ()
-    commands: tuple[str, ...] = ()
+    step: Annotated[int, doc("Training step, from 0.")]
+    groups: Annotated[tuple[str, ...], doc("Groups in the batch.")]
+    samples: Annotated[tuple[str, ...], doc("Samples in training order.")]
+    rewards: Annotated[
+        tuple[float, ...], doc("Rewards normalised over their groups (the input of the advantages), by sample.")
+    ]
+    raw_rewards: Annotated[tuple[float, ...], doc("Rewards as graded, by sample.")]
+    digest: Annotated[str, doc("sha256 (hex) over the step, the samples, their digests and their rewards.")]
+    oldest_version: Annotated[int, doc("Oldest weight version that generated a token of the batch.")] = 0
+    suspends: Annotated[
+        bool,
+        doc("Unfinished training rollouts requested before this event are suspended until they are requested again."),
+    ] = False
+    post_process: Annotated[
+        str, doc("User's function that computed `rewards` and `raw_rewards`, `module:name`; empty if there is none.")
+    ] = ""
+    post_process_digest: Annotated[str, doc("sha256 (hex) of the source of `post_process`.")] = ""
+    removed: Annotated[
+        tuple[str, ...],
+        doc("Samples whose loss mask is all 0. They are not trained on; the normalisation counts their rewards."),
+    ] = ()
+    log_function: Annotated[
+        str, doc("User's function that logged the step instead of the usual metrics; empty if there is none.")
+    ] = ""
+    functions: Annotated[
+        dict[str, str],
+        doc("User's functions that saw the step's samples: sha256 (hex) of the source by `module:name`."),
+    ] = {}
+    converted_by: Annotated[
+        str,
+        doc(
+            "Entry of `functions` that converted the samples to train data, and so made `rewards` and `raw_rewards`; "
+            "empty if there is none."
+        ),
+    ] = ""
+    columns: Annotated[
+        tuple[BatchColumn, ...],
+        doc(
+            "Train data that differs from the samples. `loss_masks` (int8 [response] each) and `truncated` override "
+            "the samples' values; other columns are for functions in the trainer."
+        ),
+    ] = ()
+    commands: Annotated[
+        tuple[str, ...],
+        doc(
+            "If clients drive the run by commands: the commands of the step in order, ending with the command that "
+            "makes the step. Such a batch has no groups and no samples."
+        ),
+    ] = ()

@@ -1,16 +1,17 @@
-"""Envelopes to bytes and back: MessagePack maps, the event inside the envelope.
+"""Encode and decode envelopes: MessagePack maps, with the event inside the envelope.
 
-Reading is strict where it must be and lenient where it may: an unknown field is ignored (a newer writer), an unknown
-type is `UnknownEventType`, a newer schema `UnknownSchemaVersion`, anything else that is not an event `DamagedEvent`.
-No input makes the reader raise anything outside `SchemaError`, and what cannot be written is `UnwritableEvent`. So is a
-value of another type than its field's, which MessagePack would take, and no reader.
+The reader ignores unknown fields (from a newer writer). It raises `UnknownEventType` for an unknown type,
+`UnknownSchemaVersion` for a newer schema, and `DamagedEvent` for anything else that is not an event; never an error
+outside `SchemaError`. The writer raises `UnwritableEvent`, also for a value that does not have its field's type:
+MessagePack would encode it, but no reader would accept it.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Union
+from typing import Annotated, Union
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.envelope import Envelope
 from schemas.errors import DamagedEvent, UnknownEventType, UnknownSchemaVersion, UnwritableEvent
 from schemas.event import Event, type_of
@@ -21,16 +22,16 @@ from schemas.upcast import upcast
 
 
 class StoredEnvelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The map that is stored: an envelope around an encoded event, and the schema version of that."""
+    """Stored map: an envelope around an encoded event."""
 
-    id: str
-    run: str
-    schema: int
-    at: int
-    producer: str
-    event: msgspec.Raw
-    cause: str | None = None
-    traceparent: str | None = None
+    id: Annotated[str, doc("Id of the event, 32 hex digits.")]
+    run: Annotated[str, doc("Name of the run.")]
+    schema: Annotated[int, doc("Schema version of the event.")]
+    at: Annotated[int, doc("Time of writing, ns of Unix time (UTC).")]
+    producer: Annotated[str, doc("Id of the worker that appended it.")]
+    event: Annotated[msgspec.Raw, doc("Encoded event.")]
+    cause: Annotated[str | None, doc("Id of the event that led to this one.")] = None
+    traceparent: Annotated[str | None, doc("W3C trace context.")] = None
 
 
 class _Tag(msgspec.Struct, frozen=True):
@@ -38,7 +39,7 @@ class _Tag(msgspec.Struct, frozen=True):
 
 
 class WholeEnvelope(StoredEnvelope, frozen=True, kw_only=True, gc=False):
-    """`StoredEnvelope` with the event read in the same pass: twice as fast, where it is of this version's schema."""
+    """`StoredEnvelope` with its event decoded in the same pass: twice as fast, if the event has today's schema."""
 
     event: Union[EVENT_CLASSES]  # type: ignore[valid-type]  # noqa: UP007
 
@@ -53,11 +54,11 @@ _events: dict[str, msgspec.msgpack.Decoder[Event]] = {tag: msgspec.msgpack.Decod
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 _BAD_PLAIN = (*_UNREADABLE, LookupError, TypeError, ValueError, AttributeError)
-"""What an upcaster may raise over a dict that is not what it should be."""
+"""Errors that an upcaster may raise if a dict does not have the form that it expects."""
 
 
 def encode(envelope: Envelope) -> bytes:
-    """The record that is stored. Raises UnwritableEvent, as for a grader's detail that holds an object of its own."""
+    """Return the record to store. Raises UnwritableEvent, for example if a grader's detail holds a custom object."""
     event = encode_event(envelope.event)
     try:
         return _encoder.encode(
@@ -77,7 +78,7 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def encode_event(event: Event) -> bytes:
-    """An event without its envelope. Raises UnwritableEvent as `encode` does."""
+    """Return an encoded event without its envelope. Raises UnwritableEvent as `encode` does."""
     try:
         encoded = _encoder.encode(event)
         check_readable(event, encoded)
@@ -89,13 +90,15 @@ def encode_event(event: Event) -> bytes:
 def _unwritable(event: Event, error: Exception) -> UnwritableEvent:
     try:
         about = event.entity()
-    except (AttributeError, LookupError, TypeError, ValueError):  # the wrong value is what names it
-        about = "nothing that can be named"
-    return UnwritableEvent(f"{type_of(event)} about {about} holds what cannot be written: {message_text(error)}")
+    except (AttributeError, LookupError, TypeError, ValueError):  # the entity itself has the wrong type
+        about = "an entity without a name"
+    return UnwritableEvent(
+        f"{type_of(event)} about {about} holds a value that cannot be written: {message_text(error)}"
+    )
 
 
 def decode(data: bytes) -> Envelope:
-    """The envelope that was stored. Raises only from the `SchemaError` branch."""
+    """Return the stored envelope. Raises only errors below `SchemaError`."""
     try:
         whole = _whole.decode(data)
     except _UNREADABLE:
@@ -107,7 +110,7 @@ def decode(data: bytes) -> Envelope:
 
 
 def decode_whole(data: bytes) -> WholeEnvelope | Envelope:
-    """`decode` for readers of a whole log: what is of today's schema comes without an `Envelope` made around it."""
+    """Decode as `decode` does, but build no `Envelope` if the event has today's schema: faster for a whole log."""
     try:
         whole = _whole.decode(data)
     except _UNREADABLE:
@@ -117,7 +120,7 @@ def decode_whole(data: bytes) -> WholeEnvelope | Envelope:
 
 
 def decode_each(datas: Iterable[bytes]) -> Sequence[WholeEnvelope] | None:
-    """What was stored, without an `Envelope` around it; None where any is no event of today's schema."""
+    """Return the stored envelopes, or None if any is not an event or has an unknown shape: see `decode` for those."""
     read = _whole.decode
     try:
         return [read(data) for data in datas]
@@ -126,7 +129,7 @@ def decode_each(datas: Iterable[bytes]) -> Sequence[WholeEnvelope] | None:
 
 
 def enclosed(head: StoredEnvelope | Envelope, event: Event) -> Envelope:
-    """The stored envelope as it was written, around its event."""
+    """Return the envelope with the fields of `head` around `event`."""
     return Envelope(
         id=head.id,
         run=head.run,
@@ -139,13 +142,13 @@ def enclosed(head: StoredEnvelope | Envelope, event: Event) -> Envelope:
 
 
 def _decode_apart(data: bytes) -> Envelope:
-    """The envelope first, then the event by its type and schema: for an older schema, or to name what is wrong."""
+    """Decode the envelope, then the event by its type and schema: for older schemas, and for exact error messages."""
     wire, event_type = read_apart(data)
     return enclosed(wire, _decode_event(event_type, wire))
 
 
 def read_apart(data: bytes) -> tuple[StoredEnvelope, str]:
-    """The envelope with its event still encoded, and the event's type, known or not. Raises DamagedEvent."""
+    """Return the envelope with its event still encoded, and the event's type, even if unknown. Raises DamagedEvent."""
     try:
         wire = _wire.decode(data)
         return wire, _tag.decode(wire.event).type

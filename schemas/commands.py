@@ -2,19 +2,22 @@
 
 import enum
 import hashlib
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from schemas.arrays import EMPTY_BYTES, EMPTY_LOG_PROBS, Array
+from schemas.doc import doc
 from schemas.event import Event
 
 _canonical = msgspec.msgpack.Encoder(order="sorted")
 
 
 class CommandKind(enum.StrEnum):
-    """What a command asks for. A step is made of forward_backwards and one optim_step, or of one command that begins
-    from other weights: load_weights, and create_model of a model that is not the run's first. Others change nothing.
+    """Kind of a command.
+
+    A step consists of forward_backward commands and one optim_step, or of one command that replaces the weights:
+    load_weights, or create_model for a model other than the run's first. The other kinds change nothing.
     """
 
     CREATE_MODEL = "create_model"
@@ -27,53 +30,55 @@ class CommandKind(enum.StrEnum):
 
 
 class CommandGiven(Event, frozen=True, kw_only=True, tag="command.given"):
-    """The gateway, once per call of a client, in whatever order calls arrive: they are carried out by their numbers.
+    """Appended by the gateway, once per client call, in any order. Commands run in the order of their numbers."""
 
-    command: `<model>-<number>`. number: of the model's calls, from 0, which is its creation. arguments: JSON values, by
-    the protocol's names. datums: what a pass goes over, packed as `slime_events/core/datums.py` has it. samples: of
-    purpose `call`, that the client says the datums are made of. source: whose token it came with. refused: why it is
-    not carried out, one sentence: it takes its number alone, so that later ones do not wait for it. Empty else.
-    """
-
-    command: str
-    model: str
-    number: int
-    kind: CommandKind
-    arguments: dict[str, Any] = {}
-    datums: Array = EMPTY_BYTES
-    samples: tuple[str, ...] = ()
-    source: str = ""
-    refused: str = ""
+    command: Annotated[str, doc("Id of the command: `<model>-<number>`.")]
+    model: Annotated[str, doc("Model that the client calls.")]
+    number: Annotated[int, doc("Number of the call among the model's calls; 0 creates the model.")]
+    kind: Annotated[CommandKind, doc("What the client calls.")]
+    arguments: Annotated[dict[str, Any], doc("JSON values by the protocol's names.")] = {}
+    datums: Annotated[
+        Array, doc("Input of a forward or backward pass, packed as in `slime_events/core/datums.py`.")
+    ] = EMPTY_BYTES
+    samples: Annotated[
+        tuple[str, ...], doc("Samples (purpose `call`) from which the client made the datums, by its own statement.")
+    ] = ()
+    source: Annotated[str, doc("Source whose token authenticated the call.")] = ""
+    refused: Annotated[
+        str,
+        doc(
+            "Why the command is not run, one sentence; empty if it is. A refused command takes its number, so that "
+            "later commands do not wait for it."
+        ),
+    ] = ""
 
     def entity(self) -> str:
         return self.command
 
     def identity(self) -> tuple[str | int, ...]:
-        # With its content: another call of the same number is refused by the fence.
+        # The digest makes two different calls with one number two events; the fence refuses the second.
         return (self.command, self.digest())
 
     def digest(self) -> str:
-        """sha256 of what is asked, hex: a batch of commands has it in its own digest."""
-        asked = (self.kind, self.arguments, self.datums.digest())
-        return hashlib.sha256(_canonical.encode(asked)).hexdigest()
+        """Return the sha256 (hex) of kind, arguments and datums; the digest of a batch of commands covers it."""
+        content = (self.kind, self.arguments, self.datums.digest())
+        return hashlib.sha256(_canonical.encode(content)).hexdigest()
 
 
 class CommandDone(Event, frozen=True, kw_only=True, tag="command.done"):
-    """The trainer, once per command, in the order of their numbers; of one that makes a step in one append with
-    step.committed.
-
-    version: the weights that it was carried out on, or made. log_probs: of a pass, float32 of all its datums' targets
-    end to end, in nats. metrics: by the protocol's names. path: of what was saved. error: why it was not carried out,
-    one sentence; empty where it was.
+    """Appended by the trainer, once per command, in the order of their numbers. If the command makes a step, the event
+    is in one append with `step.committed`.
     """
 
-    command: str
-    version: int
-    log_probs: Array = EMPTY_LOG_PROBS
-    metrics: dict[str, float] = {}
-    path: str = ""
-    error: str = ""
-    seconds: float = 0.0
+    command: Annotated[str, doc("Id of the command.")]
+    version: Annotated[int, doc("Weight version that the command used or made.")]
+    log_probs: Annotated[
+        Array, doc("float32 [targets]: log-probs (nats) of the targets of all datums, concatenated.")
+    ] = EMPTY_LOG_PROBS
+    metrics: Annotated[dict[str, float], doc("Metrics by the protocol's names.")] = {}
+    path: Annotated[str, doc("Path of the saved weights; empty if the command saves none.")] = ""
+    error: Annotated[str, doc("Why the command was not run, one sentence; empty if it was.")] = ""
+    seconds: Annotated[float, doc("Seconds that the command took.")] = 0.0
 
     def entity(self) -> str:
         return self.command

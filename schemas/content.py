@@ -3,21 +3,21 @@
 from typing import Any
 
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
-"""Kinds of parts that are texts. Every other kind (an image, a sound, a file) is nothing that the model can read."""
+"""Kinds of text parts. The model cannot read other kinds, such as an image, a sound or a file."""
 
 
 class BadContent(Exception):
-    """A content that is no text. path: keys and indexes below the content; message: one clause."""
+    """Message content that is not text. path: keys and indexes below the content. message: one clause."""
 
     def __init__(self, path: tuple[str | int, ...], message: str) -> None:
         super().__init__(message)
         self.path, self.message = path, message
 
 
-def joined_text(content: Any, between: str = "\n") -> str:
-    """Return a content that is a text as it is; of a list of parts their texts with `between` between them.
+def joined_text(content: object, between: str = "\n") -> str:
+    """Return a text unchanged, and a list of text parts joined with `between`.
 
-    Raises BadContent for null, a number, an object, and a part that is no text.
+    Raises BadContent for null, a number, an object, and a part that is not text.
     """
     if isinstance(content, str):
         return content
@@ -28,12 +28,12 @@ def joined_text(content: Any, between: str = "\n") -> str:
     return between.join(_part_text(part, at) for at, part in enumerate(content))
 
 
-def _part_text(part: Any, at: int) -> str:
+def _part_text(part: object, at: int) -> str:
     if not isinstance(part, dict):
         raise BadContent((at,), "this has to be an object")
     kind = _text_field(part, "type", at)
     if kind not in TEXT_PARTS:
-        raise BadContent((at, "type"), f"the model reads text, and no {kind}")
+        raise BadContent((at, "type"), f"the model reads text, not {kind}")
     return _text_field(part, "refusal" if kind == "refusal" else "text", at)
 
 

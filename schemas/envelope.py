@@ -4,61 +4,54 @@ import hashlib
 from collections.abc import Callable
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.event import Event, type_of
 from schemas.subjects import subject_of
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One event as it is written.
+    """An event with its writer, time and cause."""
 
-    id: derived from run, type and identity, so a retry is the same event (32 hex digits). at: UTC nanoseconds by the
-    writer's clock, for people; order comes from the log alone. cause: id of the event that led to this one.
-    producer: id of the worker that appends it. traceparent: W3C trace context.
-    """
-
-    id: str
-    run: str
-    at: int
-    producer: str
-    event: Event
-    cause: str | None = None
-    traceparent: str | None = None
+    id: Annotated[str, doc("32 hex digits, derived from run, type and identity: a retry is the same event.")]
+    run: Annotated[str, doc("Name of the run.")]
+    at: Annotated[int, doc("Writer's clock, ns of Unix time (UTC). For people: the log alone defines the order.")]
+    producer: Annotated[str, doc("Id of the worker that appends it.")]
+    event: Annotated[Event, doc("The event.")]
+    cause: Annotated[str | None, doc("Id of the event that led to this one.")] = None
+    traceparent: Annotated[str | None, doc("W3C trace context.")] = None
 
     @property
     def type(self) -> str:
-        """The event's tag."""
+        """Tag of the event."""
         return type_of(self.event)
 
     @property
     def subject(self) -> str:
-        """Its subject in the log."""
+        """Subject of the event in the log."""
         return subject_of(self.run, self.event)
 
 
 class Derivation(NamedTuple):
-    """How subject and id follow from the events of one type: made once, as a log has a million events of few types.
+    """Rules that derive subject and id from an event of one type: made once, as a log has millions of few types.
 
-    prefix: of the subject, before the entity. hashed: gives a fresh hash of run and type, to which the identity is
-    added. about: of an event, its entity and its identity, as one text. schema: of the type. entity_of, second_of, end:
-    of a type whose events are named by their first field (else entity_of is None), the parts of which the identity is
-    joined: that field, another one (None: none), and what all of them end with.
+    If the first field names the events, the identity is the join of `entity_of`, `second_of` and `end`.
     """
 
-    prefix: str
-    hashed: Callable[[], "hashlib.blake2b"]
-    about: Callable[[Any], tuple[str, str]]
-    schema: int
-    entity_of: Callable[[Any], object] | None = None
-    second_of: Callable[[Any], object] | None = None
-    end: str = ""
+    prefix: Annotated[str, doc("Subject before the entity.")]
+    hashed: Annotated[Callable[[], "hashlib.blake2b"], doc("Returns a new hash of run and type.")]
+    about: Annotated[Callable[[Any], tuple[str, str]], doc("Returns an event's entity and joined identity.")]
+    schema: Annotated[int, doc("Schema version of the type.")]
+    entity_of: Annotated[Callable[[Any], object] | None, doc("Returns the first field; None if it is no name.")] = None
+    second_of: Annotated[Callable[[Any], object] | None, doc("Returns the second field of the identity.")] = None
+    end: Annotated[str, doc("Constant end of the identity.")] = ""
 
     @classmethod
     def of(cls, run: str, kind: type[Event]) -> "Derivation":
-        """Of one type in one run."""
+        """Return the rules for one type in one run."""
         hashed = hashlib.blake2b(f"{run}\x1f{type_of(kind)}\x1f".encode(), digest_size=16)
         prefix = f"slime.{run}.{type_of(kind)}."
         first, *more = kind.IDENTITY or kind.__struct_fields__[:1]
@@ -72,7 +65,7 @@ class Derivation(NamedTuple):
         return cls(prefix, hashed.copy, _about_two(entity_of, second_of, end), kind.SCHEMA, entity_of, second_of, end)
 
     def id_of(self, identity: str) -> str:
-        """The id of the event of this type with that identity: 32 hex digits."""
+        """Return the id (32 hex digits) of the event of this type with that identity."""
         hashed = self.hashed()
         hashed.update(identity.encode())
         return hashed.hexdigest()
@@ -103,12 +96,12 @@ class _Derivations(dict[type[Event], Derivation]):
 
 @lru_cache(maxsize=64)
 def derivations(run: str) -> dict[type[Event], Derivation]:
-    """Of a run, by event type."""
+    """Return a run's derivations by event type."""
     return _Derivations(run)
 
 
 def event_id(run: str, event: Event) -> str:
-    """32 hex digits that depend on what the event is about, never on when or by whom it is appended."""
+    """Return 32 hex digits that depend on the event's identity, never on when or by whom it is appended."""
     derivation = derivations(run)[type(event)]
     return derivation.id_of(derivation.about(event)[1])
 
@@ -116,7 +109,7 @@ def event_id(run: str, event: Event) -> str:
 def enclose(
     run: str, event: Event, *, at: int, producer: str, cause: str | None = None, traceparent: str | None = None
 ) -> Envelope:
-    """An envelope around `event`. The clock is the caller's: decisions have none."""
+    """Return an envelope around `event`. The caller reads the clock, because decisions must not."""
     return Envelope(
         id=event_id(run, event), run=run, at=at, producer=producer, event=event, cause=cause, traceparent=traceparent
     )

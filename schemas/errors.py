@@ -1,7 +1,7 @@
 """Every error that leaves this project, as one tree.
 
-A caller can catch at the height it can act on: a shell retries `LogUnavailable`, a command prints any
-`SlimeEventsError` as one line and exits non-zero, nothing catches `Exception` to go on in silence.
+A caller catches the class that it can handle: a shell retries `LogUnavailable`, a command prints any
+`SlimeEventsError` as one line and exits non-zero, and no code catches `Exception` to continue silently.
 
     SlimeEventsError
     ├── SchemaError
@@ -30,36 +30,36 @@ from schemas.redaction import shown
 from schemas.text import MESSAGE_CHARACTERS, message_text, raised_text, valid_text
 
 ERROR_CHARACTERS = 16_000
-"""Characters of an error's text that are kept: a list of all that is wrong with some settings fits."""
+"""Most characters in an error's text: enough for a list of every problem in some settings."""
 
 
 def shown_text(text: str, limit: int = MESSAGE_CHARACTERS) -> str:
-    """Return a message as an event, an error or an answer may have it: valid, of `limit` characters, and no secret."""
+    """Return a message for an event, error or answer: valid Unicode, at most `limit` characters, without secrets."""
     return valid_text(shown(text, limit))
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why something failed, for an event or an answer: an error of ours by its text, another by its type too."""
+    """Return the reason for a failure, for an event or answer: the text, with the type if the error is not ours."""
     text = message_text if isinstance(error, SlimeEventsError) else raised_text
     return shown_text(text(error, 2 * MESSAGE_CHARACTERS))
 
 
 class SlimeEventsError(Exception):
-    """Root of the tree. The message says what happened, where, and what to do; it never says a secret.
+    """Root of the tree. The message says what happened, where, and what to do. It never contains a secret.
 
-    It may quote what came from outside. So its text is always valid Unicode and bounded.
+    The message may quote text from outside, so it is always made valid Unicode and cut to a bounded length.
     """
 
     def __str__(self) -> str:
         try:
             text = str.__str__(super().__str__())
-        except BaseException as error:  # of an argument that cannot be written
+        except BaseException as error:  # raised by the `__str__` of an argument
             text = message_text(error)
         return shown_text(text, ERROR_CHARACTERS)
 
 
 class SchemaError(SlimeEventsError):
-    """A record, an event or a subject that cannot be understood, or written."""
+    """A record, event or subject that cannot be decoded or encoded."""
 
 
 class DamagedEvent(SchemaError):
@@ -89,8 +89,8 @@ class StorageError(SlimeEventsError):
 class Conflict(StorageError):
     """An append lost its fence: the entity has moved since the writer last looked.
 
-    `subject` is the filter that was fenced on, `expected` and `actual` are log positions (0 = nothing there;
-    `actual` is None where the back-end cannot tell).
+    `subject` is the filter of the fence. `expected` and `actual` are log positions (0: no event); `actual` is None if
+    the back-end does not report it.
     """
 
     def __init__(self, message: str, *, subject: str, expected: int, actual: int | None = None) -> None:
@@ -105,23 +105,23 @@ class LogUnavailable(StorageError):
 
 
 class InboxFull(LogUnavailable):
-    """As many prompts from outside wait as a run takes: it will take more later."""
+    """The most prompts from outside that a run accepts are waiting. Try again later."""
 
 
 class RunIsOver(LogUnavailable):
-    """The run has made all its steps, and takes nothing more. The message says what to do instead of asking again."""
+    """The run has made all its steps and accepts no more input. The message says what to do instead of a retry."""
 
 
 class AccessDenied(StorageError):
-    """The NATS server does not admit the credentials, or does not let them do what was asked."""
+    """The NATS server does not accept the credentials, or they lack the permission for the request."""
 
 
 class FolderInUse(StorageError):
-    """Another NATS server lives in the folder and has its log, or somebody reads it."""
+    """Another NATS server, or a reader, has the log of the folder open."""
 
 
 class EventTooLarge(StorageError):
-    """One encoded event, or all of one atomic call, is above the limit; large payloads belong into the blob store."""
+    """An encoded event, or the sum of one atomic call, exceeds the limit. Put large payloads into the blob store."""
 
 
 class BlobMissing(StorageError):
@@ -133,7 +133,7 @@ class BlobDamaged(StorageError):
 
 
 class LogDamaged(StorageError):
-    """The log has a hole, or another log has taken its place: acked events are gone."""
+    """The log has a gap, or was replaced by another log: acked events are lost."""
 
 
 class ArchiveDamaged(StorageError):
@@ -145,7 +145,7 @@ class WeightsDamaged(StorageError):
 
 
 class StoreUnavailable(StorageError):
-    """The object store (or file system) of blobs, archive or weights did not answer, or refused."""
+    """The object store or file system of blobs, archive or weights did not answer, or refused the request."""
 
 
 class NoSpace(StorageError):
@@ -161,15 +161,15 @@ class UnknownFlag(ConfigError):
 
 
 class InvalidValue(ConfigError):
-    """A flag or field with a value that it cannot have."""
+    """An invalid value of a flag or field."""
 
 
 class UntrustedText(InvalidValue):
-    """An address, a function or a command that only an archive names; the message says how to name it oneself."""
+    """An address, function or command that only an archive names. The message says how to confirm it."""
 
 
 class UnknownGrader(InvalidValue, NotImplementedError):
-    """No grader of that name; the message lists those there are. slime raises NotImplementedError here."""
+    """No grader has that name; the message lists the known ones. slime raises NotImplementedError here."""
 
 
 class ImpossibleCombination(ConfigError):
@@ -177,7 +177,7 @@ class ImpossibleCombination(ConfigError):
 
 
 class RunIsOn(ConfigError):
-    """The run is launched already: the message says by whom."""
+    """The run is already running: the message names the launcher."""
 
 
 class RunHasEnded(ConfigError):
@@ -193,15 +193,15 @@ class TooManyBadLines(DataError):
 
 
 class BadQuery(DataError):
-    """SQL that is not one SELECT over the tables there are; the message carries its line and the nearest names."""
+    """SQL that is not one SELECT over existing tables; the message has the line and the nearest names."""
 
 
 class UngradableSample(DataError):
-    """A sample that does not say what its grader needs, or names one that cannot be had; the message says which."""
+    """A sample that lacks a field its grader needs, or names an unknown grader; the message says which."""
 
 
 class PlugPointError(SlimeEventsError):
-    """A user's function is broken: it raised, or returned what its slot cannot take."""
+    """A user's function raised an error, or returned a value of the wrong type."""
 
 
 class PlugPointMissing(PlugPointError):
@@ -213,7 +213,7 @@ class NameTaken(PlugPointError):
 
 
 class GenerateDiffers(PlugPointError):
-    """A generate function that was run again after a crash asks for something else than it did according to the log."""
+    """A generate function that runs again after a crash makes another request than the log has."""
 
 
 class ToolInterrupted(PlugPointError):
@@ -221,7 +221,7 @@ class ToolInterrupted(PlugPointError):
 
 
 class ToolFailed(PlugPointError):
-    """A tool raised: live and when the call is answered from the log, with the same message."""
+    """A tool raised an error. A call that is answered from the log raises it again with the same message."""
 
 
 class CheckpointMismatch(SlimeEventsError):
@@ -233,11 +233,11 @@ class EngineError(SlimeEventsError):
 
 
 class RequestRefused(EngineError):
-    """No engine makes this request: the message has an engine's own reason, or says that it ended engines."""
+    """No engine can serve the request. The message has an engine's reason, or says that the request ended engines."""
 
 
 class EngineLost(EngineError):
-    """An engine has ended. requests: the samples that may be why, where nobody outside has ended it."""
+    """An engine has ended. requests: samples that may be the cause; empty if it was ended from outside."""
 
     def __init__(self, message: str, requests: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -249,16 +249,16 @@ class TrainerError(SlimeEventsError):
 
 
 class RankLost(TrainerError):
-    """The process of a trainer rank is gone; the others cannot go on without it."""
+    """The process of a trainer rank has ended, so the other ranks cannot continue."""
 
 
 class MissingPart(SlimeEventsError):
-    """A binary or package is not there; the message says how to get it."""
+    """A binary or package is missing; the message says how to install it."""
 
 
 class DeadlineExceeded(SlimeEventsError):
-    """A wait ended without what it waited for: the message names it and the seconds."""
+    """A wait timed out: the message names the awaited event and the seconds."""
 
 
 class RunNotFound(SlimeEventsError):
-    """No such run folder, or nothing of that name in the run."""
+    """No run has that folder, or the run has no object of that name."""

@@ -1,4 +1,4 @@
-"""`Event`: what every event struct has in common."""
+"""`Event`: the base class of every event struct."""
 
 import enum
 from typing import ClassVar
@@ -7,7 +7,7 @@ import msgspec
 
 
 class Purpose(enum.StrEnum):
-    """What a prompt and its rollouts are for. call: a generation that a rollout function or an agent asked for."""
+    """Use of a prompt and its rollouts. `call`: a generation that a rollout function or an agent requested."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -17,28 +17,28 @@ class Purpose(enum.StrEnum):
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True, gc=False):
     """An immutable fact. Its tag is `<noun>.<verb>`, its schema version the class variable `SCHEMA`.
 
-    Evolution: a new field has a default and keeps the version; a break raises `SCHEMA` and brings an upcaster
+    Evolution: a new field has a default and keeps the version; a breaking change raises `SCHEMA` and adds an upcaster
     (`schemas/upcast.py`); a tag is never reused. A reader ignores fields it does not know.
 
-    The garbage collector passes events over, which halves the time to read many: what was decoded holds no cycle.
+    The garbage collector skips events, which halves the time to read many: a decoded event holds no cycle.
     """
 
     SCHEMA: ClassVar[int] = 1
     IDENTITY: ClassVar[tuple[str, ...]] = ()
-    """The fields that `identity` is of; none: the entity alone."""
+    """Fields that `identity` returns; if empty, it returns the entity alone."""
     MARK: ClassVar[str] = ""
-    """A word that `identity` ends with; none where it is empty."""
+    """Last item of `identity`; if empty, there is none."""
 
     def entity(self) -> str:
-        """What the event is about: the last token of its subject. Its first field, if its class does not say else."""
+        """Return the last token of the event's subject, such as a sample or a group: by default its first field."""
         return str(getattr(self, self.__struct_fields__[0]))
 
     def identity(self) -> tuple[str | int, ...]:
-        """What makes it this event and no other, whenever it is appended."""
+        """Return the values from which the id is derived: equal for two appends of the same event."""
         fields = tuple([getattr(self, name) for name in self.IDENTITY]) if self.IDENTITY else (self.entity(),)
         return (*fields, self.MARK) if self.MARK else fields
 
 
 def type_of(event: Event | type[Event]) -> str:
-    """The tag, e.g. `rollout.completed`."""
+    """Return the tag, such as `rollout.completed`."""
     return str(event.__struct_config__.tag)

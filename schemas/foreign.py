@@ -1,11 +1,11 @@
-"""`judge`: what on a run's stream is an event of the run, and what is foreign. The same for every log and archive.
+"""`judge`: whether a record on a run's stream is an event of the run or foreign. Every log and archive uses it.
 
-A record is an event where its bytes decode to one, it is of this run, it lies on the event's own subject, its id is
-the one derived from the event, and it was appended with that id and a fence, as its message id says. Everything else is
-foreign: whoever may publish to the stream can leave it there, nobody can remove it, and it is folded as nothing.
+A record is an event if its bytes decode to one, it belongs to this run, its subject and id are derived from the event,
+and its message id shows that it was appended with that id and a fence. Every other record is foreign: anyone with
+permission to publish to the stream can add it, nobody can remove it, and the fold ignores it.
 
-An event that only a newer version can read is not foreign: it would be lost in silence. What such a version writes is
-known by run, subject, form of the id and message id. Where all of them fit, `judge` raises as `decode` does.
+An event that only a newer version can read is not foreign, because ignoring it would lose it silently. Its run,
+subject, form of the id and message id identify it. If all of them fit, `judge` raises as `decode` does.
 """
 
 import enum
@@ -22,9 +22,9 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 class Reason(enum.StrEnum):
-    """Why a record is foreign: the first of these that is so."""
+    """Why a record is foreign: the first reason that applies."""
 
-    NO_EVENT = "it is no event"
+    NO_EVENT = "it is not an event"
     OTHER_RUN = "it is an event of another run"
     SUBJECT = "it is an event on a subject that is not its own"
     ID = "it is an event with an id that is not its own"
@@ -32,8 +32,10 @@ class Reason(enum.StrEnum):
 
 
 def judge(run: str, subject: str, message_id: str | None, data: bytes) -> Envelope | Reason:
-    """The event that a record holds, or why it is foreign. message_id: empty where it has none, None where a copy of
-    the log does not say. Raises UnknownEventType, UnknownSchemaVersion for an event of a newer version.
+    """Return the event in a record, or why the record is foreign.
+
+    message_id: empty if the record has none, None if a copy of the log does not have message ids.
+    Raises UnknownEventType or UnknownSchemaVersion for an event of a newer version.
     """
     try:
         envelope = decode(data)
@@ -60,19 +62,20 @@ def judge(run: str, subject: str, message_id: str | None, data: bytes) -> Envelo
 def all_events(
     run: str, subjects: Sequence[str], message_ids: Sequence[str], datas: Sequence[bytes]
 ) -> Sequence[WholeEnvelope] | None:
-    """The events in some records, where all of them are events, and of today's schema: what `judge` says of each, in
-    half of its time. Else None: judge them one by one.
+    """Return the events in some records if all are events of today's schema, in half the time of `judge`.
+
+    Otherwise return None: call `judge` for each record.
     """
-    found = decode_each(datas)
-    if found is None:
+    decoded = decode_each(datas)
+    if decoded is None:
         return None
-    known, entities = derivations(run), list[str]()
+    by_type, entities = derivations(run), list[str]()
     last: type[Event] | None = None
-    for whole, subject, message_id in zip(found, subjects, message_ids, strict=True):
+    for whole, subject, message_id in zip(decoded, subjects, message_ids, strict=True):
         event: Event = whole.event
         kind = type(event)
-        if kind is not last:  # most events come in rows of one type
-            last, (prefix, fresh, about, schema, entity_of, second_of, end) = kind, known[kind]
+        if kind is not last:  # consecutive events mostly have one type
+            last, (prefix, fresh, about, schema, entity_of, second_of, end) = kind, by_type[kind]
         if entity_of is None:
             entity, identity = about(event)
         else:
@@ -85,18 +88,19 @@ def all_events(
         if subject != prefix + entity or not entity:
             return None
         entities.append(entity)
-    return found if is_token("".join(entities)) else None
+    return decoded if is_token("".join(entities)) else None
 
 
 def is_message_id(message_id: str | None, event: str) -> bool:
-    """Whether a record with this message id may be the event with this id. It is the id, with `-` and more after it
-    where a foreign record had taken the id itself.
+    """Return whether a record with this message id may be the event with this id.
+
+    The message id is the event's id. If a foreign record had taken that id before, `-` and a suffix follow it.
     """
     return message_id is None or message_id == event or message_id.startswith(f"{event}-")
 
 
 def _is_newer(run: str, subject: str, message_id: str | None, head: StoredEnvelope, event_type: str) -> bool:
-    """Whether a record that this version cannot read is of a newer version's writer, as far as that can be known."""
+    """Return whether a record that this version cannot read has all marks of a newer version's writer."""
     own = head.run == run and bool(_ID.fullmatch(head.id)) and is_message_id(message_id, head.id)
     tokens = subject.split(".")
     return own and len(tokens) == 5 and tokens[:4] == ["slime", run, *event_type.split(".")] and is_token(tokens[4])

@@ -1,7 +1,9 @@
 """A group: all samples of one prompt, and whether they are trained on."""
 
 import enum
+from typing import Annotated
 
+from schemas.doc import doc
 from schemas.event import Event
 
 
@@ -17,34 +19,33 @@ class RejectionCause(enum.StrEnum):
 
 
 class GroupAccepted(Event, frozen=True, kw_only=True, tag="group.accepted"):
-    """The conductor, when the filter keeps a group. samples: in index order; rewards: as graded, same order.
+    """Appended by the conductor when the filter keeps a group."""
 
-    figures: what the decision was taken on (mean, std, min, max). filter: its path, `none` where there is none;
-    filter_digest: sha256 of its source. reason: as the filter gave it.
-    """
-
-    group: str
-    samples: tuple[str, ...]
-    rewards: tuple[float, ...]
-    filter: str = "none"
-    filter_digest: str = ""
-    reason: str | None = None
-    figures: dict[str, float] = {}
+    group: Annotated[str, doc("Id of the group.")]
+    samples: Annotated[tuple[str, ...], doc("Samples in index order.")]
+    rewards: Annotated[tuple[float, ...], doc("Rewards as graded, by sample.")]
+    filter: Annotated[str, doc("Path of the filter; `none` if the run has none.")] = "none"
+    filter_digest: Annotated[str, doc("sha256 (hex) of the filter's source.")] = ""
+    reason: Annotated[str | None, doc("Reason that the filter gave.")] = None
+    figures: Annotated[dict[str, float], doc("Statistics of the rewards (mean, std, min, max) at the decision.")] = {}
 
 
 class GroupRejected(Event, frozen=True, kw_only=True, tag="group.rejected"):
-    """The conductor, when a group is not trained on: by the filter, because a part of it failed, as too old, or because
-    the rollout function did not return it.
-
-    reason: one sentence. samples, rewards: as far as there are any. filter and figures: as in `group.accepted`; of
-    cause stale: the group's oldest_version, the first step that could train it, how far behind that is, and the bound.
+    """Appended by the conductor when a group is not trained on: the filter dropped it, a sample failed, the group is
+    too old, or the rollout function did not return it.
     """
 
-    group: str
-    cause: RejectionCause
-    reason: str
-    samples: tuple[str, ...] = ()
-    rewards: tuple[float, ...] = ()
-    filter: str = "none"
-    filter_digest: str = ""
-    figures: dict[str, float] = {}
+    group: Annotated[str, doc("Id of the group.")]
+    cause: Annotated[RejectionCause, doc("Why the group was rejected.")]
+    reason: Annotated[str, doc("Explanation, one sentence.")]
+    samples: Annotated[tuple[str, ...], doc("Samples in index order, as far as there are any.")] = ()
+    rewards: Annotated[tuple[float, ...], doc("Rewards as graded, as far as there are any.")] = ()
+    filter: Annotated[str, doc("Path of the filter; `none` if the run has none.")] = "none"
+    filter_digest: Annotated[str, doc("sha256 (hex) of the filter's source.")] = ""
+    figures: Annotated[
+        dict[str, float],
+        doc(
+            "As in `group.accepted`. If the cause is `stale`: the group's `oldest_version`, the first step that could "
+            "train it, its staleness at that step, and the bound."
+        ),
+    ] = {}

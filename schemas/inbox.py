@@ -6,37 +6,44 @@ from typing import Annotated, Any
 
 import msgspec
 
+from schemas.doc import doc
+
 MAX_KEYS = 100
-"""Keys in one question."""
+"""Most keys in one question."""
 SENDER = "Slime-Sender"
-"""Header of a gateway's message: in whose name it brings the prompts."""
+"""Header of a gateway's message: the producer on whose behalf it sends."""
 KIND = "Slime-Kind"
-"""Header of a gateway's message: what it holds, by the last word of the subject on which producers send it."""
+"""Header of a gateway's message: its kind, one of `KINDS`."""
 KINDS = PROMPTS, TRAJECTORIES, REWARDS = "prompts", "trajectories", "rewards"
-"""What producers send, each on a subject of its own."""
+"""Kinds of messages: last token of the subject on which producers send them."""
 OTHER_CONTENT = "other_content"
-"""First word of a refusal, of the field `key`: the run has something else under this key."""
+"""First word of a refusal of the field `key`: the run has this key with other content."""
 
 
 class InboxPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One prompt on `slime.<run>.inbox.prompts`.
+    """One prompt on `slime.<run>.inbox.prompts`."""
 
-    key: the sender's idempotency key; the same key is the same prompt for ever. prompt: text, or chat messages
-    (role, content). label, metadata, tools: as in a prompt file. rendered: the prompt is a text as the model is to read
-    it; without it a text is a user's message in a run with a chat template. priority: of a source's waiting prompts the
-    higher is first.
-    """
-
-    key: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-    prompt: str | list[dict[str, Any]]
-    label: Any = None
-    metadata: Any = {}
-    tools: list[dict[str, Any]] | None = None
-    rendered: bool = False
-    priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
+    key: Annotated[
+        str,
+        msgspec.Meta(min_length=1, max_length=200),
+        doc("The sender's idempotency key. An equal key always means the same prompt."),
+    ]
+    prompt: Annotated[str | list[dict[str, Any]], doc("Text, or chat messages (role, content).")]
+    label: Annotated[Any, doc("Label, as in a prompt file.")] = None
+    metadata: Annotated[Any, doc("Metadata, as in a prompt file.")] = {}
+    tools: Annotated[list[dict[str, Any]] | None, doc("Tool definitions, as in a prompt file.")] = None
+    rendered: Annotated[
+        bool,
+        doc(
+            "The model reads the text unchanged. If false and the run has a chat template, the text is a user message."
+        ),
+    ] = False
+    priority: Annotated[
+        int, msgspec.Meta(ge=-100, le=100), doc("Priority among the source's waiting prompts; the highest is first.")
+    ] = 0
 
     def content(self) -> str:
-        """sha256 (hex) of everything but the key, equal however its JSON was written; empty for what no log holds."""
+        """Return the sha256 (hex) of all fields but the key, or an empty text if no log can hold them."""
         try:
             data = msgspec.json.encode(msgspec.structs.replace(self, key=""), order="sorted")
         except (OverflowError, RecursionError, ValueError):
@@ -45,39 +52,39 @@ class InboxPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class FieldError(msgspec.Struct, frozen=True):
-    """What is wrong, where: index of the prompt in the message, field (`message`: all of it), one sentence.
+    """A problem of one field.
 
-    No field: nothing is wrong, and the run cannot take it just now. Where a key stands for something else, the
-    sentence begins with OTHER_CONTENT.
+    An empty field means that the prompt is valid but the run cannot accept it now. If the key has other content, the
+    message begins with OTHER_CONTENT.
     """
 
-    index: int
-    field: str
-    message: str
+    index: Annotated[int, doc("Index of the prompt in the message.")]
+    field: Annotated[str, doc("Name of the field; `message`: the whole message.")]
+    message: Annotated[str, doc("Explanation, one sentence.")]
 
 
 class InboxReply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer to a message of one prompt or a list of them: group ids in order, or every error. All or nothing.
-    Likewise of finished groups; of rewards with sample ids.
+    """Reply to a message of prompts, finished groups or rewards: all were accepted, or none."""
 
-    full: it was not taken since too many prompts wait already.
-    """
-
-    accepted: bool
-    groups: tuple[str, ...] = ()
-    errors: tuple[FieldError, ...] = ()
-    full: bool = False
+    accepted: Annotated[bool, doc("All items were accepted.")]
+    groups: Annotated[tuple[str, ...], doc("Group ids in order; for rewards, sample ids.")] = ()
+    errors: Annotated[tuple[FieldError, ...], doc("Every problem.")] = ()
+    full: Annotated[bool, doc("The message was refused because too many prompts are waiting.")] = False
 
 
 class InboxQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What became of one's prompts, on `slime.<run>.inbox.groups`. keys: as they were sent."""
+    """A producer's query for the fates of its prompts, on `slime.<run>.inbox.groups`."""
 
-    keys: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MAX_KEYS)]
+    keys: Annotated[
+        tuple[str, ...], msgspec.Meta(min_length=1, max_length=MAX_KEYS), doc("Idempotency keys of the prompts.")
+    ]
 
 
 class Fate(enum.StrEnum):
-    """UNKNOWN: the run has no prompt of that key. WAITING: it is not decided on. ACCEPTED: a batch will have it, or has
-    it and is not trained on yet.
+    """State of a producer's prompt.
+
+    UNKNOWN: the run has no prompt with the key. WAITING: it is not decided. ACCEPTED: a batch has it or will have it,
+    and it is not trained yet.
     """
 
     UNKNOWN = "unknown"
@@ -88,34 +95,30 @@ class Fate(enum.StrEnum):
 
 
 class SampleFate(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One sample of a group. tokens: generated until now, by weights of these versions. done: all of them are.
-    reward: as graded; None while it is not.
-    """
+    """State of one sample of a group."""
 
-    sample: str
-    tokens: int
-    versions: tuple[int, ...] = ()
-    done: bool = False
-    reward: float | None = None
+    sample: Annotated[str, doc("Id of the sample.")]
+    tokens: Annotated[int, doc("Tokens generated until now.")]
+    versions: Annotated[tuple[int, ...], doc("Weight versions that generated them.")] = ()
+    done: Annotated[bool, doc("The rollout is complete.")] = False
+    reward: Annotated[float | None, doc("Reward as graded; None before grading.")] = None
 
 
 class InboxFate(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One group. rewards: as graded. reason: why it was rejected. step: whose batch has it. version: the weights that
-    training on it made. samples: told by a gateway.
-    """
+    """State of one group."""
 
-    key: str
-    group: str
-    fate: Fate
-    rewards: tuple[float, ...] = ()
-    reason: str = ""
-    step: int | None = None
-    version: int | None = None
-    samples: tuple[SampleFate, ...] = ()
+    key: Annotated[str, doc("The sender's idempotency key.")]
+    group: Annotated[str, doc("Id of the group.")]
+    fate: Annotated[Fate, doc("State of the prompt.")]
+    rewards: Annotated[tuple[float, ...], doc("Rewards as graded, by sample.")] = ()
+    reason: Annotated[str, doc("Why the group was rejected.")] = ""
+    step: Annotated[int | None, doc("Step whose batch has the group.")] = None
+    version: Annotated[int | None, doc("Weight version that training on the group made.")] = None
+    samples: Annotated[tuple[SampleFate, ...], doc("States of the samples; only a gateway reports them.")] = ()
 
 
 class InboxFates(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer to a question: a fate for each key in order, or what is wrong with it."""
+    """Reply to an `InboxQuestion`."""
 
-    groups: tuple[InboxFate, ...] = ()
-    errors: tuple[FieldError, ...] = ()
+    groups: Annotated[tuple[InboxFate, ...], doc("One state per key, in order.")] = ()
+    errors: Annotated[tuple[FieldError, ...], doc("Problems of the query.")] = ()

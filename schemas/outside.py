@@ -1,48 +1,55 @@
-"""Finished rollouts from outside, and rewards for rollouts: JSON, as a producer sends it."""
+"""Finished rollouts from outside, and rewards for rollouts: JSON, as producers send them."""
 
 from typing import Annotated, Any
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.inbox import InboxPrompt
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class OutsideSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One answer, as `tokens` (ids after the prompt's), `text`, or `messages` (after the prompt's chat).
+    """One answer to a prompt: exactly one of `tokens`, `text` and `messages`."""
 
-    loss_mask: 1 for each token that is trained on, else 0; without it all `tokens` and `text` are, and of `messages`
-    those of assistants. log_probs: of `tokens`, natural, of logits / temperature, by weights `version` of this run;
-    without them the trainer takes its own. version: without it the newest weights count as those that made it.
-    reward: without it the run grades. metadata: beside the prompt's.
-    """
-
-    tokens: list[Count] | None = None
-    text: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    loss_mask: list[Annotated[int, msgspec.Meta(ge=0, le=1)]] | None = None
-    log_probs: list[float] | None = None
-    version: Count | None = None
-    reward: float | None = None
-    truncated: bool = False
-    metadata: dict[str, Any] = {}
+    tokens: Annotated[list[Count] | None, doc("Token ids after the prompt's.")] = None
+    text: Annotated[str | None, doc("Text of the answer.")] = None
+    messages: Annotated[list[dict[str, Any]] | None, doc("Chat messages after the prompt's.")] = None
+    loss_mask: Annotated[
+        list[Annotated[int, msgspec.Meta(ge=0, le=1)]] | None,
+        doc(
+            "[tokens]: 1 for each token that is trained on. By default all of `tokens` and `text`, and the assistants' "
+            "part of `messages`."
+        ),
+    ] = None
+    log_probs: Annotated[
+        list[float] | None,
+        doc(
+            "[tokens]: log-probs (nats) of logits / temperature by weights `version` of this run. By default the "
+            "trainer uses its own."
+        ),
+    ] = None
+    version: Annotated[Count | None, doc("Weight version that made the answer; by default the newest.")] = None
+    reward: Annotated[float | None, doc("Reward; by default the run grades.")] = None
+    truncated: Annotated[bool, doc("The answer was cut by a length limit.")] = False
+    metadata: Annotated[dict[str, Any], doc("Metadata in addition to the prompt's.")] = {}
 
 
 class OutsideGroup(InboxPrompt, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """On `slime.<run>.inbox.trajectories`: a prompt (see `InboxPrompt`), and its answers: a group of the run."""
+    """One prompt with its answers, on `slime.<run>.inbox.trajectories`."""
 
-    samples: Annotated[list[OutsideSample], msgspec.Meta(min_length=1)]
+    samples: Annotated[list[OutsideSample], msgspec.Meta(min_length=1), doc("Answers to the prompt.")]
 
 
 class OutsideReward(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """On `slime.<run>.inbox.rewards`: the reward of a finished sample that waits for it. detail: what else is known."""
+    """Reward for a finished sample that waits for it, on `slime.<run>.inbox.rewards`."""
 
-    sample: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-    reward: float
-    detail: dict[str, Any] | None = None
+    sample: Annotated[str, msgspec.Meta(min_length=1, max_length=200), doc("Id of the sample.")]
+    reward: Annotated[float, doc("Reward that is trained on.")]
+    detail: Annotated[dict[str, Any] | None, doc("Additional data, stored with the reward.")] = None
 
     @property
     def key(self) -> str:
-        """It names itself: a sample has one reward."""
+        """Idempotency key: the sample, because a sample has one reward."""
         return self.sample

@@ -1,55 +1,50 @@
-"""Sessions of agents as harnesses see them over HTTP: one that was opened, and the list of those that are open."""
+"""Sessions of agents as harnesses see them over HTTP."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from schemas.doc import doc
+
 
 class OpenedSession(msgspec.Struct, frozen=True):
-    """A rollout to make. prompt: its text, or its chat messages; metadata, label, tools: as the prompt has them.
-    sampling: how its tokens are drawn, by SGLang's names. base_url: for an agent, with its key in it; agent_key: the
-    same as an API key. control_key: for the harness alone. purpose: `train` or `eval`. limits: seconds.
-    """
+    """A claimed rollout."""
 
-    session: str
-    sample: str
-    group: str
-    attempt: int
-    purpose: str
-    prompt: Any
-    metadata: Any
-    label: Any
-    tools: Any
-    sampling: dict[str, Any]
-    base_url: str
-    agent_key: str
-    control_key: str
-    limits: dict[str, float]
+    session: Annotated[str, doc("Name of the session.")]
+    sample: Annotated[str, doc("Id of the sample.")]
+    group: Annotated[str, doc("Group of the sample.")]
+    attempt: Annotated[int, doc("Attempt of the sample, from 0.")]
+    purpose: Annotated[str, doc("`train` or `eval`.")]
+    prompt: Annotated[str | list[dict[str, Any]], doc("Text or chat messages of the prompt.")]
+    metadata: Annotated[Any, doc("The prompt's metadata.")]
+    label: Annotated[Any, doc("The prompt's label.")]
+    tools: Annotated[list[dict[str, Any]] | None, doc("The prompt's tool definitions.")]
+    sampling: Annotated[dict[str, Any], doc("Sampling parameters, by SGLang's names.")]
+    base_url: Annotated[str, doc("Base URL for an agent, with the agent's key in it.")]
+    agent_key: Annotated[str, doc("The agent's key, for use as an API key.")]
+    control_key: Annotated[str, doc("Key for the harness alone.")]
+    limits: Annotated[dict[str, float], doc("Time limits in seconds, by name.")]
 
 
 class ListedSession(msgspec.Struct, frozen=True):
-    """A session that was opened and is not sealed. key: the Idempotency-Key that opens it again. opened_at: seconds of
-    Unix time. idle_s: since the newest event of it. turns: that have ended; under_way: that have not.
-    """
+    """A session that is open and not sealed."""
 
-    session: str
-    sample: str
-    group: str
-    attempt: int
-    key: str
-    control_key: str
-    opened_at: float
-    idle_s: float
-    turns: int
-    under_way: int
+    session: Annotated[str, doc("Name of the session.")]
+    sample: Annotated[str, doc("Id of the sample.")]
+    group: Annotated[str, doc("Group of the sample.")]
+    attempt: Annotated[int, doc("Attempt of the sample, from 0.")]
+    key: Annotated[str, doc("Idempotency-Key that opens the session again.")]
+    control_key: Annotated[str, doc("Key for the harness alone.")]
+    opened_at: Annotated[float, doc("When the session was opened, seconds of Unix time.")]
+    idle_s: Annotated[float, doc("Seconds since its newest event.")]
+    turns: Annotated[int, doc("Turns that have ended.")]
+    under_way: Annotated[int, doc("Turns that have not ended.")]
 
 
 class SessionList(msgspec.Struct, frozen=True):
-    """Open sessions of one source, by name. next: to be given as `after` for those that follow; empty: there are none.
-    over: the run has ended; interrupted: by its user, who may resume it.
-    """
+    """A page of one source's open sessions, sorted by name."""
 
-    sessions: list[ListedSession]
-    next: str = ""
-    over: bool = False
-    interrupted: bool = False
+    sessions: Annotated[list[ListedSession], doc("Sessions of the page.")]
+    next: Annotated[str, doc("Value of `after` for the next page; empty on the last page.")] = ""
+    over: Annotated[bool, doc("The run has ended.")] = False
+    interrupted: Annotated[bool, doc("Its user interrupted the run, and may resume it.")] = False

@@ -1,126 +1,127 @@
 """A prompt: the model's input, and where it came from."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from schemas.arrays import Array
+from schemas.doc import doc
 from schemas.event import Event, Purpose
 from schemas.ids import TRAIN, bad_line_id, draw_id
 from schemas.recorded import Recalled
 
 Label = str | Any | None
-"""A text, as most labels are, or any other JSON value."""
+"""A text, or any other JSON value."""
 
 
 def as_text(label: Any) -> str:
-    """A label as one text: as it is, or else its JSON; empty for None."""
+    """Return a label as text: a text unchanged, another value as JSON, None as an empty text."""
     if label is None or isinstance(label, str):
         return label or ""
     return msgspec.json.encode(label, enc_hook=str).decode()
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Where a prompt came from. path: file URL, or `inbox`. row: 0-based usable row of the file; line: 1-based line
-    of it. epoch: pass over it.
+    """Origin of a prompt. The source's cursor is the fold of these events."""
 
-    offset: prompts drawn from this source before this one, over all epochs; the source's cursor is the fold of these.
-    key: the sender's idempotency key, for the inbox; of a prompt that is drawn again from an archive, its group there.
-    sender: in whose name a gateway brought it. content: sha256 (hex) of what a producer sent under the key.
-    seen: of a prompt that a sampler drew by the log's statistics, the position up to which the log was read.
-    """
-
-    path: str
-    row: int = 0
-    epoch: int = 0
-    offset: int = 0
-    key: str = ""
-    line: int = 0
-    seen: int = 0
-    sender: str = ""
-    content: str = ""
+    path: Annotated[str, doc("File URL, or `inbox`.")]
+    row: Annotated[int, doc("Usable row of the file, from 0.")] = 0
+    epoch: Annotated[int, doc("Pass over the file, from 0.")] = 0
+    offset: Annotated[int, doc("Prompts drawn from this source before this one, over all epochs.")] = 0
+    key: Annotated[
+        str, doc("Inbox: the sender's idempotency key. Prompt drawn again from an archive: its group in that archive.")
+    ] = ""
+    line: Annotated[int, doc("Line of the file, from 1.")] = 0
+    seen: Annotated[
+        int, doc("Log position up to which a sampler had read the log when it drew the prompt; 0 without a sampler.")
+    ] = 0
+    sender: Annotated[str, doc("Producer on whose behalf a gateway submitted the prompt.")] = ""
+    content: Annotated[str, doc("sha256 (hex) of the content that a producer sent under the key.")] = ""
 
     @property
     def draw(self) -> str:
-        """The id of a sampler's draw. The prompt drawn may depend on the sampler's state; the id does not."""
+        """Id of a sampler's draw. The drawn prompt may depend on the sampler's state; the id does not."""
         return draw_id(self.offset, again=bool(self.key))
 
 
 class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
-    """The prompt source (files), the inbox (outside producers) or the conductor (evaluation), once per group.
+    """Appended once per group: by the prompt source (files), the inbox (producers) or the conductor (evaluation)."""
 
-    group: id of the group of samples that will answer it. text: as the model sees it, after the chat template.
-    tokens: int32 [prompt]. messages: the chat it was made from. label, metadata, tools: as given, JSON values;
-    metadata is an object unless a producer or a file has something else. chat: the file holds messages, the run has no
-    --apply-chat-template, so that functions see the messages; text and tokens are of the model's template all the same.
-    dataset: `train`, `inbox`, or the evaluation's name. version: the weight version that an evaluation is of.
-    recalled: for a group that reuses recorded rollouts of another run, with the prompt that they were made of.
-    generate_function_path: makes its rollouts, in the place of the run's own; as a data source or a data set names it.
-    custom_rm_path: grades them, likewise. share: of a prompt from outside, the source to whose share of the batches it
-    counts (`--source-share`); priority: among those of it that wait. attributes: what a data source set on its sample
-    that is no field of slime's `Sample`, JSON values by attribute; functions see it.
-    """
-
-    group: str
-    text: str
-    tokens: Array
-    source: Source
-    purpose: Purpose = Purpose.TRAIN
-    dataset: str = TRAIN
-    version: int | None = None
-    messages: list[dict[str, Any]] | None = None
-    label: Label = None
-    metadata: Any = {}
-    tools: list[dict[str, Any]] | None = None
-    recalled: Recalled | None = None
-    chat: bool = False
-    generate_function_path: str = ""
-    custom_rm_path: str = ""
-    share: str = ""
-    priority: int = 0
-    attributes: dict[str, Any] = {}
+    group: Annotated[str, doc("Id of the group of samples that answer the prompt.")]
+    text: Annotated[str, doc("Prompt after the chat template, as the model reads it.")]
+    tokens: Annotated[Array, doc("int32 [prompt]: token ids of `text`.")]
+    source: Annotated[Source, doc("Origin of the prompt.")]
+    purpose: Annotated[Purpose, doc("Use of the rollouts.")] = Purpose.TRAIN
+    dataset: Annotated[str, doc("`train`, `inbox`, or the name of the evaluation.")] = TRAIN
+    version: Annotated[int | None, doc("Weight version to evaluate; None in training.")] = None
+    messages: Annotated[list[dict[str, Any]] | None, doc("Chat from which `text` was made.")] = None
+    label: Annotated[Label, doc("Label: a text or another JSON value.")] = None
+    metadata: Annotated[Any, doc("JSON value; an object unless the producer or the file contains another type.")] = {}
+    tools: Annotated[list[dict[str, Any]] | None, doc("Tool definitions, JSON.")] = None
+    recalled: Annotated[
+        Recalled | None, doc("Recorded rollouts of another run that the group reuses, made from the same prompt.")
+    ] = None
+    chat: Annotated[
+        bool,
+        doc(
+            "Functions see the messages: the file has messages and --apply-chat-template is off. `text` and `tokens` "
+            "use the model's template regardless."
+        ),
+    ] = False
+    generate_function_path: Annotated[
+        str, doc("User's function that makes the rollouts, set by a data source or data set; empty: the run's own.")
+    ] = ""
+    custom_rm_path: Annotated[
+        str, doc("User's function that grades the rollouts, set by a data source or data set; empty: the run's own.")
+    ] = ""
+    share: Annotated[
+        str, doc("Prompt from outside: source whose share of the batches (`--source-share`) it counts towards.")
+    ] = ""
+    priority: Annotated[int, doc("Priority among the waiting prompts of that source; the highest is first.")] = 0
+    attributes: Annotated[
+        dict[str, Any],
+        doc(
+            "Attributes that a data source set on slime's `Sample` beyond its fields, JSON values; functions see them."
+        ),
+    ] = {}
 
 
 class PromptOffered(Event, frozen=True, kw_only=True, tag="prompt.offered"):
-    """A gateway, or `slime-events produce`, for a prompt from outside that comes while nobody conducts the run. Whoever
-    conducts it next takes it in: as `prompt.submitted`, or as `prompt.rejected` with the reason.
+    """Appended by a gateway or `slime-events produce` for a prompt that arrives while no conductor is running.
 
-    group: as it will be. The others: as the producer gave them (`InboxPrompt`), sender: in whose name.
+    The next conductor takes the prompt in: as `prompt.submitted`, or as `prompt.rejected` with the reason.
     """
 
-    group: str
-    key: str
-    prompt: str | list[dict[str, Any]]
-    sender: str = ""
-    label: Label = None
-    metadata: Any = {}
-    tools: list[dict[str, Any]] | None = None
-    rendered: bool = False
-    priority: int = 0
+    group: Annotated[str, doc("Id that the group will have.")]
+    key: Annotated[str, doc("The producer's idempotency key.")]
+    prompt: Annotated[str | list[dict[str, Any]], doc("Text or chat messages, as in `InboxPrompt`.")]
+    sender: Annotated[str, doc("Producer that sent the prompt.")] = ""
+    label: Annotated[Label, doc("Label: a text or another JSON value.")] = None
+    metadata: Annotated[Any, doc("JSON value.")] = {}
+    tools: Annotated[list[dict[str, Any]] | None, doc("Tool definitions, JSON.")] = None
+    rendered: Annotated[bool, doc("The chat template is already applied, as in `InboxPrompt`.")] = False
+    priority: Annotated[int, doc("Priority among the source's waiting prompts; the highest is first.")] = 0
 
 
 class PromptWanted(Event, frozen=True, kw_only=True, tag="prompt.wanted"):
-    """The process of a rollout function, where the function asks its data source for more groups than are there.
+    """Appended by the process of a rollout function that requests more groups than its data source has.
 
-    total: groups that are to be drawn, since the beginning of the run; the conductor draws them.
+    The conductor draws the missing groups.
     """
 
-    total: int
+    total: Annotated[int, doc("Groups that the conductor has to have drawn since the run began.")]
 
     def entity(self) -> str:
         return f"wanted-{self.total}"
 
 
 class PromptRejected(Event, frozen=True, kw_only=True, tag="prompt.rejected"):
-    """The prompt source, for a line that cannot be used; the others go on. reason: one sentence.
+    """Appended by the prompt source for a line that it skips because the line is unusable."""
 
-    group: of a prompt that was offered from outside.
-    """
-
-    source: Source
-    reason: str
-    dataset: str = TRAIN
-    group: str = ""
+    source: Annotated[Source, doc("Origin of the line.")]
+    reason: Annotated[str, doc("Why it is unusable, one sentence.")]
+    dataset: Annotated[str, doc("`train`, `inbox`, or the name of the evaluation.")] = TRAIN
+    group: Annotated[str, doc("Id of the group, if the prompt came from outside.")] = ""
 
     def entity(self) -> str:
         if self.group:

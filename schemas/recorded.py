@@ -1,31 +1,31 @@
-"""Recorded rollouts that a run reuses: of which run, and how old they count here."""
+"""Recorded rollouts that a run reuses: which run made them, and how old they count in this run."""
+
+from typing import Annotated
 
 import msgspec
 
+from schemas.doc import doc
+
 
 class CommonVersion(msgspec.Struct, frozen=True, gc=False):
-    """The last weights that two runs both have: version `here` of this one has the digest of version `there`."""
+    """The last weights that two runs share, under their version number in each run."""
 
-    here: int
-    there: int
+    here: Annotated[int, doc("Version in this run.")]
+    there: Annotated[int, doc("Version in the other run; it has the same digest.")]
 
     def number(self, version: int) -> int:
-        """The version here that `version` there counts as: the common version minus the optimizer steps between the
-        two, in either direction. It may be negative.
+        """Return the version of this run that `version` of the other run counts as.
+
+        That is the common version minus the optimizer steps between the two, in either direction. It may be negative.
         """
         return self.here - abs(version - self.there)
 
 
 class Recalled(msgspec.Struct, frozen=True, gc=False):
-    """Of a prompt: its rollouts are those that `run` has recorded of the group in the prompt's source.
+    """The recorded group whose rollouts a prompt reuses. The prompt's source names the group."""
 
-    samples: their ids there, in index order. common: maps weight versions there to versions here. oldest: the version
-    here that the oldest weights in them count as. bound: optimizer steps that these may be behind the weights that they
-    train.
-    """
-
-    run: str
-    samples: tuple[str, ...]
-    common: CommonVersion
-    oldest: int
-    bound: int
+    run: Annotated[str, doc("Run that recorded the rollouts.")]
+    samples: Annotated[tuple[str, ...], doc("Ids of the samples in that run, in index order.")]
+    common: Annotated[CommonVersion, doc("Maps weight versions of that run to versions of this run.")]
+    oldest: Annotated[int, doc("Version of this run that the oldest weights of the rollouts count as.")]
+    bound: Annotated[int, doc("Optimizer steps that the rollouts may be behind the weights that they train.")]

@@ -1,10 +1,10 @@
-"""What is secret in a text, and the text without it: `redact` for messages, logs and whatever else people are shown.
+"""Find and remove secrets in texts: `redact` for messages, logs and everything else that people see.
 
-Settings hold no secrets in the first place (schemas/references.py). What is found here came by another way: in the
-words of another package, from an environment variable, or out of a record of an older version.
+Settings hold no secrets (schemas/references.py). A secret in a text comes from a message of another package, an
+environment variable, or a record of an older version.
 
-Anybody may have written the text, so each pattern takes time in proportion to its length: no two starts of a pattern
-look at the same characters again and again. `tests/schemas/test_redaction_time.py` measures each of them.
+The text may come from anyone, so each pattern takes time linear in its length: no pattern scans the same characters
+from several starts. `tests/schemas/test_redaction_time.py` measures each pattern.
 """
 
 import json
@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 MASK = "***"
 LEAST = 6
-"""Characters of a value from the environment that is looked for in texts: a shorter one stands in many words."""
+"""Fewest characters of a secret from the environment: a shorter value occurs in ordinary words."""
 
 _SECRET_NAME = re.compile(
     r"^(AWS|NATS)_|SECRET|PASSW|PASSPHRASE|CREDENTIAL|APIKEY"
@@ -34,15 +34,15 @@ URL_LOGIN = re.compile(
     rf"(?P<before>[\w+.-]://[^{_STOP}/?#@:\[\]]*:)(?!\d{{1,5}}(?:[/?#,{_STOP}]|$))"
     rf"(?P<secret>[^{_STOP}/?#]*|[^{_STOP}@]*)(?=@)"
 )
-"""The password of `scheme://user:password@host`. Unescaped it may hold `@`, and, where nothing else ends it, `/`.
-Search it with `found_in` or `substitute`, which leave out what no `@` comes after: there it would look far and in vain.
+"""The password of `scheme://user:password@host`. Unescaped it may contain `@`, and `/` if nothing else ends it.
+Use it through `secrets_in` or `substitute`, which skip text without a later `@`: the pattern would scan it in vain.
 """
 _WORD = re.compile(rf"[^{_STOP}]+")
 URL_TOKEN = re.compile(
     rf"(?P<before>\b(?:nats|tls|wss?|https?)://)(?P<secret>[^{_STOP}/?#@:\[\]]+)(?=@)",
     re.IGNORECASE,
 )
-"""A token before the host. With other schemes, such as sftp, a name without a password is a user's name."""
+"""A token before the host. In other schemes, such as sftp, a name without a password is a user name."""
 _NAME = (
     r"[\w.-]*(?:secret|passw(?:or)?d|passphrase|api[-_.]?key|access[-_.]?key(?:[-_.]?id)?|token|credential|signature)"
 )
@@ -61,38 +61,38 @@ _KNOWN_FORM = re.compile(
     r"(?P<before>)(?P<secret>\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bS[UAOCNX][A-Z2-7]{56}\b|\bhf_[A-Za-z0-9]{20,}"
     r"|\bgh[opsu]_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,})"
 )
-"""Keys of AWS, seeds of NATS, tokens of Hugging Face, GitHub and OpenAI."""
+"""AWS keys, NATS seeds, and tokens of Hugging Face, GitHub and OpenAI."""
 _JSON_WEB_TOKEN = re.compile(
     r"(?<![\w-])(?=[\w-]++\.eyJ[\w-]++\.[\w-])(?P<before>[\w-]*?\b)(?P<secret>eyJ[\w-]+\.eyJ[\w-]+\.[\w-]+)"
 )
-"""It begins where letters and `-` begin, looks whether the next two parts come after them, and only then for `eyJ`."""
+"""It starts at a word boundary, checks that two more parts follow, and only then searches for `eyJ`."""
 PATTERNS = (URL_LOGIN, URL_TOKEN, URL_QUERY, _HEADER, _PAIR, _KNOWN_FORM, _JSON_WEB_TOKEN)
 LONGEST = 256 * 1024
-"""Characters of a text that is redacted for people: whoever has more to show cuts it, and `shown` does."""
+"""Most characters of a text that is shown to people; `shown` cuts longer texts."""
 MORE = "..."
-"""At the end of a text that was cut."""
+"""End of a text that was cut."""
 _LAST_WORD = re.compile(r"^\S*")
 _PART = 8 * 1024
-"""Characters beyond those that are shown of a text which are redacted with them: as long as a secret may be."""
+"""Characters that are redacted beyond the shown part of a text: the longest possible secret."""
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable looks like one, by its name or by a login in its value. Proxies are needed, and are none."""
+    """Return whether an environment variable is secret, by its name or a login in its value. Proxies are not."""
     name = name.upper()
     return not name.endswith("_PROXY") and bool(_SECRET_NAME.search(name) or _ANY_LOGIN.search(value))
 
 
 def is_secret_setting(name: str) -> bool:
-    """Whether a setting of another package is one by its name, such as SGLang's `api_key`; `input_key` is none."""
+    """Return whether a setting of another package is secret by its name: `api_key` of SGLang is, `input_key` is not."""
     return re.search(r"api_key|wandb_key|passw|secret|auth_token|access_key|credential", name) is not None
 
 
-def redact(text: str, known: Collection[str] = ()) -> str:
-    """The text with `***` for each secret: those that are `known`, and whatever has the form of one.
+def redact(text: str, secrets: Collection[str] = ()) -> str:
+    """Return the text with `***` for each of `secrets`, and for everything that has the form of a secret.
 
-    References (`${NAME}`) stay: they say where the secret is. What was redacted is not changed again.
+    References (`${NAME}`) stay, because they name the secret only. Redacting a text twice changes nothing.
     """
-    for secret in sorted(known, key=len, reverse=True):
+    for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, MASK)
     for pattern in PATTERNS:
         text = substitute(pattern, text, lambda _: MASK)
@@ -100,12 +100,12 @@ def redact(text: str, known: Collection[str] = ()) -> str:
 
 
 def substitute(pattern: re.Pattern[str], text: str, instead: Callable[[str], str]) -> str:
-    """The text with `instead(secret)` for each secret that a pattern finds, but for references and masks."""
+    """Return the text with `instead(secret)` for each match of a pattern that is not a reference or mask."""
 
-    def replaced(found: re.Match[str]) -> str:
-        secret = found["secret"]
+    def replaced(match: re.Match[str]) -> str:
+        secret = match["secret"]
         is_open = secret and secret != MASK and not re.fullmatch(_REFERENCE, secret)
-        return found["before"] + (instead(secret) if is_open else secret)
+        return match["before"] + (instead(secret) if is_open else secret)
 
     if pattern is not URL_LOGIN:
         return pattern.sub(replaced, text)
@@ -119,28 +119,28 @@ def substitute(pattern: re.Pattern[str], text: str, instead: Callable[[str], str
     return _WORD.sub(replaced_in, text)
 
 
-def found_in(pattern: re.Pattern[str], text: str) -> Iterator[str]:
-    """The secrets that a pattern finds."""
-    found: list[str] = []
+def secrets_in(pattern: re.Pattern[str], text: str) -> Iterator[str]:
+    """Yield the secrets that match a pattern."""
+    secrets: list[str] = []
 
     def keep(secret: str) -> str:
-        found.append(secret)
+        secrets.append(secret)
         return secret
 
     substitute(pattern, text, keep)
-    yield from found
+    yield from secrets
 
 
 def known_secrets(environ: Mapping[str, str]) -> frozenset[str]:
-    """The secrets in environment variables: by their names, in logins, headers and the JSON of fsspec's options."""
+    """Return the secrets in environment variables: by name, in logins, in headers, and in fsspec's JSON options."""
     return frozenset(
-        found for name, value in environ.items() for found in _secrets_of(name.upper(), value) if len(found) >= LEAST
+        secret for name, value in environ.items() for secret in _secrets_of(name.upper(), value) if len(secret) >= LEAST
     )
 
 
 def own_secrets() -> frozenset[str]:
-    """Those of this process. They are looked for again only where its environment has changed: every message asks."""
-    raw: Mapping[bytes, bytes] = vars(os.environ)["_data"]  # to decode all variables takes longer than to redact a text
+    """Return the secrets in this process's environment. The result is cached until the environment changes."""
+    raw: Mapping[bytes, bytes] = vars(os.environ)["_data"]  # decoding all variables takes longer than redacting a text
     return _secrets_in(frozenset(raw.items()))
 
 
@@ -151,7 +151,7 @@ def _secrets_in(variables: frozenset[tuple[bytes, bytes]]) -> frozenset[str]:
 
 def _secrets_of(name: str, value: str) -> Iterator[str]:
     for pattern in (URL_LOGIN, URL_TOKEN, URL_QUERY):
-        yield from found_in(pattern, value)
+        yield from secrets_in(pattern, value)
     if name.endswith("_HEADERS"):
         for part in value.split(","):
             header = unquote(part.partition("=")[2]).strip()
@@ -164,29 +164,29 @@ def _secrets_of(name: str, value: str) -> Iterator[str]:
 
 
 def _in_json(value: str) -> Iterator[str]:
-    """`FSSPEC_S3='{"key": ..., "secret": ...}'` and the like."""
+    """Yield the secrets in JSON options such as `FSSPEC_S3='{"key": ..., "secret": ...}'`."""
     try:
         options = json.loads(value)
     except ValueError:
         return
-    for name, one in options.items():
-        if isinstance(one, str) and _SECRET_VALUE.search(name.upper()):
-            yield one
+    for name, option in options.items():
+        if isinstance(option, str) and _SECRET_VALUE.search(name.upper()):
+            yield option
 
 
 def shown(text: str, limit: int = LONGEST) -> str:
-    """`redact` with the secrets of this process: what every message, log line and printed error goes through.
+    """Redact the secrets of this process. Every message, log line and printed error passes through this function.
 
-    A text of more than `limit` characters is cut to so many. It is cut after it was redacted, so that no secret is cut
-    in two and its half shown; of a very long text, the part that may be shown and some more is redacted.
+    A longer text is cut to `limit` characters after redaction, so that no half of a secret is shown. Only the beginning
+    of a very long text is redacted: the shown part and the length of a secret more.
     """
     return cut(text, limit, own_secrets())
 
 
-def cut(text: str, limit: int, known: Collection[str] = ()) -> str:
-    """`redact`, and at most `limit` characters of it."""
+def cut(text: str, limit: int, secrets: Collection[str] = ()) -> str:
+    """Redact a text and cut it to `limit` characters."""
     window = limit + _PART
-    if len(text) > window:  # without the word that ends beyond: it may be a secret whose form shows at its end only
+    if len(text) > window:  # drop the cut word: its end could show that it is a secret
         text = _LAST_WORD.sub("", text[:window][::-1], count=1)[::-1] + MORE
-    text = redact(text, known)
+    text = redact(text, secrets)
     return text if len(text) <= limit else text[: limit - len(MORE)] + MORE

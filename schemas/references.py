@@ -1,8 +1,8 @@
-"""Secrets by reference: `nats://me:${NATS_PASSWORD}@host` names an environment variable, and says no password.
+"""Secrets by reference: `nats://me:${NATS_PASSWORD}@host` names an environment variable instead of a password.
 
-Settings, events, files and messages hold references. A secret that is given as it is becomes one at once (`concealed`)
-and lives in the environment of the run's processes, nowhere else. `expand` is called where the secret is used: where
-a connection or a file system is opened.
+Settings, events, files and messages hold references. `Concealer` replaces a literal secret by a reference at once; the
+secret is then in the environment of the run's processes only. `expand` is called when a connection or a file system is
+opened.
 """
 
 import os
@@ -17,40 +17,42 @@ from schemas.trust import check_trusted
 PREFIX = "SLIME_EVENTS_"
 REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 _URLS = re.compile(r"[a-zA-Z][\w+.:-]*://\S+")
-"""A text that is a URL, or several with commas, and nothing else."""
+"""A text that consists of one URL, or of several URLs with commas."""
 
 
 def expand(text: str, environ: Mapping[str, str] | None = None) -> str:
-    """A URL with the values of its references, or that of a text that is one reference alone; any other as it is.
+    """Return a URL, or a text that is one reference, with the values of its references; other texts unchanged.
 
-    Raises InvalidValue, which names the variable, where one is not set; UntrustedText for what an archive alone says.
+    Raises InvalidValue if a variable is not set, UntrustedText if only an archive names the text.
     """
     check_trusted(text)
     environ = os.environ if environ is None else environ
     if not _refers(text):
         return text
 
-    def value(found: re.Match[str]) -> str:
-        if (value := environ.get(found[1])) is None:
-            raise InvalidValue(f"{text} needs the environment variable {found[1]}, which is not set: no secret is kept")
+    def value(match: re.Match[str]) -> str:
+        if (value := environ.get(match[1])) is None:
+            raise InvalidValue(
+                f"{text} needs the environment variable {match[1]}, which is not set: set it; secrets are not stored"
+            )
         return value
 
     return REFERENCE.sub(value, text)
 
 
 def expand_all(value: Any, environ: Mapping[str, str] | None = None) -> Any:
-    """`expand` for every text in plain values: lists, dicts and what is in them."""
+    """Expand every text in nested lists and dicts."""
     return _mapped(value, "", lambda text, _: expand(text, environ))
 
 
 class Concealer:
-    """Makes references of secrets. secrets: their values by variable, to be put into the environment."""
+    """Replace secrets by references. secrets: values by variable, for the environment."""
 
     def __init__(self) -> None:
         self.secrets: dict[str, str] = {}
 
     def text(self, text: str, name: str) -> str:
-        """A URL without its passwords and tokens, or, where a setting of that name is a secret, a reference to it."""
+        """Return a URL with references for passwords and tokens, or one reference if the setting `name` is a secret."""
         name = name.strip("-").replace("-", "_")
         if is_secret_setting(name.lower()):
             return text if not text or REFERENCE.fullmatch(text) else self._reference(name, text)
@@ -61,7 +63,7 @@ class Concealer:
         return text
 
     def plain(self, value: Any, name: str) -> Any:
-        """`text` for every text in plain values; the keys of dicts are names."""
+        """Apply `text` to every text in nested lists and dicts, with a dict's keys as names."""
         return _mapped(value, name, self.text)
 
     def _reference(self, name: str, secret: str) -> str:
@@ -77,22 +79,22 @@ def _refers(text: str) -> bool:
 
 
 def references_in(value: Any) -> set[str]:
-    """The variables that plain values name."""
-    found: set[str] = set()
+    """Return the environment variables that texts in nested lists and dicts refer to."""
+    variables: set[str] = set()
 
     def look(text: str, _: str) -> str:
-        found.update(REFERENCE.findall(text) if _refers(text) else ())
+        variables.update(REFERENCE.findall(text) if _refers(text) else ())
         return text
 
     _mapped(value, "", look)
-    return found
+    return variables
 
 
 def _mapped(value: Any, name: str, change: Callable[[str, str], str]) -> Any:
     if isinstance(value, str):
         return change(value, name)
     if isinstance(value, Mapping):
-        return {key: _mapped(one, str(key), change) for key, one in value.items()}
+        return {key: _mapped(item, str(key), change) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_mapped(one, name, change) for one in value]
+        return [_mapped(item, name, change) for item in value]
     return value

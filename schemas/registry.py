@@ -1,4 +1,4 @@
-"""Every event type there is, by tag."""
+"""Registry of all event types, by tag."""
 
 from schemas.archives import ArchiveSealed
 from schemas.batches import BatchSealed
@@ -52,4 +52,4 @@ EVENT_CLASSES: tuple[type[Event], ...] = (
 BY_TYPE: dict[str, type[Event]] = {type_of(cls): cls for cls in EVENT_CLASSES}
 
 NOUNS: tuple[str, ...] = tuple(dict.fromkeys(tag.split(".")[0] for tag in BY_TYPE))
-"""First subject tokens after the run: the stream of a run holds exactly these."""
+"""First subject tokens after the run. A run's stream holds exactly the subjects with these."""

@@ -1,22 +1,23 @@
 """A reward: a grader's value for one sample."""
 
 import enum
-from typing import Any
+from typing import Annotated, Any
 
 from schemas.arrays import Array
+from schemas.doc import doc
 from schemas.event import Event
 
 MOST_REWARD = 1e15
-"""Size of a reward: sums of squares of larger ones leave the range of float32, in which advantages are computed."""
+"""Largest absolute reward. Advantages are float32, and sums of squares of larger rewards leave its range."""
 
 
 def is_reward(value: float) -> bool:
-    """Whether a number can be trained on: neither NaN nor beyond `MOST_REWARD`."""
+    """Return whether a number can be trained on: not NaN, and at most `MOST_REWARD` in size."""
     return abs(value) <= MOST_REWARD
 
 
 class RewardFailureKind(enum.StrEnum):
-    """Why there is no reward. invalid: the sample lacks what its grader needs, or names one that cannot be had."""
+    """Why there is no reward. `invalid`: the sample lacks a field that its grader needs, or names an unknown grader."""
 
     RAISED = "raised"
     NONE = "none"
@@ -30,34 +31,32 @@ class RewardFailureKind(enum.StrEnum):
 
 
 class RewardAssigned(Event, frozen=True, kw_only=True, tag="reward.assigned"):
-    """The grader, once per completed sample; or the engine, in the append that completes it, where the rule takes no
-    time or the generate function graded it.
+    """Appended by the grader, once per completed sample.
 
-    value: what is trained on. detail: the grader's dict, if it gave one. grader: name or path; grader_digest: sha256 of
-    its source. seconds: of grading. teacher_log_probs: float32 [response], natural log, what a teacher gives the
-    sample's tokens, where the grader asked one.
+    If the rule takes no time, or the generate function graded the sample, the engine appends the event in the append
+    that completes the sample.
     """
 
-    sample: str
-    group: str
-    value: float
-    grader: str
-    grader_digest: str
-    detail: dict[str, Any] | None = None
-    seconds: float = 0.0
-    teacher_log_probs: Array | None = None
+    sample: Annotated[str, doc("Id of the sample.")]
+    group: Annotated[str, doc("Group of the sample.")]
+    value: Annotated[float, doc("Reward that is trained on.")]
+    grader: Annotated[str, doc("Name or path of the grader.")]
+    grader_digest: Annotated[str, doc("sha256 (hex) of the grader's source.")]
+    detail: Annotated[dict[str, Any] | None, doc("Dict that the grader returned, if it returned one.")] = None
+    seconds: Annotated[float, doc("Seconds that grading took.")] = 0.0
+    teacher_log_probs: Annotated[
+        Array | None,
+        doc("float32 [response]: a teacher's log-probs (nats) of the sample's tokens, if graded with one."),
+    ] = None
 
 
 class RewardFailed(Event, frozen=True, kw_only=True, tag="reward.failed"):
-    """As `reward.assigned`, where there is no usable reward: the sample's group cannot be trained on.
+    """Appended as `reward.assigned` is, if there is no usable reward. The sample's group cannot be trained on."""
 
-    message: one sentence. grader, grader_digest, seconds: as in `reward.assigned`.
-    """
-
-    sample: str
-    group: str
-    kind: RewardFailureKind
-    message: str
-    grader: str
-    grader_digest: str
-    seconds: float = 0.0
+    sample: Annotated[str, doc("Id of the sample.")]
+    group: Annotated[str, doc("Group of the sample.")]
+    kind: Annotated[RewardFailureKind, doc("Kind of failure.")]
+    message: Annotated[str, doc("Explanation, one sentence.")]
+    grader: Annotated[str, doc("Name or path of the grader.")]
+    grader_digest: Annotated[str, doc("sha256 (hex) of the grader's source.")]
+    seconds: Annotated[float, doc("Seconds that grading took.")] = 0.0

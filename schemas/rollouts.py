@@ -1,71 +1,64 @@
 """A rollout: one sample being made, chunk by chunk."""
 
 import enum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from schemas.arrays import EMPTY_BYTES, EMPTY_LOG_PROBS, EMPTY_TOKENS, Array
+from schemas.doc import doc
 from schemas.event import Event, Purpose
 from schemas.ids import returned_id
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """How tokens are drawn. max_new_tokens, min_new_tokens count the whole response, resumed parts included.
-    more: other parameters of SGLang's, by name.
-    """
+    """Sampling parameters of a rollout. Token limits count the whole response, including resumed parts."""
 
-    max_new_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    skip_special_tokens: bool = False
-    more: dict[str, Any] = {}
-    min_new_tokens: int = 0
+    max_new_tokens: Annotated[int, doc("Most tokens in the response.")]
+    temperature: Annotated[float, doc("Sampling temperature; 0 is greedy.")] = 1.0
+    top_p: Annotated[float, doc("Nucleus probability.")] = 1.0
+    top_k: Annotated[int, doc("Number of candidates; -1 is off.")] = -1
+    stop: Annotated[tuple[str, ...], doc("Stop strings.")] = ()
+    stop_token_ids: Annotated[tuple[int, ...], doc("Stop token ids.")] = ()
+    skip_special_tokens: Annotated[bool, doc("Omit special tokens from the text.")] = False
+    more: Annotated[dict[str, Any], doc("Other sampling parameters of SGLang, by name.")] = {}
+    min_new_tokens: Annotated[int, doc("Fewest tokens in the response.")] = 0
 
 
 class WeightSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Response tokens [start, end) were made by weight version `version`."""
+    """Response tokens [start, end) that one weight version generated."""
 
-    start: int
-    end: int
-    version: int
+    start: Annotated[int, doc("First token.")]
+    end: Annotated[int, doc("Token after the last.")]
+    version: Annotated[int, doc("Weight version.")]
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """slime's numbers of a sample: `index` among all samples of the run (or of the evaluation) and, in training,
-    `group_index` among its groups, in the order they were requested.
-    """
+    """slime's numbers of a sample, in the order of requests."""
 
-    index: int
-    group_index: int | None = None
+    index: Annotated[int, doc("Index among all samples of the run, or of the evaluation.")]
+    group_index: Annotated[int | None, doc("Index of the group among the run's groups; None in evaluations.")] = None
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False):
-    """The recorded rollout that a sample is. run, sample: there. position: of its rollout.completed in that log. spans:
-    over the response, with that run's own weight versions.
-    """
+    """Recorded rollout that a sample reuses."""
 
-    run: str
-    sample: str
-    position: int
-    spans: tuple[WeightSpan, ...]
+    run: Annotated[str, doc("Run that recorded it.")]
+    sample: Annotated[str, doc("Sample in that run.")]
+    position: Annotated[int, doc("Position of its `rollout.completed` in that run's log.")]
+    spans: Annotated[tuple[WeightSpan, ...], doc("Spans over the response, with weight versions of that run.")]
 
 
 class TurnEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The end of turn `turn` of the agent's session of `sample`: the first `length` tokens of whatever goes on from it,
-    that turn's prompt and what was generated.
-    """
+    """End of a turn of an agent's session. A later turn continues from the tokens before it (prompt and response)."""
 
-    sample: str
-    turn: int
-    length: int
+    sample: Annotated[str, doc("Sample of the session.")]
+    turn: Annotated[int, doc("Index of the turn.")]
+    length: Annotated[int, doc("Tokens of the turn's prompt and response.")]
 
 
 class StopReason(enum.StrEnum):
-    """How a rollout ended."""
+    """Why a rollout ended."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -73,8 +66,10 @@ class StopReason(enum.StrEnum):
 
 
 class FailureKind(enum.StrEnum):
-    """Why a rollout could not be made. aborted: a rollout function wanted no more of a generation. agent: its session
-    came to nothing, and another may be opened.
+    """Why a rollout failed.
+
+    `aborted`: a rollout function cancelled the generation. `agent`: the agent's session gave no sample, and another
+    session may be opened.
     """
 
     TOO_LONG = "too_long"
@@ -93,223 +88,242 @@ class SuspendReason(enum.StrEnum):
 
 
 class Timings(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Seconds: waiting from request to first look, generating, and held by weight updates."""
+    """Durations within a rollout."""
 
-    queued: float = 0.0
-    generating: float = 0.0
-    updating: float = 0.0
+    queued: Annotated[float, doc("Seconds from the request until an engine took it.")] = 0.0
+    generating: Annotated[float, doc("Seconds of generation.")] = 0.0
+    updating: Annotated[float, doc("Seconds paused by weight updates.")] = 0.0
 
 
 class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"):
-    """The conductor, once per sample and attempt. Engines compete for it.
+    """Appended by the conductor, once per sample and attempt. Engines compete for the request.
 
-    sample: `<group>-s<index>`. prompt: int32 [prompt]. seed: with it and the weights the tokens are determined, where
-    the engine is deterministic. min_version: the engine must run at least these weights before it starts. max_version:
-    no newer weights may make any token of it; for an evaluation of that version.
-    index: within the group. place: within the run; absent in older logs.
-    attempt: 0, one more after each failure or suspension; earlier chunks are kept and continued.
-    mask_older: tokens of older versions than the one that the rollout ends on get loss mask 0.
-    recalls: the recorded sample that answers it, of the run in the prompt's `recalled`; no engine takes such a
-    request, and min_version is the version that its group's oldest weights count as.
-    function: the rollout function that has answered it, `module:name`; no engine takes such a request either.
-    agents: an agent's session makes it, and no engine takes such a request.
-
-    Of purpose `call`: by the process of a rollout function, for one generation, or by the gateway, for a turn of an
-    agent; `sample` is `<call group>-s<n>` and has no prompt event. payload: what else the engine is asked for, by the
-    names of SGLang's /generate. streams: somebody reads its tokens as they come, so its chunks are short. after: the
-    turn whose tokens come before `prompt`, which holds what is new alone then, so a long session takes linear room.
+    Requests of purpose `call` are for one generation: the process of a rollout function appends them, or the gateway
+    for a turn of an agent. Their `sample` is `<call group>-s<n>` and has no prompt event.
     """
 
-    sample: str
-    group: str
-    index: int
-    prompt: Array
-    sampling: Sampling
-    seed: int
-    min_version: int = 0
-    attempt: int = 0
-    purpose: Purpose = Purpose.TRAIN
-    mask_older: bool = False
-    recalls: str = ""
-    max_version: int | None = None
-    place: Place | None = None
-    function: str = ""
-    payload: dict[str, Any] = {}
-    agents: bool = False
-    streams: bool = False
-    after: TurnEnd | None = None
+    sample: Annotated[str, doc("Id of the sample: `<group>-s<index>`.")]
+    group: Annotated[str, doc("Group of the sample.")]
+    index: Annotated[int, doc("Index within the group.")]
+    prompt: Annotated[Array, doc("int32 [prompt]: token ids.")]
+    sampling: Annotated[Sampling, doc("Sampling parameters.")]
+    seed: Annotated[int, doc("Seed; if the engine is deterministic, seed and weights determine the tokens.")]
+    min_version: Annotated[
+        int,
+        doc(
+            "Oldest weights with which the engine may start. If `recalls` is set: the version that the group's oldest "
+            "weights count as."
+        ),
+    ] = 0
+    attempt: Annotated[
+        int, doc("0, and 1 more after each failure or suspension; chunks of earlier attempts are continued.")
+    ] = 0
+    purpose: Annotated[Purpose, doc("Use of the rollout.")] = Purpose.TRAIN
+    mask_older: Annotated[
+        bool, doc("Tokens of older versions than the one on which the rollout ends get loss mask 0.")
+    ] = False
+    recalls: Annotated[
+        str,
+        doc(
+            "Recorded sample that answers the request, of the run in the prompt's `recalled`; no engine takes such a "
+            "request."
+        ),
+    ] = ""
+    max_version: Annotated[
+        int | None, doc("Newest weights that may generate a token, such as the version that is evaluated.")
+    ] = None
+    place: Annotated[Place | None, doc("slime's numbers of the sample; absent in older logs.")] = None
+    function: Annotated[
+        str, doc("Rollout function that has answered it, `module:name`; no engine takes such a request.")
+    ] = ""
+    payload: Annotated[dict[str, Any], doc("Purpose `call`: other parameters by the names of SGLang's /generate.")] = {}
+    agents: Annotated[bool, doc("An agent's session makes the rollout; no engine takes such a request.")] = False
+    streams: Annotated[bool, doc("Purpose `call`: a client reads the tokens as they arrive, so chunks are short.")] = (
+        False
+    )
+    after: Annotated[
+        TurnEnd | None,
+        doc(
+            "Purpose `call`: turn whose tokens precede `prompt`, which then has the new tokens only. The log of a long "
+            "session so grows linearly."
+        ),
+    ] = None
 
     IDENTITY = ("sample", "attempt")
 
     @property
     def prompt_length(self) -> int:
-        """Tokens before the first that is generated."""
+        """Tokens before the first generated token."""
         return self.prompt.n + (0 if self.after is None else self.after.length)
 
 
 class RolloutOffered(Event, frozen=True, kw_only=True, tag="rollout.offered"):
-    """The inbox, in the append that submits its group, for a rollout that was made outside. It answers the sample's
-    request, once that is there.
+    """Appended by the inbox for a rollout that was made outside, in the append that submits its group.
 
-    tokens: int32 [response]; log_probs: float32 [response], or empty; loss_mask: int8 [response], absent = all ones.
-    version: of this run's weights that it counts as made by. reward: as the sender gave it; None: the run grades.
+    It answers the sample's request as soon as that is in the log.
     """
 
-    sample: str
-    group: str
-    tokens: Array
-    text: str
-    version: int
-    stop: StopReason
-    log_probs: Array = EMPTY_LOG_PROBS
-    loss_mask: Array | None = None
-    reward: float | None = None
-    sender: str = ""
-    metadata: dict[str, Any] = {}
+    sample: Annotated[str, doc("Id of the sample.")]
+    group: Annotated[str, doc("Group of the sample.")]
+    tokens: Annotated[Array, doc("int32 [response]: token ids.")]
+    text: Annotated[str, doc("Text of the response.")]
+    version: Annotated[int, doc("Weight version of this run that the rollout counts as.")]
+    stop: Annotated[StopReason, doc("Why the rollout ended.")]
+    log_probs: Annotated[Array, doc("float32 [response]: log-probs (nats); empty if unknown.")] = EMPTY_LOG_PROBS
+    loss_mask: Annotated[Array | None, doc("int8 [response]; None: all ones.")] = None
+    reward: Annotated[float | None, doc("The sender's reward; None: the run grades.")] = None
+    sender: Annotated[str, doc("Producer that sent the rollout.")] = ""
+    metadata: Annotated[dict[str, Any], doc("The sender's metadata, JSON.")] = {}
 
 
 class RolloutProgressed(Event, frozen=True, kw_only=True, tag="rollout.progressed"):
-    """The engine, every K tokens or T seconds of a running rollout, fenced on all of the sample's rollout events.
+    """Appended by the engine every K tokens or T seconds of a running rollout, fenced on all the sample's rollout
+    events.
 
-    The chunk holds response tokens [start, start + n). tokens: int32 [n]; log_probs: float32 [n], of logits /
-    temperature; spans: weight versions over the chunk, in response positions. turn: of a rollout that has turns, the
-    one it belongs to; positions are then those of the turn's tokens.
-
-    kept, kept_log_probs: where top-p or top-k leaves a part of the vocabulary, for training: which ids each token was
-    drawn from (int8, as in `slime_events/core/kept_tokens.py`), and its log-prob (float32 [n]) among these.
+    The chunk holds response tokens [start, start + n). If the rollout has turns, positions count the turn's tokens.
     """
 
-    sample: str
-    attempt: int
-    start: int
-    tokens: Array
-    log_probs: Array
-    spans: tuple[WeightSpan, ...]
-    engine: str
-    turn: int | None = None
-    kept: Array | None = None
-    kept_log_probs: Array | None = None
+    sample: Annotated[str, doc("Id of the sample.")]
+    attempt: Annotated[int, doc("Attempt of the sample.")]
+    start: Annotated[int, doc("Response position of the first token.")]
+    tokens: Annotated[Array, doc("int32 [n]: token ids.")]
+    log_probs: Annotated[Array, doc("float32 [n]: log-probs (nats) of logits / temperature.")]
+    spans: Annotated[tuple[WeightSpan, ...], doc("Weight versions over the chunk, in response positions.")]
+    engine: Annotated[str, doc("Worker id of the engine.")]
+    turn: Annotated[int | None, doc("Turn of the chunk, if the rollout has turns.")] = None
+    kept: Annotated[
+        Array | None,
+        doc(
+            "int8: ids that top-p or top-k kept for each token, in the format of `slime_events/core/kept_tokens.py`; "
+            "None if the whole vocabulary was kept."
+        ),
+    ] = None
+    kept_log_probs: Annotated[Array | None, doc("float32 [n]: log-probs (nats) among the kept ids.")] = None
 
     def identity(self) -> tuple[str | int, ...]:
-        # With its content: chunks of two engines at the same start are one event only where they are equal.
+        # The digests make chunks of two engines at the same start one event only if they are equal.
         chunk = (self.sample, self.attempt, self.start, self.tokens.digest(), self.log_probs.digest())
         return chunk if self.turn is None else (*chunk, self.turn)
 
 
 class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"):
-    """The engine, when the rollout has ended by a stop or by its length limit; the conductor, of a recorded one; the
-    gateway, of an agent's session that is sealed.
+    """Appended when a rollout has ended by a stop or its length limit: by the engine, by the conductor for a recorded
+    rollout, or by the gateway for a sealed session of an agent.
 
-    Holds response tokens [start, length), which no chunk holds yet. spans, text, stop and loss_mask (int8 [length],
-    absent = all ones) are of the whole response. digest: sha256 over all response tokens and log-probs, hex.
+    It holds response tokens [start, length), which no chunk holds yet.
 
     A rollout that a generate function or an agent made in turns starts at 0 and is stored whole, whatever its turns
-    hold: log-probs are 0 where the mask is, spans cover generated tokens only; trained tokens without a span have no
-    log-prob, and the trainer takes its own. prompt: int32, where it is not the request's, and
-    prompt_text its text. metadata: what the function added to the sample's. attributes: what else it left on the sample
-    that this event and the prompt do not say, JSON values by attribute; graders see it. functions: the generate
-    function and the sample hooks that made it, as `module:name`, and the sha256 (hex) of their sources. A function that
-    returns several samples completes them in one append, the others first: their ids are `<sample>-1`, `<sample>-2`,
-    ..., and `rollout` names the sample that was asked for.
+    hold. Its log-probs are 0 if the mask is 0, and its spans cover generated tokens only. Trained tokens without a span
+    have no log-prob, and the trainer uses its own.
 
-    origin: of a recorded rollout. It is stored whole too, with the digest that it had; spans have the versions that its
-    weights count as in this run (`CommonVersion`), engine is the worker that read it.
+    A generate function that returns several samples completes them in one append, the additional samples first. Their
+    ids are `<sample>-1`, `<sample>-2`, ...
 
-    place: as requested. kept, kept_log_probs: of `tokens`, as in a chunk.
-    calls: of a sample that a rollout function returned, the generations that its tokens are of.
-    meta: of a call, what the engine said beside the rest.
-    credit: float32 [length], what the advantage of each token is multiplied by; absent = all ones.
+    A recorded rollout is stored whole too, with its original digest.
     """
 
-    sample: str
-    group: str
-    attempt: int
-    start: int
-    length: int
-    prompt_length: int
-    stop: StopReason
-    text: str
-    spans: tuple[WeightSpan, ...]
-    digest: str
-    engine: str
-    tokens: Array = EMPTY_TOKENS
-    log_probs: Array = EMPTY_LOG_PROBS
-    loss_mask: Array | None = None
-    timings: Timings = Timings()
-    rollout: str = ""
-    prompt: Array | None = None
-    prompt_text: str = ""
-    metadata: dict[str, Any] = {}
-    functions: dict[str, str] = {}
-    origin: Origin | None = None
-    attributes: dict[str, Any] = {}
-    place: Place | None = None
-    kept: Array | None = None
-    kept_log_probs: Array | None = None
-    calls: tuple[str, ...] = ()
-    meta: dict[str, Any] = {}
-    credit: Array | None = None
+    sample: Annotated[str, doc("Id of the sample.")]
+    group: Annotated[str, doc("Group of the sample.")]
+    attempt: Annotated[int, doc("Attempt of the sample.")]
+    start: Annotated[int, doc("Response position of the first token in `tokens`.")]
+    length: Annotated[int, doc("Tokens in the response.")]
+    prompt_length: Annotated[int, doc("Tokens in the prompt.")]
+    stop: Annotated[StopReason, doc("Why the rollout ended.")]
+    text: Annotated[str, doc("Text of the whole response.")]
+    spans: Annotated[
+        tuple[WeightSpan, ...],
+        doc(
+            "Weight versions over the whole response. If recorded: the versions of this run that its weights count as "
+            "(`CommonVersion`)."
+        ),
+    ]
+    digest: Annotated[str, doc("sha256 (hex) over all response tokens and log-probs.")]
+    engine: Annotated[str, doc("Worker id of the engine, or of the worker that read a recorded rollout.")]
+    tokens: Annotated[Array, doc("int32 [length - start]: token ids.")] = EMPTY_TOKENS
+    log_probs: Annotated[Array, doc("float32 [length - start]: log-probs (nats) of logits / temperature.")] = (
+        EMPTY_LOG_PROBS
+    )
+    loss_mask: Annotated[Array | None, doc("int8 [length]; None: all ones.")] = None
+    timings: Annotated[Timings, doc("Durations within the rollout.")] = Timings()
+    rollout: Annotated[str, doc("Additional sample of a generate function: the sample that was requested.")] = ""
+    prompt: Annotated[Array | None, doc("int32 [prompt], if it differs from the requested prompt.")] = None
+    prompt_text: Annotated[str, doc("Text of `prompt`.")] = ""
+    metadata: Annotated[dict[str, Any], doc("Metadata that the function added to the sample's.")] = {}
+    functions: Annotated[
+        dict[str, str],
+        doc("Generate function and sample hooks that made it: sha256 (hex) of the source by `module:name`."),
+    ] = {}
+    origin: Annotated[Origin | None, doc("Recorded rollout that the sample reuses.")] = None
+    attributes: Annotated[
+        dict[str, Any],
+        doc("Other attributes that the function set on the sample, JSON values by name; graders see them."),
+    ] = {}
+    place: Annotated[Place | None, doc("slime's numbers of the sample, as in the request.")] = None
+    kept: Annotated[Array | None, doc("Ids kept for `tokens`, as in `rollout.progressed`.")] = None
+    kept_log_probs: Annotated[Array | None, doc("float32 [length - start]: log-probs (nats) among the kept ids.")] = (
+        None
+    )
+    calls: Annotated[
+        tuple[str, ...], doc("Sample of a rollout function: the generations that its tokens come from.")
+    ] = ()
+    meta: Annotated[dict[str, Any], doc("Purpose `call`: other fields of the engine's answer.")] = {}
+    credit: Annotated[Array | None, doc("float32 [length]: factor on each token's advantage; None: all ones.")] = None
 
     MARK = "completed"
 
 
 class RolloutSuspended(Event, frozen=True, kw_only=True, tag="rollout.suspended"):
-    """The engine, when a rollout is suspended: its chunks stay, and it continues from them once it is requested again.
+    """Appended by the engine when a rollout is suspended. Its next attempt continues from its chunks."""
 
-    length: response tokens in the log. reason step_boundary: a `batch.sealed` that suspends came after its request.
-    """
-
-    sample: str
-    attempt: int
-    length: int
-    reason: SuspendReason
-    engine: str
+    sample: Annotated[str, doc("Id of the sample.")]
+    attempt: Annotated[int, doc("Attempt of the sample.")]
+    length: Annotated[int, doc("Response tokens in the log.")]
+    reason: Annotated[SuspendReason, doc("`step_boundary`: a `batch.sealed` that suspends followed the request.")]
+    engine: Annotated[str, doc("Worker id of the engine.")]
 
     def identity(self) -> tuple[str | int, ...]:
         return (self.sample, self.attempt, "suspended", self.length)
 
 
 class RolloutFailed(Event, frozen=True, kw_only=True, tag="rollout.failed"):
-    """The engine, when a rollout cannot be made; the gateway, of a session that came to nothing. message: what
-    happened, one sentence.
-    """
+    """Appended by the engine when a rollout cannot be made, or by the gateway when a session gave no sample."""
 
-    sample: str
-    group: str
-    attempt: int
-    kind: FailureKind
-    message: str
-    engine: str
+    sample: Annotated[str, doc("Id of the sample.")]
+    group: Annotated[str, doc("Group of the sample.")]
+    attempt: Annotated[int, doc("Attempt of the sample.")]
+    kind: Annotated[FailureKind, doc("Kind of failure.")]
+    message: Annotated[str, doc("Explanation, one sentence.")]
+    engine: Annotated[str, doc("Worker id of the engine or gateway.")]
 
     def identity(self) -> tuple[str | int, ...]:
         return (self.sample, self.attempt, "failed")
 
 
 class RolloutReturned(Event, frozen=True, kw_only=True, tag="rollout.returned"):
-    """The process of a user's rollout function, once per step and once per evaluation: the function's outcome.
+    """Result of a user's rollout function, appended by its process once per step and once per evaluation.
 
-    step: that it was called for, or the version that was evaluated. groups: returned, in order; the step's batch is
-    made of them. outcome: the events that say what they are (int8, a zstd frame of MessagePack); they follow in the
-    log, and are appended again from here where the process was lost meanwhile. kept: the samples of groups that were
-    given back (`data_source.add_samples`), by group, packed as `outcome`. dropped: groups that were drawn, and neither
-    returned nor given back. metrics: as the function gave them, those that are numbers. function, digest: `module:name`
-    and the sha256 (hex) of its source. seconds: that it took.
+    The events in `outcome` follow in the log. If the process is lost before it has appended them, they are appended
+    from here.
     """
 
-    step: int
-    function: str
-    digest: str
-    evaluation: bool = False
-    groups: tuple[str, ...] = ()
-    outcome: Array = EMPTY_BYTES
-    kept: Array = EMPTY_BYTES
-    dropped: tuple[str, ...] = ()
-    metrics: dict[str, float] = {}
-    seconds: float = 0.0
+    step: Annotated[int, doc("Step of the call, or the version that was evaluated.")]
+    function: Annotated[str, doc("Rollout function, `module:name`.")]
+    digest: Annotated[str, doc("sha256 (hex) of the function's source.")]
+    evaluation: Annotated[bool, doc("The function was called for an evaluation.")] = False
+    groups: Annotated[tuple[str, ...], doc("Returned groups in order; the step's batch consists of them.")] = ()
+    outcome: Annotated[Array, doc("int8: events of the returned samples, a zstd frame of MessagePack.")] = EMPTY_BYTES
+    kept: Annotated[
+        Array, doc("int8: samples returned to the data source (`data_source.add_samples`) by group, as `outcome`.")
+    ] = EMPTY_BYTES
+    dropped: Annotated[
+        tuple[str, ...], doc("Groups that were drawn, and neither returned nor put back into the data source.")
+    ] = ()
+    metrics: Annotated[dict[str, float], doc("Numeric metrics that the function returned.")] = {}
+    seconds: Annotated[float, doc("Seconds that the call took.")] = 0.0
 
     def entity(self) -> str:
         return returned_id(self.step, evaluation=self.evaluation)
 
     def identity(self) -> tuple[str | int, ...]:
-        # With its content: of two processes that came to different outcomes, the fence lets only one.
+        # The digests make different results of two processes two events; the fence lets only one in.
         return (self.entity(), self.outcome.digest(), self.kept.digest())

@@ -1,68 +1,70 @@
 """A run: how it starts, resumes, branches and ends."""
 
 import enum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from schemas.arrays import Array, BlobRef
+from schemas.doc import doc
 from schemas.event import Event
 
 
 class DrawnBefore(msgspec.Struct, frozen=True, kw_only=True):
-    """What a branched run takes over about the prompts of one source: arrays [prompts], an entry for each prompt drawn
-    by the parent.
+    """Draw statistics of one prompt source that a branched run inherits: one entry per prompt that the parent drew."""
 
-    path: of the source. rows: which prompts. times: how often they were drawn, by weights `versions` the last time.
-    passed, answers: of their groups, each older one counting half of the next. refused: 1 where unusable.
-    """
-
-    path: str
-    rows: Array
-    times: Array
-    versions: Array
-    passed: Array
-    answers: Array
-    refused: Array
+    path: Annotated[str, doc("Path of the source.")]
+    rows: Annotated[Array, doc("int32 [prompts]: row of each prompt.")]
+    times: Annotated[Array, doc("int32 [prompts]: how often it was drawn.")]
+    versions: Annotated[Array, doc("int32 [prompts]: weight version at its last draw.")]
+    passed: Annotated[
+        Array, doc("float32 [prompts]: passed answers of its groups; each older group counts half as much as the next.")
+    ]
+    answers: Annotated[Array, doc("float32 [prompts]: answers of its groups, weighted as `passed`.")]
+    refused: Annotated[Array, doc("int8 [prompts]: 1 if the prompt is unusable.")]
 
 
 class Branched(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run branches off: at weight `version` of another run, whose log up to `position` is this run's past too.
+    """Branch point: weights `version` of another run. The parent's log up to `position` is this run's past too."""
 
-    run: the parent's name; where: what it is opened with (the path of its folder, or the URL of its archive).
-    weights_digest, optimizer_digest, critic_digest: of the trainer at that version; no optimizer_digest: the optimizer
-    begins anew, and a critic too.
-    cursors: by source, the first prompt that the parent had not finished: this run draws from there. passed: by source,
-    later prompts that the parent had trained or rejected already; they are not drawn again.
-    follows: this run generates nothing; its batches are of the parent's rollouts, also of those after `position`.
-    changes: the file of a follower's overrides (samples dropped or graded differently), in its blob store. draws: the
-    parent's draw statistics, for samplers that use them.
-    """
-
-    run: str
-    where: str
-    position: int
-    version: int
-    weights_digest: str
-    optimizer_digest: str
-    cursors: dict[str, int] = {}
-    passed: dict[str, tuple[int, ...]] = {}
-    follows: bool = False
-    changes: BlobRef | None = None
-    draws: tuple[DrawnBefore, ...] | msgspec.UnsetType = msgspec.UNSET
-    critic_digest: str = ""
+    run: Annotated[str, doc("Name of the parent run.")]
+    where: Annotated[str, doc("Path of the parent's folder, or URL of its archive.")]
+    position: Annotated[int, doc("Last log position of the parent that belongs to this run's past.")]
+    version: Annotated[int, doc("Weight version of the parent.")]
+    weights_digest: Annotated[str, doc("sha256 (hex) of the parent's weights at that version.")]
+    optimizer_digest: Annotated[
+        str, doc("sha256 (hex) of its optimizer state; empty: optimizer and critic start anew.")
+    ]
+    cursors: Annotated[
+        dict[str, int],
+        doc("By source: the first prompt that the parent had not finished. This run draws from that prompt on."),
+    ] = {}
+    passed: Annotated[
+        dict[str, tuple[int, ...]],
+        doc("By source: later prompts that the parent had trained or rejected. This run does not draw them again."),
+    ] = {}
+    follows: Annotated[
+        bool,
+        doc("The run generates nothing: its batches consist of the parent's rollouts, also of those after `position`."),
+    ] = False
+    changes: Annotated[
+        BlobRef | None,
+        doc("File with a follower's overrides (samples dropped or graded differently), in this run's blob store."),
+    ] = None
+    draws: Annotated[
+        tuple[DrawnBefore, ...] | msgspec.UnsetType, doc("The parent's draw statistics, for samplers that use them.")
+    ] = msgspec.UNSET
+    critic_digest: Annotated[str, doc("sha256 (hex) of the parent's critic state; empty without a critic.")] = ""
 
 
 class PromptFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file of prompts held when an incarnation began.
+    """State of a prompt file when an incarnation began."""
 
-    path: as the settings name it, without a slice. size: its bytes, packed if it is packed. digest: sha256 of them, or
-    of blocks of a large file (`slime_events.loop.prompts.prompt_files`).
-    """
-
-    path: str
-    size: int
-    digest: str
+    path: Annotated[str, doc("Path in the settings, without a slice.")]
+    size: Annotated[int, doc("Size on disk in bytes, compressed if the file is compressed.")]
+    digest: Annotated[
+        str, doc("sha256 of the bytes, or of blocks of a large file (`slime_events.loop.prompts.prompt_files`).")
+    ]
 
 
 class _AboutTheRun:
@@ -73,70 +75,71 @@ class _AboutTheRun:
 
 
 class RunStarted(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.started"):
-    """The launcher, once, before anything else.
+    """Appended by the launcher, once, as the first event.
 
-    settings: what flags and TOML resolved to, one table per component. code_version: of this package.
-    environment: versions of the parts (python, torch, sglang, megatron, nats). branched: None for a run that begins
-    with its base checkpoint. prompt_files: those that prompts and evaluations are read from.
-    Example:
-    `RunStarted(settings={...}, code_version="0.1.0", environment={"torch": "2.13.0"})`.
+    Example: `RunStarted(settings={...}, code_version="0.1.0", environment={"torch": "2.13.0"})`.
     """
 
-    settings: dict[str, Any]
-    code_version: str
-    environment: dict[str, str] = {}
-    branched: Branched | None = None
-    prompt_files: tuple[PromptFile, ...] | msgspec.UnsetType = msgspec.UNSET
+    settings: Annotated[dict[str, Any], doc("Resolved settings of flags and TOML, one table per component.")]
+    code_version: Annotated[str, doc("Version of this package.")]
+    environment: Annotated[dict[str, str], doc("Versions of python, torch, sglang, megatron and nats, by name.")] = {}
+    branched: Annotated[Branched | None, doc("Branch point; None if the run starts from its base checkpoint.")] = None
+    prompt_files: Annotated[
+        tuple[PromptFile, ...] | msgspec.UnsetType, doc("Files from which prompts and evaluations are read.")
+    ] = msgspec.UNSET
 
 
 class RunResumed(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.resumed"):
-    """The launcher, each time a stopped run resumes. Fenced on all events of the run itself: of two only one wins.
+    """Appended by the launcher, each time a stopped run resumes. Participants of earlier incarnations end when they
+    read it.
 
-    incarnation: 1 for the first resumption. Participants of an earlier one end when they read this. settings:
-    what changes from here on, by field; everything else stays. prompt_files: as they are now.
+    It is fenced on all events of the run itself: of two concurrent resumptions one succeeds.
     """
 
-    incarnation: int
-    code_version: str
-    environment: dict[str, str] = {}
-    settings: dict[str, dict[str, Any]] = {}
-    prompt_files: tuple[PromptFile, ...] | msgspec.UnsetType = msgspec.UNSET
+    incarnation: Annotated[int, doc("1 for the first resumption.")]
+    code_version: Annotated[str, doc("Version of this package.")]
+    environment: Annotated[dict[str, str], doc("Versions, as in `run.started`.")] = {}
+    settings: Annotated[dict[str, dict[str, Any]], doc("Changed settings by component and field.")] = {}
+    prompt_files: Annotated[
+        tuple[PromptFile, ...] | msgspec.UnsetType, doc("Prompt files at the time of the resumption.")
+    ] = msgspec.UNSET
 
     def identity(self) -> tuple[str | int, ...]:
         return ("run", self.incarnation)
 
 
 class FinishReason(enum.StrEnum):
-    """Why a run ended well."""
+    """Why a run finished without a failure."""
 
     ALL_STEPS = "all_steps"
     INTERRUPTED = "interrupted"
 
 
 class RunFinished(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.finished"):
-    """The conductor, last. Fenced on the whole log, so `state_digest` is that of everything before it.
+    """Appended by the conductor as the last event, fenced on the whole log: `state_digest` covers everything before."""
 
-    steps: training steps committed in all. events: how many events the state was folded from (= its position).
-    fold: version of the rules that folded it (`slime_events.core.state.run.FOLD`); others may give another digest.
-    """
-
-    reason: FinishReason
-    steps: int
-    events: int
-    state_digest: str
-    fold: int = 1
+    reason: Annotated[FinishReason, doc("Why the run finished.")]
+    steps: Annotated[int, doc("Training steps committed in total.")]
+    events: Annotated[int, doc("Number of events from which the state was folded, and the log position.")]
+    state_digest: Annotated[str, doc("Digest of the folded state.")]
+    fold: Annotated[
+        int,
+        doc(
+            "Version of the fold's rules (`slime_events.core.state.run.FOLD`); other versions may give another digest."
+        ),
+    ] = 1
 
     def identity(self) -> tuple[str | int, ...]:
         return ("run", self.events)
 
 
 class RunFailed(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.failed"):
-    """Any participant that notices that the run cannot go on. waited_for: what did not come by its deadline."""
+    """Appended by any participant that notices that the run cannot continue."""
 
-    role: str
-    reason: str
-    waited_for: str | None = None
-    at_events: int = 0
+    role: Annotated[str, doc("Role of the participant that failed.")]
+    reason: Annotated[str, doc("Explanation.")]
+    waited_for: Annotated[str | None, doc("Missing event or participant, if a deadline passed.")] = None
+    at_events: Annotated[int, doc("Log position at the failure.")] = 0
 
     def identity(self) -> tuple[str | int, ...]:
         return ("run", self.role, self.at_events)

@@ -1,13 +1,16 @@
-"""A session: a rollout that a program outside makes, which knows only a base URL. Each of its turns is a generation."""
+"""A session: a rollout that an outside program makes through a base URL. Each of its turns is a generation."""
 
 import enum
-from typing import Any
+from typing import Annotated, Any
 
+from schemas.doc import doc
 from schemas.event import Event
 
 
 class SealReason(enum.StrEnum):
-    """What ended a session: its harness by a reward or by an exit code, its time, its idleness, or its group."""
+    """Why a session ended: its harness sent a reward or an exit code, a limit passed (`time`, `idle`), or its
+    group was decided without it (`over`).
+    """
 
     REWARD = "reward"
     EXIT = "exit"
@@ -17,8 +20,10 @@ class SealReason(enum.StrEnum):
 
 
 class Credit(enum.StrEnum):
-    """Which turns of a session are trained on: all of its paths, the last of each path, or the path that ended last.
-    discounted: all of its paths, a turn the less the earlier it is on its path.
+    """Which turns of a session are trained on.
+
+    `all`: all paths. `last`: the last turn of each path. `leaf`: the path that ended last. `discounted`: all paths, and
+    earlier turns of a path count less.
     """
 
     ALL = "all"
@@ -28,50 +33,57 @@ class Credit(enum.StrEnum):
 
 
 class SessionOpened(Event, frozen=True, kw_only=True, tag="session.opened"):
-    """The gateway, for a harness that asked for a rollout to make: from here on it is nobody else's.
+    """Appended by the gateway when a harness claims a rollout.
 
-    Fenced on everything about the sample, as all that is said of a session. sender: the source whose token the harness
-    has. key: its Idempotency-Key, else a random one; the same key opens the same session again. gateway: who appended.
-    The session's name is `<sample>.<attempt>`; its keys follow from it and from a secret that is in no event.
+    All events of a session are fenced on everything about its sample. The session's name is `<sample>.<attempt>`; its
+    keys are derived from the name and a secret that no event holds.
     Example: sample train-0-000007-s3, attempt 0, sender team.
     """
 
-    sample: str
-    attempt: int
-    group: str
-    sender: str
-    key: str
-    gateway: str = ""
+    sample: Annotated[str, doc("Sample that the session makes.")]
+    attempt: Annotated[int, doc("Attempt of the sample, from 0.")]
+    group: Annotated[str, doc("Group of the sample.")]
+    sender: Annotated[str, doc("Source whose token the harness has.")]
+    key: Annotated[
+        str, doc("The harness's Idempotency-Key, or a random one; the same key opens the same session again.")
+    ]
+    gateway: Annotated[str, doc("Worker id of the gateway.")] = ""
 
-    # With who asked: of two that take the same rollout, the fence lets only one.
+    # `sender` and `key` make two concurrent claims two events; the fence lets only one in.
     IDENTITY = ("sample", "attempt", "sender", "key")
 
 
 class SessionSealed(Event, frozen=True, kw_only=True, tag="session.sealed"):
-    """The gateway, when a session has ended, in one append with what it came to: the samples that it gave
-    (`rollout.completed`) and their rewards, or why it is not trained on (`rollout.failed`). A later turn is refused.
+    """Appended by the gateway when a session has ended, in one append with its result.
 
-    exit_code: of the harness's program; another than 0 is never trained on. reward: as the harness gave it; None: the
-    run's grader grades, or `rewards` has one for a leaf, by its turn. leaves: the turns that ended a path, in the order
-    of the samples made of them. orphans: turns that nothing came of (an answer that was lost and asked for again).
-    credit: the rule by which tokens are trained; discount: of `discounted`, for each turn. metadata: of the harness,
-    JSON. turns: recorded. seconds: since it was opened.
+    The result is the session's samples (`rollout.completed`) and their rewards, or why the session is not trained on
+    (`rollout.failed`). Later turns are refused.
     """
 
-    sample: str
-    attempt: int
-    reason: SealReason
-    gateway: str
-    exit_code: int | None = None
-    reward: float | None = None
-    rewards: dict[int, float] = {}
-    leaves: tuple[int, ...] = ()
-    orphans: tuple[int, ...] = ()
-    credit: Credit = Credit.ALL
-    metadata: dict[str, Any] = {}
-    turns: int = 0
-    seconds: float = 0.0
-    discount: float = 1.0
+    sample: Annotated[str, doc("Sample that the session makes.")]
+    attempt: Annotated[int, doc("Attempt of the sample, from 0.")]
+    reason: Annotated[SealReason, doc("Why the session ended.")]
+    gateway: Annotated[str, doc("Worker id of the gateway.")]
+    exit_code: Annotated[
+        int | None, doc("Exit code of the harness's program; a code other than 0 is never trained on.")
+    ] = None
+    reward: Annotated[
+        float | None, doc("The harness's reward; None: the run's grader grades, except leaves in `rewards`.")
+    ] = None
+    rewards: Annotated[dict[int, float], doc("The harness's rewards for single leaves, by turn.")] = {}
+    leaves: Annotated[
+        tuple[int, ...],
+        doc("Turns that ended a path, the newest first, then the others from the oldest on; samples have this order."),
+    ] = ()
+    orphans: Annotated[
+        tuple[int, ...],
+        doc("Turns on no path: their answer was lost and requested again, or they were never recorded."),
+    ] = ()
+    credit: Annotated[Credit, doc("Which turns are trained on.")] = Credit.ALL
+    metadata: Annotated[dict[str, Any], doc("The harness's metadata, JSON.")] = {}
+    turns: Annotated[int, doc("Recorded turns.")] = 0
+    seconds: Annotated[float, doc("Seconds since the session was opened.")] = 0.0
+    discount: Annotated[float, doc("Factor per turn, if `credit` is `discounted`.")] = 1.0
 
-    # With who sealed: of two that do, the fence lets only one.
+    # `gateway` makes two concurrent seals two events; the fence lets only one in.
     IDENTITY = ("sample", "attempt", "gateway")

@@ -1,43 +1,54 @@
 """A step: a batch that was trained."""
 
+from typing import Annotated
+
+from schemas.doc import doc
 from schemas.event import Event
 
 
 class StepClaimed(Event, frozen=True, kw_only=True, tag="step.claimed"):
-    """A trainer, once, before the first step that it commits: no trainer before it can commit that step any more.
+    """Appended by a trainer, once, before the first step that it commits.
 
-    A commit is fenced on all events of its step, and this moves the fence. trainer: its worker id.
+    A commit is fenced on all events of its step. A claim moves that fence, so an earlier trainer cannot commit the step
+    any more.
     """
 
-    step: int
-    trainer: str
+    step: Annotated[int, doc("Training step, from 0.")]
+    trainer: Annotated[str, doc("Worker id of the trainer.")]
 
     IDENTITY = ("step", "trainer")
 
 
 class StepCommitted(Event, frozen=True, kw_only=True, tag="step.committed"):
-    """The trainer, once per sealed batch, in one atomic append with `weights.published`.
+    """Appended by the trainer, once per sealed batch, in one atomic append with `weights.published`."""
 
-    Step s makes version s + 1 from version s. weights_digest, optimizer_digest: sha256 hex after the step; the
-    optimizer's is empty where it was not computed (`--optimizer-digest`).
-    batch_digest: that of the `batch.sealed`. samples: in it; tokens: of their prompts and responses.
-    metrics: losses, norms, log-prob differences, by name. seconds: of the parts, by name. functions: the user's own
-    functions that had a part in it, sha256 (hex) of their source by the setting that names them. models: those that
-    gave log-probs beside the policy (`reference`, `teacher`), digest of their weights (storage/digests.py) by name.
-    critic_digest: of the critic's weights and its optimizer's state after the step; empty without a critic, and as
-    the optimizer's.
-    """
-
-    step: int
-    batch_digest: str
-    parent_version: int
-    version: int
-    weights_digest: str
-    optimizer_digest: str
-    samples: int
-    tokens: int
-    metrics: dict[str, float] = {}
-    seconds: dict[str, float] = {}
-    functions: dict[str, str] = {}
-    models: dict[str, str] = {}
-    critic_digest: str = ""
+    step: Annotated[int, doc("Training step s, from 0.")]
+    batch_digest: Annotated[str, doc("Digest of the `batch.sealed`.")]
+    parent_version: Annotated[int, doc("Weight version before the step: s.")]
+    version: Annotated[int, doc("Weight version after the step: s + 1.")]
+    weights_digest: Annotated[str, doc("sha256 (hex) of the weights after the step.")]
+    optimizer_digest: Annotated[
+        str, doc("sha256 (hex) of the optimizer's state after the step; empty unless `--optimizer-digest` computes it.")
+    ]
+    samples: Annotated[int, doc("Samples in the batch.")]
+    tokens: Annotated[int, doc("Tokens of their prompts and responses.")]
+    metrics: Annotated[dict[str, float], doc("Losses, norms and log-prob differences by name.")] = {}
+    seconds: Annotated[dict[str, float], doc("Seconds by part of the step.")] = {}
+    functions: Annotated[
+        dict[str, str],
+        doc("User's functions that took part: sha256 (hex) of the source by the setting that names the function."),
+    ] = {}
+    models: Annotated[
+        dict[str, str],
+        doc(
+            "Models other than the policy that computed log-probs (`reference`, `teacher`): digest of their weights "
+            "(`storage/digests.py`) by name."
+        ),
+    ] = {}
+    critic_digest: Annotated[
+        str,
+        doc(
+            "sha256 (hex) of the critic's weights and optimizer state after the step; empty without a critic, and "
+            "unless `--optimizer-digest` computes it."
+        ),
+    ] = ""

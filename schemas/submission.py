@@ -1,32 +1,35 @@
-"""The gateway's answer to what producers send."""
+"""The gateway's answer to producers."""
+
+from typing import Annotated
 
 import msgspec
 
+from schemas.doc import doc
+
 
 class TakenPrompt(msgspec.Struct, frozen=True):
-    """key: the sender's, or the sha256 of what was sent. group: asks what became of it; of a reward, its sample."""
+    """An accepted prompt or reward."""
 
-    key: str
-    group: str
+    key: Annotated[str, doc("The sender's key, or the sha256 of the prompt if it has no key.")]
+    group: Annotated[str, doc("Group under which its fate can be queried; for a reward, the sample.")]
 
 
 class LineProblem(msgspec.Struct, frozen=True):
-    """Why a prompt was not taken. line: from 1; of a list, the prompt's place in it. field: empty for the whole."""
+    """Why a prompt was refused."""
 
-    line: int
-    field: str
-    message: str
+    line: Annotated[int, doc("Line, from 1; in a list, the prompt's place in it.")]
+    field: Annotated[str, doc("Name of the field; empty for the whole prompt.")]
+    message: Annotated[str, doc("Explanation, one sentence.")]
 
 
 class Submission(msgspec.Struct, omit_defaults=True):
-    """The answer to prompts. Each stands alone: those that were taken are in the log, on disk, whatever became of the
-    others. more: of these and of the errors, not named since they are many. unread: lines from this one on were not
-    looked at, since too many before were refused; 0 where all were.
-    """
+    """Answer to prompts. Each prompt is independent: accepted prompts are in the log, on disk, even if others fail."""
 
-    accepted: int
-    refused: int
-    groups: list[TakenPrompt]
-    errors: list[LineProblem]
-    more: int = 0
-    unread: int = 0
+    accepted: Annotated[int, doc("Number of accepted prompts.")]
+    refused: Annotated[int, doc("Number of refused prompts.")]
+    groups: Annotated[list[TakenPrompt], doc("Accepted prompts.")]
+    errors: Annotated[list[LineProblem], doc("Refused prompts.")]
+    more: Annotated[int, doc("Entries that `groups` and `errors` omit because there are too many.")] = 0
+    unread: Annotated[
+        int, doc("First line that was not read because too many lines before it were refused; 0 if all were read.")
+    ] = 0

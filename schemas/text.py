@@ -1,6 +1,6 @@
-"""Text from outside (a user's function, a file, a request, an archive) made safe to store, to send and to print.
+"""Make text from outside (a user's function, a file, a request, an archive) safe to store, send and print.
 
-Events and answers must be valid Unicode, messages must be short, and a terminal must not obey what it shows.
+Events and answers must be valid Unicode, messages must be short, and text must not control a terminal.
 """
 
 import re
@@ -9,19 +9,19 @@ from itertools import islice
 from typing import Any
 
 MESSAGE_CHARACTERS = 2_000
-"""Characters of a message about a failure that are kept: enough for a reason, little enough for thousands of events."""
+"""Most characters of a failure's message: enough for a reason, and small enough for thousands of events."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""C0 and C1 control characters but for tab and newline, line separators, bidirectional controls, lone surrogates."""
+"""C0 and C1 control characters except tab and newline, line separators, bidirectional controls, lone surrogates."""
 
 
 def valid_text(text: str, limit: int | None = None) -> str:
     """Return `text` with U+FFFD for each lone surrogate, so that it can be encoded as UTF-8.
 
-    With a limit, a longer text is cut to that many characters; its end says how many were left out.
+    A text longer than `limit` is cut to `limit` characters; its end states the original length.
     """
     if limit is not None and len(text) > limit:
         end = f"... ({len(text):,} characters)"
@@ -32,10 +32,10 @@ def valid_text(text: str, limit: int | None = None) -> str:
 
 
 def message_text(error: BaseException | str, limit: int = MESSAGE_CHARACTERS) -> str:
-    """Return the text of an exception, valid and short. An exception whose `__str__` raises has its type's name."""
+    """Return the text of an exception, valid and short; its type's name if its `__str__` raises."""
     try:
-        text = str.__str__(str(error))  # of a subclass, the text alone
-    except BaseException:
+        text = str.__str__(str(error))  # a subclass of str may override `__str__`
+    except BaseException:  # a user's `__str__` may raise anything
         text = f"{type(error).__name__} (its text cannot be read)"
     return valid_text(text, limit)
 
@@ -45,17 +45,17 @@ def raised_text(error: BaseException, limit: int = MESSAGE_CHARACTERS) -> str:
     return f"{type(error).__name__}: {message_text(error, limit)}"
 
 
-def repr_text(value: Any, limit: int = 120) -> str:
-    """Return a value as Python writes it, valid and cut. Of a large one only the beginning is looked at."""
+def repr_text(value: object, limit: int = 120) -> str:
+    """Return the `repr` of a value, valid and cut. Only the beginning of a large value is read."""
     try:
         text = str.__str__(_beginning.repr(value))
-    except BaseException:
+    except BaseException:  # a user's `__repr__` may raise anything
         text = f"<{type(value).__name__}>"
     return valid_text(text, limit)
 
 
 class _Beginning(reprlib.Repr):
-    """`repr` of the first items of a container, in their order: to sort a dict of millions takes seconds."""
+    """`repr` of a container's first items, unsorted: sorting a dict of millions takes seconds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,6 @@ class _Beginning(reprlib.Repr):
         self.maxstring = self.maxother = self.maxlong = 400
 
     def repr_dict(self, value: dict[Any, Any], level: int) -> str:
-        """Return the first keys with their values."""
         if level <= 0:
             return "{...}"
         items = [f"{self.repr1(key, level - 1)}: {self.repr1(item, level - 1)}"
@@ -72,14 +71,12 @@ class _Beginning(reprlib.Repr):
         return "{" + ", ".join(items + ["..."] * (len(value) > self.maxdict)) + "}"
 
     def repr_set(self, value: set[Any], level: int) -> str:
-        """Return some of its elements."""
         if not value or level <= 0:
             return "set(...)" if value else "set()"
         items = [self.repr1(item, level - 1) for item in islice(value, self.maxset)]
         return "{" + ", ".join(items + ["..."] * (len(value) > self.maxset)) + "}"
 
     def repr_bytes(self, value: bytes, level: int) -> str:
-        """Return the first bytes."""
         return repr(value[: self.maxstring])
 
     repr_bytearray = repr_bytes
@@ -89,5 +86,5 @@ _beginning = _Beginning()
 
 
 def terminal_text(text: str) -> str:
-    """Return `text` with each control character as an escape such as `\\x1b`: a terminal shows it and obeys nothing."""
+    """Return `text` with each control character as an escape such as `\\x1b`, so that it cannot control a terminal."""
     return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)

@@ -1,57 +1,65 @@
-"""A trainer that goes on from what an earlier one has trained."""
+"""A trainer that continues from the steps of an earlier trainer."""
 
 import enum
+from typing import Annotated
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.event import Event
 
 
 class Fidelity(enum.StrEnum):
-    """Whether something is bit for bit what was committed."""
+    """Whether a state is equal to the committed state, bit for bit."""
 
     EXACT = "exact"
     APPROXIMATE = "approximate"
 
 
 class WeightsDistance(msgspec.Struct, frozen=True, kw_only=True):
-    """How far weights are from others, over all tensors. max_abs: the largest difference of one number.
+    """Distance of weights from the committed weights, over all tensors."""
 
-    relative_l2: norm of the difference over the norm of the committed weights; no unit.
-    """
-
-    max_abs: float
-    relative_l2: float
+    max_abs: Annotated[float, doc("Largest absolute difference of one number.")]
+    relative_l2: Annotated[float, doc("L2 norm of the difference over that of the committed weights; no unit.")]
 
 
 class TrainerRestored(Event, frozen=True, kw_only=True, tag="trainer.restored"):
-    """A trainer that takes over, once, when it is where the one before it was: with its claim, in one append.
+    """Appended by a trainer that takes over, once, in one append with its claim, when it has reached the last commit.
 
-    version: the newest that was committed, which it goes on from. trainer: its worker id. checkpoint: the version that
-    it loaded, or the run's first. retrained: steps since, trained again from the log; differing: those of them that
-    came out with other weights or another optimizer state than committed. skipped: steps since the checkpoint that were
-    not trained again, being too many (max-retrained-steps): the newest weights were loaded from their files, and the
-    optimizer's moments lack these steps. weights: always exact; where training came
-    to others, they were loaded from their files. distance: of those others from the committed, the largest of all
-    steps; None where no weights differed or none could be compared. optimizer: approximate where its state is not the
-    committed one, or a critic's is not; optimizer_digest, critic_digest: sha256 (hex) of the states that it goes on
-    with, empty where none was committed. seconds: of loading and training again.
-
-    With an approximate optimizer the next version is still made of exactly these weights, but training the steps
-    again from an earlier checkpoint does not come to it.
+    If the optimizer is approximate, the next version still starts from exactly these weights, but training the steps
+    again from an earlier checkpoint does not reproduce it.
     """
 
-    version: int
-    trainer: str
-    checkpoint: int
-    optimizer: Fidelity
-    weights: Fidelity = Fidelity.EXACT
-    retrained: int = 0
-    differing: int = 0
-    skipped: int = 0
-    distance: WeightsDistance | None = None
-    optimizer_digest: str = ""
-    seconds: float = 0.0
-    critic_digest: str = ""
+    version: Annotated[int, doc("Newest committed weight version, from which training continues.")]
+    trainer: Annotated[str, doc("Worker id of the trainer.")]
+    checkpoint: Annotated[int, doc("Weight version of the checkpoint that the trainer loaded.")]
+    optimizer: Annotated[
+        Fidelity, doc("Approximate if the state of the optimizer, or of a critic, differs from the committed state.")
+    ]
+    weights: Annotated[
+        Fidelity, doc("Always exact: if retraining gave different weights, they are loaded from their files.")
+    ] = Fidelity.EXACT
+    retrained: Annotated[int, doc("Steps since the checkpoint that were trained again from the log.")] = 0
+    differing: Annotated[
+        int, doc("Retrained steps whose weights or optimizer state differed from the committed state.")
+    ] = 0
+    skipped: Annotated[
+        int,
+        doc(
+            "Steps since the checkpoint that were not trained again because they exceed --max-retrained-steps. The "
+            "newest weights are loaded from their files; the optimizer's moments lack these steps."
+        ),
+    ] = 0
+    distance: Annotated[
+        WeightsDistance | None,
+        doc("Largest distance of retrained from committed weights; None if none differed or none could be compared."),
+    ] = None
+    optimizer_digest: Annotated[
+        str, doc("sha256 (hex) of the optimizer state that training continues with; empty if none was committed.")
+    ] = ""
+    seconds: Annotated[float, doc("Seconds that loading and retraining took.")] = 0.0
+    critic_digest: Annotated[
+        str, doc("sha256 (hex) of the critic state that training continues with; empty if none was committed.")
+    ] = ""
 
     IDENTITY = ("version", "trainer")

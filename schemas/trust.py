@@ -1,8 +1,8 @@
-"""Doubt about texts that only an archive says: addresses are not connected to, functions are not loaded.
+"""Distrust of texts that only an archive names: its addresses are not connected to, its functions not loaded.
 
-An archive may be somebody else's. Its settings name URLs, with references to secrets in them, functions and commands.
-While such a run is open its texts are doubted, and whoever connects or loads asks here first. A text that stands on the
-command line is not doubted, and with `--trust-archive` none is.
+An archive may come from a third party. Its settings name URLs (with references to secrets), functions and commands.
+While such a run is open its texts are doubted, and code that connects or loads calls `check_trusted` first. A text on
+the command line is trusted, and `--trust-archive` trusts all texts.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ _trusting = 0
 
 
 def name_words(words: Iterable[str]) -> None:
-    """Take the words of a command line, or other texts of the user's own: whoever wrote them means them."""
+    """Trust the words of a command line, or other texts that the user wrote."""
     for word in words:
         _named.update((word, word.partition("=")[2]))
 
 
 @contextlib.contextmanager
 def doubting(texts: Iterable[str], but: Iterable[str] = ()) -> Iterator[None]:
-    """Doubt these texts inside, but for those that are named in `but`."""
+    """Doubt these texts within the context, except those in `but`."""
     doubted = Counter({text for text in texts if text} - {*but})
     _doubted.update(doubted)
     try:
@@ -37,7 +37,7 @@ def doubting(texts: Iterable[str], but: Iterable[str] = ()) -> Iterator[None]:
 
 @contextlib.contextmanager
 def trusting() -> Iterator[None]:
-    """Doubt nothing inside: a role of a run, whose settings were checked when it was started."""
+    """Doubt nothing within the context: for a run's role, whose settings were checked when the run started."""
     global _trusting
     _trusting += 1
     try:
@@ -47,7 +47,7 @@ def trusting() -> Iterator[None]:
 
 
 def is_doubted(text: str) -> bool:
-    """Whether the text is doubted, or is an address that is a part of a doubted text (one of several with commas)."""
+    """Return whether the text, or a list of addresses that contains it, is doubted."""
     text = text.strip()
     if not text or _trusting or not any(_doubted.values()) or FLAG in _named or text in _named:
         return False
@@ -58,9 +58,9 @@ def is_doubted(text: str) -> bool:
 
 
 def check_trusted(text: str) -> None:
-    """Raises UntrustedText."""
+    """Raises UntrustedText if the text is doubted."""
     if is_doubted(text):
         raise UntrustedText(
-            f"{terminal_text(text)} is named by the archive alone, and nothing that an archive names is connected to, "
-            f"loaded or run: give it as a flag, or {FLAG} where the archive is your own"
+            f"only the archive names {terminal_text(text)}, and names from an archive are not connected to, loaded or "
+            f"run: give it as a flag, or {FLAG} if the archive is your own"
         )

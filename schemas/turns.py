@@ -1,34 +1,37 @@
-"""A turn of a rollout: one generation, or one call of a tool. A user's generate function makes it, or an agent."""
+"""A turn of a rollout: a generation or a tool call, made by a user's generate function or an agent."""
 
 import enum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from schemas.arrays import EMPTY_BYTES, EMPTY_LOG_PROBS, EMPTY_TOKENS, Array
+from schemas.doc import doc
 from schemas.event import Event
 from schemas.rollouts import StopReason, WeightSpan
 
 
 class TurnRole(enum.StrEnum):
-    """Who speaks in a turn."""
+    """Author of a turn."""
 
     ASSISTANT = "assistant"
     TOOL = "tool"
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A call of a tool. arguments: JSON values. may_repeat: calling it twice does no harm."""
+    """A call of a tool."""
 
-    name: str
-    arguments: dict[str, Any] = {}
-    may_repeat: bool = False
+    name: Annotated[str, doc("Name of the tool.")]
+    arguments: Annotated[dict[str, Any], doc("JSON values by parameter.")] = {}
+    may_repeat: Annotated[bool, doc("Calling the tool twice does no harm.")] = False
 
 
 class RootReason(enum.StrEnum):
-    """Why an agent's turn continues none of its session's: it is the first, it asks what a root asked, its messages
-    were shortened or changed, they are another conversation's (another system message, other tools or arguments of the
-    template), or the model's template gave other tokens than are recorded.
+    """Why an agent's turn extends no other turn of its session.
+
+    `first`: it is the session's first. `repeat`: it repeats the request of a root. `compaction`, `rewrite`: its
+    messages were shortened or changed. `subagent`: it belongs to another conversation, with other tools, template
+    arguments or system message. `drift`: the model's template gave other tokens than the recorded ones.
     """
 
     FIRST = "first"
@@ -40,109 +43,108 @@ class RootReason(enum.StrEnum):
 
 
 class SharedBody(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the body of a request has in common with that of turn `turn`: its first `head` bytes, its last `tail`."""
+    """Parts of a request's body that are equal to those of an earlier turn's body."""
 
-    turn: int
-    head: int
-    tail: int
+    turn: Annotated[int, doc("Index of the earlier turn.")]
+    head: Annotated[int, doc("Equal bytes at the beginning.")]
+    tail: Annotated[int, doc("Equal bytes at the end.")]
 
 
 class AgentTurn(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What makes a turn an agent's. key: by which a retry is known, sha256 hex. dialect: the API it was asked in. call:
-    the sample that the generation was requested as.
+    """Additional data for an agent's turn."""
 
-    messages: digests (16 hex digits each) of the canonical messages that turn `extends` and its answer do not cover,
-    each over the one before it too; so equal digests mean equal messages from the first on. answered: the digest with
-    the answer. frame: digest of the tools and of what else shapes a prompt. root: why it continues no turn; nearest:
-    the one it has most tokens in common with then, drift: the first token that differs from its path. rule: what made
-    the prompt's tokens. request: the body as it came (int8), without what it shares with another turn's. client: what
-    the agent's HTTP client calls itself (User-Agent, its first 120 characters).
-    """
-
-    key: str
-    dialect: str
-    call: str
-    messages: tuple[str, ...] = ()
-    answered: str = ""
-    frame: str = ""
-    root: RootReason | None = None
-    nearest: int | None = None
-    drift: int | None = None
-    rule: str = ""
-    request: Array = EMPTY_BYTES
-    client: str = ""
-    shares: SharedBody | None = None
+    key: Annotated[str, doc("sha256 (hex) that identifies retries of the request.")]
+    dialect: Annotated[str, doc("API of the request.")]
+    call: Annotated[str, doc("Sample under which the generation was requested.")]
+    messages: Annotated[
+        tuple[str, ...],
+        doc(
+            "Digests (16 hex digits each) of the canonical messages that turn `extends` and its answer do not cover. "
+            "Each also covers all messages before it."
+        ),
+    ] = ()
+    answered: Annotated[str, doc("Digest of all messages and the answer.")] = ""
+    frame: Annotated[
+        str, doc("Digest of everything else that shapes the prompt: system messages, tools, template arguments.")
+    ] = ""
+    root: Annotated[RootReason | None, doc("Why the turn extends no other; None if it extends one.")] = None
+    nearest: Annotated[int | None, doc("Turn with the most tokens in common, if the turn is a root.")] = None
+    drift: Annotated[int | None, doc("First token that differs from the path of `nearest`.")] = None
+    rule: Annotated[str, doc("Rule that produced the prompt's new tokens.")] = ""
+    request: Annotated[Array, doc("int8: the request's body, without the parts in `shares`.")] = EMPTY_BYTES
+    client: Annotated[str, doc("User-Agent of the HTTP client, at most 120 characters.")] = ""
+    shares: Annotated[SharedBody | None, doc("Parts that the body shares with an earlier turn's body.")] = None
 
 
 class TurnBegun(Event, frozen=True, kw_only=True, tag="turn.begun"):
-    """The engine, before it calls a tool, and with the first chunk of a generation; the gateway, in the append that
-    requests the generation of an agent's turn.
+    """Appended by the engine before a tool call or with the first chunk of a generation, or by the gateway in the
+    append that requests the generation for an agent's turn.
 
-    Fenced on all events of the sample, as every event of such a rollout. Where no `turn.recorded` of the index
-    follows, the turn was in flight when its engine was lost: a generation goes on from its chunks, a tool is called
-    again only if it may be. asked: sha256 of the question (prompt and sampling, or tool and arguments), hex; of an
-    agent, its turn's key. overlapping: another turn of the sample was under way. nonce: random, of an agent's turn.
+    Like every event of such a rollout, it is fenced on all events of the sample. If no `turn.recorded` with this index
+    follows, the turn was in flight when its engine was lost: a generation continues from its chunks, and a tool is
+    called again only if `may_repeat` is set.
     Example: index 1, role tool, call {name: calculator, arguments: {expression: 2+3}}.
     """
 
-    sample: str
-    index: int
-    role: TurnRole
-    asked: str
-    engine: str
-    call: ToolCall | None = None
-    overlapping: bool = False
-    nonce: str = ""
+    sample: Annotated[str, doc("Id of the sample.")]
+    index: Annotated[int, doc("Index of the turn, in the order of requests.")]
+    role: Annotated[TurnRole, doc("Author of the turn.")]
+    asked: Annotated[
+        str,
+        doc("sha256 (hex) of the request: prompt and sampling, or tool and arguments. Agent's turn: the turn's key."),
+    ]
+    engine: Annotated[str, doc("Worker id of the engine or gateway.")]
+    call: Annotated[ToolCall | None, doc("Tool call, if the role is `tool`.")] = None
+    overlapping: Annotated[bool, doc("Another turn of the sample was in flight.")] = False
+    nonce: Annotated[str, doc("Random text; empty unless the turn is an agent's.")] = ""
 
     def identity(self) -> tuple[str | int, ...]:
-        # With the engine: of two that begin the same turn, the fence lets only one. With the nonce: so too of a
-        # gateway's own tries, which may be of different requests.
+        # `engine` makes two engines that begin the same turn two events; the fence lets only one in. `nonce` does the
+        # same for attempts of one gateway, which may be for different requests.
         turn = (self.sample, self.index, self.engine)
         return (*turn, self.nonce) if self.nonce else turn
 
 
 class TurnRecorded(Event, frozen=True, kw_only=True, tag="turn.recorded"):
-    """The engine, when a turn has ended. A generate function that is run again is answered with it. The gateway, before
-    an agent is told that its answer has ended; one that asks again is answered with it.
+    """Appended when a turn has ended: by the engine, or by the gateway before the agent gets the end of its answer.
 
-    index: counts the sample's turns in the order they were asked for. asked: as in `turn.begun`. seconds: it took.
+    A generate function that runs again, or an agent that repeats its request, gets the recorded turn.
 
-    Of the assistant: its prompt is that of turn `extends` with that turn's tokens, then `observed` (int32, what a tool
-    or the environment said, loss mask 0); where it extends none, `observed` is the whole prompt. Then come the
-    generated tokens [0, length), loss mask 1: those from `start` on in `tokens` (int32) and `log_probs` (float32, of
-    logits / temperature), those before in the turn's chunks. spans: weight versions over all of them. text: of them.
-
-    payload: what else the engine was asked for, by the names of SGLang's /generate. meta: what it said beside the rest,
-    if it was asked for more, or ended the turn by a reason that is not known here (stop is `stop` then).
-
-    Of a tool: call, and either result (a JSON value) or error (what it raised; empty where it did not).
-
-    overlapping: another turn of the sample was under way at the same time. agent: of an agent's turn. All its tokens
-    stand here then, and engine is the one that ended the generation; the indexes go on over the sample's attempts.
+    The prompt of an assistant turn is the prompt of turn `extends`, then that turn's tokens, then `observed`. If the
+    turn extends none, `observed` is the whole prompt. Then follow the generated tokens [0, length), loss mask 1:
+    those before `start` are in the turn's chunks, the others in `tokens`. An agent's turn has all its tokens here, and
+    its indexes continue over the sample's attempts.
     Example: index 1, role tool, call {name: calculator, arguments: {expression: 2+3}}, result 5, seconds 0.02.
     """
 
-    sample: str
-    index: int
-    role: TurnRole
-    asked: str
-    engine: str
-    extends: int | None = None
-    observed: Array = EMPTY_TOKENS
-    start: int = 0
-    length: int = 0
-    tokens: Array = EMPTY_TOKENS
-    log_probs: Array = EMPTY_LOG_PROBS
-    spans: tuple[WeightSpan, ...] = ()
-    stop: StopReason | None = None
-    text: str = ""
-    payload: dict[str, Any] = {}
-    meta: dict[str, Any] = {}
-    call: ToolCall | None = None
-    result: Any = None
-    error: str = ""
-    overlapping: bool = False
-    seconds: float = 0.0
-    agent: AgentTurn | None = None
+    sample: Annotated[str, doc("Id of the sample.")]
+    index: Annotated[int, doc("Index of the turn, in the order of requests.")]
+    role: Annotated[TurnRole, doc("Author of the turn.")]
+    asked: Annotated[str, doc("sha256 (hex) of the request, as in `turn.begun`.")]
+    engine: Annotated[str, doc("Worker id of the engine that ended the generation, or of the gateway.")]
+    extends: Annotated[int | None, doc("Turn whose prompt and tokens begin this prompt; None: a root.")] = None
+    observed: Annotated[
+        Array, doc("int32: new prompt tokens, such as the output of a tool or the environment; loss mask 0.")
+    ] = EMPTY_TOKENS
+    start: Annotated[int, doc("Position of the first token in `tokens`.")] = 0
+    length: Annotated[int, doc("Generated tokens.")] = 0
+    tokens: Annotated[Array, doc("int32 [length - start]: token ids.")] = EMPTY_TOKENS
+    log_probs: Annotated[Array, doc("float32 [length - start]: log-probs (nats) of logits / temperature.")] = (
+        EMPTY_LOG_PROBS
+    )
+    spans: Annotated[tuple[WeightSpan, ...], doc("Weight versions over all generated tokens.")] = ()
+    stop: Annotated[StopReason | None, doc("Why the generation ended; None for a tool.")] = None
+    text: Annotated[str, doc("Text of the generated tokens.")] = ""
+    payload: Annotated[dict[str, Any], doc("Other parameters of the request, by the names of SGLang's /generate.")] = {}
+    meta: Annotated[
+        dict[str, Any],
+        doc("Other fields of the engine's answer, if requested; also an unknown stop reason (`stop` is then `stop`)."),
+    ] = {}
+    call: Annotated[ToolCall | None, doc("Tool call, if the role is `tool`.")] = None
+    result: Annotated[Any, doc("JSON value that the tool returned.")] = None
+    error: Annotated[str, doc("Error that the tool raised; empty if none.")] = ""
+    overlapping: Annotated[bool, doc("Another turn of the sample was in flight.")] = False
+    seconds: Annotated[float, doc("Seconds that the turn took.")] = 0.0
+    agent: Annotated[AgentTurn | None, doc("Additional data, if the turn is an agent's.")] = None
 
     IDENTITY = ("sample", "index", "engine")

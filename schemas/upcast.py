@@ -1,7 +1,7 @@
-"""Upcasters: how an event of an older schema becomes one of today's.
+"""Upcasters: convert events of older schemas to today's.
 
-`UPCASTERS[(type, n)]` takes the plain dict of version n and gives that of version n + 1. An entry is never removed:
-golden logs of every released schema are folded in the tests for ever.
+`UPCASTERS[(type, n)]` converts the plain dict of version n to version n + 1. An entry is never removed: the tests fold
+golden logs of every released schema.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ UPCASTERS: dict[tuple[str, int], Upcaster] = {}
 
 
 def upcast(event_type: str, schema: int, current: int, plain: dict[str, Any]) -> dict[str, Any]:
-    """`plain` raised from `schema` to `current`, one version at a time. KeyError where a step is missing."""
+    """Convert `plain` from version `schema` to `current`, one version at a time. KeyError if an upcaster is missing."""
     for version in range(schema, current):
         plain = UPCASTERS[(event_type, version)](plain)
     return plain

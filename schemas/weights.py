@@ -1,7 +1,9 @@
 """A weight version: published by the trainer, activated by each engine."""
 
 import enum
+from typing import Annotated
 
+from schemas.doc import doc
 from schemas.event import Event
 
 
@@ -13,38 +15,40 @@ class WeightsKind(enum.StrEnum):
 
 
 class WeightsPublished(Event, frozen=True, kw_only=True, tag="weights.published"):
-    """The trainer. url: folder of HF-named safetensors and their manifest. digest: of all tensors (storage/digests.py).
+    """Appended by the trainer when the files of a version are complete."""
 
-    parent is None for version 0, the weights a run starts from. bytes: of the files. kind: always full. functions: the
-    user's functions that were shown the files before, sha256 (hex) of their source by the setting that names them.
-    """
-
-    version: int
-    parent: int | None
-    url: str
-    digest: str
-    bytes: int
-    kind: WeightsKind = WeightsKind.FULL
-    functions: dict[str, str] = {}
+    version: Annotated[int, doc("Weight version, from 0.")]
+    parent: Annotated[int | None, doc("Version from which it was trained; None for version 0.")]
+    url: Annotated[str, doc("Folder of HF-named safetensors and their manifest.")]
+    digest: Annotated[str, doc("Digest of all tensors (`storage/digests.py`).")]
+    bytes: Annotated[int, doc("Size of the files, in bytes.")]
+    kind: Annotated[WeightsKind, doc("Always `full`.")] = WeightsKind.FULL
+    functions: Annotated[
+        dict[str, str],
+        doc("User's functions that saw the files before: sha256 (hex) of the source by the setting that names it."),
+    ] = {}
 
 
 class WeightsActivated(Event, frozen=True, kw_only=True, tag="weights.activated"):
-    """An engine, once it runs this version and has checked its digest. seconds: from retraction to continuation.
+    """Appended by an engine that runs the version and has checked its digest."""
 
-    lag: seconds from publication to activation, 0 where the engine returns to a version. resumed: generations that were
-    running and continued. returns: how often this engine has run the version before; it returns to one to finish an
-    evaluation of it. refused_batches: appends that this engine's process had to send again since its activation before,
-    as the server takes fewer batches at a time than were open.
-    """
-
-    version: int
-    engine: str
-    digest: str
-    seconds: float
-    lag: float = 0.0
-    resumed: int = 0
-    returns: int = 0
-    refused_batches: int = 0
+    version: Annotated[int, doc("Weight version.")]
+    engine: Annotated[str, doc("Worker id of the engine.")]
+    digest: Annotated[str, doc("Digest of all tensors (`storage/digests.py`).")]
+    seconds: Annotated[float, doc("Seconds from retracting the running generations to continuing them.")]
+    lag: Annotated[float, doc("Seconds from publication to activation; 0 if the engine returns to the version.")] = 0.0
+    resumed: Annotated[int, doc("Generations that were running and continued.")] = 0
+    returns: Annotated[
+        int,
+        doc("How often the engine ran the version before; it returns to a version to finish an evaluation of it."),
+    ] = 0
+    refused_batches: Annotated[
+        int,
+        doc(
+            "Appends that the engine's process repeated since its last activation, because the server had too many "
+            "open batches."
+        ),
+    ] = 0
 
     def entity(self) -> str:
         return f"{self.version}-{self.engine}"

@@ -1,31 +1,35 @@
 """A worker: a process that participates in a run."""
 
+from typing import Annotated
+
+from schemas.doc import doc
 from schemas.event import Event
 
 
 class WorkerJoined(Event, frozen=True, kw_only=True, tag="worker.joined"):
-    """Each actor and engine, when it is ready. worker: its id, new at each start. seconds: of starting, by part.
+    """Appended by each actor and engine when it is ready."""
 
-    role: such as conductor, trainer or engine. pid: on the machine `node` (its host name). facts:
-    about its machine and process, by name; of a deterministic trainer, the variables that make it so.
-    """
-
-    worker: str
-    role: str
-    pid: int
-    node: str = ""
-    facts: dict[str, str] = {}
-    seconds: dict[str, float] = {}
+    worker: Annotated[str, doc("Id of the worker, new at each start.")]
+    role: Annotated[str, doc("Role, such as conductor, trainer or engine.")]
+    pid: Annotated[int, doc("Process id on the machine `node`.")]
+    node: Annotated[str, doc("Host name of the machine.")] = ""
+    facts: Annotated[
+        dict[str, str],
+        doc("Facts about machine and process by name, such as the variables that make a trainer deterministic."),
+    ] = {}
+    seconds: Annotated[dict[str, float], doc("Seconds that starting took, by part.")] = {}
 
 
 class WorkerLost(Event, frozen=True, kw_only=True, tag="worker.lost"):
-    """Any participant that notices that a worker is gone. worker, role: as it joined. reason: one sentence.
+    """Appended by any participant that notices that a worker is gone."""
 
-    requests: the samples that may be why: those under way at an engine that ended by itself, or the one of them that
-    was tried. Absent in older logs, and where it was ended from outside.
-    """
-
-    worker: str
-    role: str
-    reason: str
-    requests: tuple[str, ...] = ()
+    worker: Annotated[str, doc("Id of the worker, as in `worker.joined`.")]
+    role: Annotated[str, doc("Role of the worker, as in `worker.joined`.")]
+    reason: Annotated[str, doc("Explanation, one sentence.")]
+    requests: Annotated[
+        tuple[str, ...],
+        doc(
+            "Samples that may have caused the loss: those running on an engine that ended by itself, or the one that "
+            "was being probed. Empty in older logs, and if the engine was ended from outside."
+        ),
+    ] = ()

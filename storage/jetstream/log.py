@@ -322,7 +322,7 @@ class JetStreamLog:
 
 
 def _heard_at(run: str, name: str, *, early: bool) -> str:
-    return subjects.early(run, name) if early else subjects.told(run, name)
+    return subjects.early_notifications(run, name) if early else subjects.notifications(run, name)
 
 
 def _nothing() -> None:

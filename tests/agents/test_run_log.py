@@ -25,7 +25,7 @@ from schemas.rollouts import (
     StopReason,
     WeightSpan,
 )
-from schemas.subjects import told
+from schemas.subjects import notifications
 from serve_apps.agents.run_log import RunLog
 from serve_apps.calls import Call
 from slime_events.core.run.participant import Participant
@@ -225,7 +225,9 @@ async def test_a_gateway_hears_with_its_own_credentials(
             await made(engine, chunk(0, 1))
             last = await made(engine, completed(1))
             if agents:
-                await roles.connection.publish(f"{told(RUN, place.worker.id)}.event", b"nothing that can be read")
+                await roles.connection.publish(
+                    f"{notifications(RUN, place.worker.id)}.event", b"nothing that can be read"
+                )
                 await roles.tell(place.worker.id, [last])
             assert await ended(call) == TOKENS.tolist()
         await own.close()

@@ -45,9 +45,9 @@ def chat(*messages: dict[str, Any]) -> Any:
 TEXT = {"type": "text", "text": "3+4"}
 REFUSED: list[tuple[Sequence[Any], str]] = [
     ([USER, {"role": "user", "content": [TEXT, {"type": "image_url", "image_url": {"url": "x"}}]}],
-     "input[1].content[1].type: the model reads text, and no image_url"),
-    ([{"role": "user", "content": [{"type": "image", "image": {"bytes": b"x"}}]}], "no image"),
-    ([{"role": "user", "content": [{"type": "input_audio"}]}], "no input_audio"),
+     "input[1].content[1].type: the model reads text, not image_url"),
+    ([{"role": "user", "content": [{"type": "image", "image": {"bytes": b"x"}}]}], "not image"),
+    ([{"role": "user", "content": [{"type": "input_audio"}]}], "not input_audio"),
     ([{"role": "user", "content": [{"type": "text"}]}], "input[0].content[0].text: this is missing"),
     ([{"role": "user", "content": [{"type": "text", "text": 3}]}], "input[0].content[0].text: this has to be a text"),
     ([{"role": "user", "content": ["x"]}], "input[0].content[0]: this has to be an object"),

@@ -23,7 +23,7 @@ from schemas.subjects import about, any_verb, every_event, matches, of_type, str
 from tests.golden.log_file import FOLDER, read_records, rendered, rendered_file
 from tests.golden.make import envelopes as golden_envelopes
 from tests.golden.make import main as make_golden
-from tests.schemas.event_table import event_table
+from tests.schemas.event_table import event_table, field_texts, parts
 from tests.schemas.strategies import EVENTS
 from tools.json_schema import json_schema
 
@@ -46,6 +46,20 @@ def test_an_event_class_is_documented_and_plain(cls: type[Event]) -> None:
     assert cls.__name__.lower() == (noun + verb).replace("_", "")
     optional = [f.name for f in msgspec.structs.fields(cls) if not f.required]
     assert all(name in cls.__struct_fields__ for name in optional)
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [
+        *EVENT_CLASSES,
+        *sorted((part for part in parts() if issubclass(part, msgspec.Struct)), key=lambda part: part.__name__),
+    ],
+    ids=lambda cls: cls.__name__,
+)
+def test_every_field_of_an_event_and_of_its_parts_is_described(cls: type[msgspec.Struct]) -> None:
+    texts = field_texts(cls)
+    assert not [name for name, text in texts.items() if not text]
+    assert not [text for text in texts.values() if "|" in text or "\n" in text], "it would break a table's row"
 
 
 def test_tags_are_distinct_and_all_known() -> None:
@@ -170,7 +184,7 @@ def test_arrays_hold_log_probs(values: list[float]) -> None:
 
 def test_arrays_say_what_is_wrong() -> None:
     assert unpack(pack([1, 0], "int8")).tolist() == [1, 0]
-    with pytest.raises(DamagedEvent, match="3 x int32 but holds 8 bytes"):
+    with pytest.raises(DamagedEvent, match="3 x int32 has 8 bytes"):
         unpack(Array(dtype="int32", n=3, data=bytes(8)))
     far = Array(dtype="int32", n=2, blob=BlobRef(sha256="ab", size=8))
     with pytest.raises(BlobMissing, match="blob ab"):

@@ -15,7 +15,7 @@ import nats
 import nats.errors
 
 from schemas.registry import NOUNS
-from schemas.subjects import inbox, stream_name, told
+from schemas.subjects import inbox, notifications, stream_name
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.connection import REFUSED, Connection
 from storage.nats.accounts import READERS, Access
@@ -96,11 +96,11 @@ def _of_producer(run: str) -> list[Act]:
 
 def _of_reader(run: str, who: Access) -> list[Act]:
     nouns = [f"slime.{run}.{noun}.published.v9" for noun in NOUNS]
-    heard = [">", f"slime.{run}.>", f"{told(run, MARK)}.*", inbox(run), "$JS.>", "$SYS.>", "_R_.>"]
+    heard = [">", f"slime.{run}.>", f"{notifications(run, MARK)}.*", inbox(run), "$JS.>", "$SYS.>", "_R_.>"]
     others = [
         inbox(run),
         inbox(run, "groups"),
-        f"{told(run, MARK)}.event",
+        f"{notifications(run, MARK)}.event",
         f"$JS.ACK.{_s(run)}.engines.1.1.1.1.0",
         "$SYS.REQ.SERVER.PING",
     ]
