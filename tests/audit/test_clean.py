@@ -125,7 +125,7 @@ async def test_a_tighter_bound_is_broken(asynchronous: Run) -> None:
     tight = msgspec.structs.replace(asynchronous.plan, max_staleness=0, draw=None)
     report = await asynchronous.doctored().audit(asynchronous.auditor(rules=Rules(tight), files=False))
     assert {finding.check for finding in report.findings} == {"staleness"}
-    assert "behind where 0 is the most, so it is further off policy than the settings allow" in str(report.findings[0])
+    assert "and the bound is 0, so it is further off policy than the settings allow" in str(report.findings[0])
 
 
 async def test_every_beginning_of_a_run_is_clean(synchronous: Run) -> None:
@@ -190,7 +190,7 @@ async def test_what_a_resumption_changes_holds_from_there_on(synchronous: Run) -
     log.renumber()
     report = await log.audit(Audit("sim", fetch=unpack, files=False))
     (finding,) = [f for f in report.findings if "all steps" in str(f)]
-    assert "it says all steps, and 5 of 9 are committed, so the run ended before it was done" in str(finding)
+    assert "its reason is that all steps are done, and 5 of 9 are committed, so the run ended too early" in str(finding)
 
 
 @pytest.mark.parametrize("original", ["there", "gone"])
@@ -212,7 +212,7 @@ async def test_a_changed_weight_file(synchronous: Run, tmp_path: Path, original:
     assert found.counts == {"verified": 6, "removed since": 0}
     (finding,) = found.findings
     assert finding.position == published.position
-    assert str(finding).endswith("so engines and exports would take damaged weights")
+    assert str(finding).endswith("so engines and exports would use damaged weights")
     assert "tensor 'w'" in str(finding)
 
 
@@ -291,7 +291,7 @@ async def test_the_text_is_aligned_and_says_how_much_more(synchronous: Run) -> N
         record.body["run"] = "other"
     report = await log.audit(synchronous.auditor(files=False))
     lines = report_text(report, 2).splitlines()
-    assert lines[0].startswith("WRONG  positions    no hole")
+    assert lines[0].startswith("WRONG  positions    no gap")
     assert lines[3] == f"       and {2 * len(log.records) - 2} more of this check (--most 0 shows all)"
     checked = [line for line in lines if line.startswith(("ok", "WRONG"))]
     assert [line.index(check.promise) for line, check in zip(checked, report.checks, strict=True)] == [20] * len(

@@ -56,7 +56,7 @@ def test_a_doctored_run_ends_with_1(synchronous: Run, tmp_path: Path, capsys: py
     assert main(["audit", folder]) == 1
     out = capsys.readouterr().out
     assert "WRONG  verdicts" in out
-    assert "were assigned, so the decision does not follow from the log\n" in out
+    assert "were assigned, so the verdict does not follow from the log\n" in out
     assert "run sim has " in out.splitlines()[-1]
     assert main(["audit", folder, "--json"]) == 1
     facts = json.loads(capsys.readouterr().out)

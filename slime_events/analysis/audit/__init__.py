@@ -1,5 +1,5 @@
-"""The audit: is a run's whole history what it has to be? One pass over the log, a small check for each promise.
+"""The audit: does a run's whole history keep its promises? One pass over the log, a small check per promise.
 
-It folds the log by itself (`ledger.py`) and does not use `slime_events.analysis.model` on purpose: it checks what the
-others rely on.
+It folds the log by itself (`ledger.py`) and deliberately does not use `slime_events.analysis.model`: it checks what
+other views rely on.
 """

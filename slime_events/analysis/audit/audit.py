@@ -1,11 +1,12 @@
-"""`Audit`: one pass over a log, every event shown to every check that hears it; `Report`: what came of it."""
+"""`Audit`: one pass over a log that shows every event to every check that handles it. `Report`: its result."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.errors import ArchiveDamaged, LogDamaged, SchemaError
 from schemas.event import Event
 from schemas.registry import EVENT_CLASSES
@@ -28,38 +29,42 @@ from storage.log import ForeignRecord, Recorded
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One check. counts: what it looked at, by name."""
+    """Result of one check."""
 
-    name: str
-    promise: str
-    counts: dict[str, Any]
-    findings: tuple[Finding, ...] = ()
+    name: Annotated[str, doc("name of the check, one word")]
+    promise: Annotated[str, doc("what holds if there are no findings")]
+    counts: Annotated[
+        dict[str, Any],
+        doc("what the check looked at, by name: numbers, words, and histograms as dicts of numbers"),
+    ]
+    findings: Annotated[tuple[Finding, ...], doc("in the order of the log")] = ()
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one log. events: how many were read; unread: why reading stopped before the end, where it did. foreign: the
-    records that are no events, and so break no promise.
-    """
+    """Result of the audit of one log."""
 
-    run: str
-    events: int
-    checks: tuple[CheckReport, ...]
-    unread: str | None = None
-    foreign: tuple[Foreign, ...] = ()
+    run: Annotated[str, doc("name of the run")]
+    events: Annotated[int, doc("number of events read")]
+    checks: Annotated[tuple[CheckReport, ...], doc("results of the checks that apply to the run")]
+    unread: Annotated[str | None, doc("why reading stopped before the log's end; None if it did not")] = None
+    foreign: Annotated[
+        tuple[Foreign, ...],
+        doc("records that are not events of the run, and therefore break no promise"),
+    ] = ()
 
     @property
     def findings(self) -> list[Finding]:
-        """Of all checks, in the log's order."""
+        """Findings of all checks, in the order of the log."""
         return sorted((f for check in self.checks for f in check.findings), key=lambda finding: finding.position)
 
     @property
     def clean(self) -> bool:
-        """Everything was read and nothing was found."""
+        """Whether everything was read and there are no findings."""
         return self.unread is None and not self.findings
 
 
 def report_text(report: Report, most: int) -> str:
-    """An aligned line per check, and under it its first `most` findings (0: all)."""
+    """Return an aligned line per check, each followed by its first `most` findings (0: all)."""
     width = max(len(check.promise) for check in report.checks)
     lines: list[str] = []
     for check in report.checks:
@@ -71,7 +76,7 @@ def report_text(report: Report, most: int) -> str:
     if report.foreign:
         shown_foreign = report.foreign[: most or None]
         lines.append(
-            f"note   {'foreign':<11}  {len(report.foreign):,} records are no events of the run: folded as nothing"
+            f"note   {'foreign':<11}  {len(report.foreign):,} records are not events of the run and have no effect"
         )
         lines += [f"       {foreign}" for foreign in shown_foreign]
         if len(report.foreign) > len(shown_foreign):
@@ -82,22 +87,24 @@ def report_text(report: Report, most: int) -> str:
 
 
 def _counts(counts: dict[str, Any]) -> str:
-    """Numbers with their names; what is zero is left out, as long as something is left."""
+    """Return numbers with their names. Zeros are left out, unless all are zero."""
     shown = {name: value for name, value in counts.items() if value not in (0, None, {})} or counts
     return ", ".join(_count(name, value) for name, value in shown.items())
 
 
-def _count(name: str, value: Any) -> str:
+def _count(name: str, value: object) -> str:
     if isinstance(value, dict):
         return f"{name}: " + " ".join(f"{key}:{count:,}" for key, count in value.items())
     return f"{value:,} {name}" if isinstance(value, int) else str(value)
 
 
 class Audit:
-    """rules: of a run whose run.started has no settings. fetch: arrays out of the blob store; None: blobs are not seen.
-    weights: where weight folders are looked for before the path in the log; files: whether to look at them. parent: the
-    ledger of the run that this one follows (`read_ledger`); without it a learner's rollouts are not checked.
-    recorded: ends of the recorded rollouts that this run reuses (`recorded_ends`).
+    """One pass over a log.
+
+    rules: for a run whose run.started has no settings. fetch: reads arrays from the blob store; None: blobs are not
+    checked. weights: folder that is searched for weights before the path in the log. files: whether to check weight
+    folders. parent: ledger of the run that this one follows (`read_ledger`); without it a learner's rollouts are not
+    checked. recorded: ends of the recorded rollouts that this run reuses (`recorded_ends`).
     """
 
     def __init__(
@@ -113,7 +120,7 @@ class Audit:
     ) -> None:
         self._ledger = ledger = Ledger(run, rules or Rules())
         self._positions, self._foreign = Positions(ledger), list[Foreign]()
-        self._checks: list[Check] = [  # in the order in which they are reported: from the record to the run
+        self._checks: list[Check] = [  # in the order of the report: from records to the whole run
             self._positions, Lifetime(ledger), Prompts(ledger), Rollouts(ledger),
             RecordedRollouts(ledger, recorded or {}), Tokens(ledger, fetch), Sessions(ledger, fetch), Rewards(ledger),
             Verdicts(ledger), Commands(ledger, fetch), Batches(ledger), Steps(ledger), Training(ledger),
@@ -121,28 +128,28 @@ class Audit:
             Staleness(ledger), Evaluations(ledger), Weights(ledger), Archive(ledger), Fold(ledger),
             *([WeightFiles(ledger, weights)] if files else []),
         ]  # fmt: skip
-        self._hearing: dict[type[Event], list[Check]] = {
-            kind: [check for check in self._checks if check.hears(kind)] for kind in EVENT_CLASSES
+        self._handling: dict[type[Event], list[Check]] = {
+            kind: [check for check in self._checks if check.handles(kind)] for kind in EVENT_CLASSES
         }
         self._events = 0
 
     def apply(self, recorded: Recorded | ForeignRecord) -> None:
         """Take in the next record."""
         if isinstance(recorded, ForeignRecord):
-            self._positions.pass_over(recorded.position)
+            self._positions.skip(recorded.position)
             self._foreign.append(describe(recorded))
             self._ledger.passed += 1
             return
         self._events += 1
         event = recorded.envelope.event
-        for check in self._hearing[type(event)]:
+        for check in self._handling[type(event)]:
             if check.applies:
                 check.recorded = recorded
                 check.apply(event)
         self._ledger.apply(recorded)
 
     def finish(self, unread: str | None = None) -> Report:
-        """The report, after the last event. unread: why there was no more to read."""
+        """Return the report, after the last event. unread: why reading stopped early."""
         checks = tuple(
             CheckReport(name=check.name, promise=check.promise, findings=tuple(check.finish()), counts=check.counts())
             for check in self._checks
@@ -153,10 +160,10 @@ class Audit:
 
 
 async def audit(records: AsyncIterator[Recorded | ForeignRecord], auditor: Audit) -> Report:
-    """Audit all that a log (or an archive) gives. What cannot be read ends the pass and stands in the report."""
+    """Audit all records of a log or an archive. A record that cannot be read ends the pass; the report names it."""
     try:
         async for recorded in records:
             auditor.apply(recorded)
     except (SchemaError, LogDamaged, ArchiveDamaged) as error:
-        return auditor.finish(f"reading stopped: {error}, so nothing after it could be audited")
+        return auditor.finish(f"reading stopped: {error}. Nothing after it was audited")
     return auditor.finish()

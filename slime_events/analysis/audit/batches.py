@@ -17,11 +17,11 @@ class _BatchCheck(Check):
     def _check_step(self, batch: BatchSealed) -> None:
         self.seen["batches"] += batch.step not in self.ledger.batches
         if batch.step != self.ledger.steps_sealed:
-            wrong = f"it is step {batch.step}, and the batch of step {self.ledger.steps_sealed} is next"
+            wrong = f"it is of step {batch.step}, and the next step is {self.ledger.steps_sealed}"
             self.find(wrong, "a batch is missing or repeated")
 
     def _normalised(self, batch: BatchSealed, sizes: list[int]) -> list[float] | None:
-        """The raw rewards normalised over groups of these sizes; None where that cannot be done."""
+        """Return the raw rewards normalised over groups of these sizes; None if that is impossible."""
         algorithm = self.ledger.rules.algorithm
         try:
             return None if algorithm is None else normalize_rewards(batch.raw_rewards, sizes, algorithm)
@@ -31,7 +31,7 @@ class _BatchCheck(Check):
 
 
 class Batches(_BatchCheck):
-    """One batch per step, in order; all that it names is recomputed from the events before it."""
+    """One batch per step, in order. All that it names is recomputed from the events before it."""
 
     name = "batches"
     promise = "accepted groups once each, samples, rewards and digest recomputed"
@@ -47,33 +47,33 @@ class Batches(_BatchCheck):
         groups = [self.ledger.groups[name] for name in event.groups if self._is_known(name)]
         samples = [sample for group in groups for sample in group.samples.values()]
         if tuple(s.sample for s in samples) != event.samples:
-            self.find("its samples are not those of its groups in order", "samples were left out or added")
+            self.find("its samples are not those of its groups in order", "samples were removed or added")
             return
         self._rewards(event, samples, [len(group.samples) for group in groups])
         if not set(event.removed) <= set(event.samples):
-            self.find("it removes samples that are not in it", "something else was left out")
+            self.find("it removes samples that it does not have", "the step leaves out something else")
         lines = [(s.sample, s.digest, r) for s, r in zip(samples, event.rewards, strict=False)]
         if batch_digest(event.step, lines) != event.digest:
             wrong = "its digest is not that of its samples' contents and rewards"
-            self.find(wrong, "what was sealed is not what the log holds")
+            self.find(wrong, "the sealed contents are not those in the log")
         oldest = min((group.oldest for group in groups), default=0)
         if event.oldest_version != oldest:
-            wrong = f"its oldest weights are given as v{event.oldest_version}, and they are v{oldest}"
+            wrong = f"it gives v{event.oldest_version} as its oldest weights, and they are v{oldest}"
             self.find(wrong, "its staleness is wrong")
 
     def _is_known(self, name: str) -> bool:
         group = self.ledger.groups.get(name)
         if group is None or not group.accepted:
-            self.find(f"group {name} was not accepted before it", "it trains on what was not decided")
+            self.find(f"group {name} was not accepted before it", "the step trains on an undecided group")
         elif group.step is not None:
-            self.find(f"group {name} is in the batch of step {group.step}", "its samples train twice")
+            self.find(f"group {name} is already in the batch of step {group.step}", "its samples train twice")
         return group is not None
 
     def _rewards(self, event: BatchSealed, samples: list[SampleEntry], sizes: list[int]) -> None:
         if event.post_process or event.converted_by:
-            return  # what the user's function made of them is in the event alone
+            return  # the results of the user's function are in this event alone
         if [s.reward for s in samples] != list(event.raw_rewards):
-            self.find("its raw rewards are not those assigned", "it trains on rewards that nobody gave")
+            self.find("its raw rewards are not those assigned", "the step trains on rewards that no grader gave")
             return
         normalised = self._normalised(event, sizes)
         self.seen["rewards not renormalised"] -= len(normalised or ())
@@ -81,21 +81,21 @@ class Batches(_BatchCheck):
             len(normalised) == len(event.rewards) and all(map(_close, normalised, event.rewards))
         ):
             wrong = "its rewards are not its raw rewards normalised over their groups"
-            self.find(wrong, "it trains on other advantages than the log gives")
+            self.find(wrong, "the step trains on advantages that do not follow from the log")
 
 
 _close = functools.partial(math.isclose, rel_tol=1e-9, abs_tol=1e-12)
 
 
 class Followed(_BatchCheck):
-    """A learner's batches, in the place of the checks that look for rollouts in the run's own log.
+    """A learner's batches. Replaces the checks that look for rollouts in the run's own log.
 
-    parent: the ledger of the run that it follows. Without it only the learner's own log is checked, and the samples are
+    parent: ledger of the run that it follows. Without it only the learner's own log is checked, and the samples are
     counted.
     """
 
     name = "followed"
-    promise = "each sample of the parent once, normalised over what is left of its group"
+    promise = "each sample of the parent once, normalised over the rest of its group"
     of_own_rollouts = False
     counted = (
         "batches", "empty", "samples", "of them not looked up", "left out of their groups", "graded differently",
@@ -111,16 +111,16 @@ class Followed(_BatchCheck):
         self.seen["empty"] += not batch.samples
         members = [group_of(sample) for sample in batch.samples]
         if tuple(dict.fromkeys(members)) != batch.groups:
-            self.find("its samples are not of its groups in order", "samples were left out or added")
+            self.find("its samples are not of its groups in order", "samples were removed or added")
         for sample in batch.samples:
             self.seen["samples"] += sample not in self._step_of
             self.seen["of them not looked up"] += sample not in self._step_of
             if (step := self._step_of.setdefault(sample, batch.step)) != batch.step:
-                self.find(f"sample {sample} is in the batch of step {step}", "it trains twice")
-        normalised = self._normalised(batch, [members.count(one) for one in batch.groups])
+                self.find(f"sample {sample} is already in the batch of step {step}", "it trains twice")
+        normalised = self._normalised(batch, [members.count(group) for group in batch.groups])
         if normalised is not None and tuple(normalised) != batch.rewards:
-            wrong = "its rewards are not its raw rewards normalised over what is left of their groups"
-            self.find(wrong, "it trains on other advantages than the log gives")
+            wrong = "its rewards are not its raw rewards normalised over the rest of their groups"
+            self.find(wrong, "the step trains on advantages that do not follow from the log")
         if self._parent is not None:
             self._contents(batch, self._parent)
 
@@ -128,7 +128,7 @@ class Followed(_BatchCheck):
         lost = [name for name in batch.samples if name not in parent.samples or not parent.samples[name].ended]
         for name in lost:
             wrong = f"the log of {parent.run} holds no completed rollout of sample {name}"
-            self.find(wrong, "nobody knows what it trained on")
+            self.find(wrong, "its training data is unknown")
         if lost:
             return
         samples = [parent.samples[name] for name in batch.samples]
@@ -139,10 +139,10 @@ class Followed(_BatchCheck):
         self.seen["left out of their groups"] += sum(len(group.samples) for group in groups) - len(samples)
         lines = [(s.sample, s.digest, reward) for s, reward in zip(samples, batch.rewards, strict=True)]
         if batch_digest(batch.step, lines) != batch.digest:
-            wrong = f"its digest is not that of its samples' contents in the log of {parent.run} and its rewards"
-            self.find(wrong, "what was sealed is not what that log holds")
+            wrong = f"its digest is not that of its rewards and its samples' contents in the log of {parent.run}"
+            self.find(wrong, "the sealed contents are not those in that log")
 
     def _on_step_committed(self, event: StepCommitted) -> None:
         batch = self.ledger.batches.get(event.step)
         if self._parent is not None and batch is not None and event.tokens != (tokens := self._parent.tokens_of(batch)):
-            self.find(f"it counts {event.tokens} tokens, and its batch has {tokens}", "it trained on something else")
+            self.find(f"it has {event.tokens} tokens, and its batch {tokens}", "the step trained on something else")

@@ -1,77 +1,80 @@
-"""`Check`: one promise about a log, looked at event by event; `Finding`: one thing in a log that must not be."""
+"""`Check`: one promise about a log, checked event by event. `Finding`: one violation of it."""
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.event import Event, type_of
 from schemas.registry import EVENT_CLASSES
 from slime_events.analysis.audit.ledger import Ledger
 from storage.log import Recorded
 
 Counts = dict[str, Any]
-"""What a check looked at, by name: numbers, words, and for histograms a dict of numbers."""
+"""Amounts that a check looked at, by name: numbers, words, and histograms as dicts of numbers."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """check: which found it. position, event: of what it is about. wrong: what is there. means: what follows."""
+    """One violation of a promise."""
 
-    check: str
-    position: int
-    event: str
-    wrong: str
-    means: str
+    check: Annotated[str, doc("name of the check")]
+    position: Annotated[int, doc("position of the event in the log")]
+    event: Annotated[str, doc("type and entity of the event")]
+    wrong: Annotated[str, doc("what is wrong")]
+    means: Annotated[str, doc("what follows from it")]
 
     def __str__(self) -> str:
         return f"position {self.position}, {self.event}: {self.wrong}, so {self.means}"
 
 
 class Check:
-    """name: one word. promise: what holds where it finds nothing. handlers: by type of event, what looks at it: the
-    method of its name, such as `_on_batch_sealed`.
+    """One promise about a log.
 
-    An event is shown to the checks before the ledger takes it in: `ledger` holds what stands before it in the log.
-    recorded: what is looked at.
+    An event is shown to the checks before the ledger takes it in: `ledger` holds the log before the event. handlers: by
+    type of event, the method of that name, such as `_on_batch_sealed`.
     """
 
     name: ClassVar[str]
+    """One word."""
     promise: ClassVar[str]
+    """What holds if there are no findings."""
     of_own_rollouts: ClassVar[bool | None] = None
-    """True: it is skipped for a learner, whose rollouts are another run's. False: it is for learners alone."""
+    """True: skipped for a learner, whose rollouts belong to another run. False: for learners alone."""
     counted: ClassVar[tuple[str, ...]] = ()
-    """What it counts in `seen`."""
+    """Names that `seen` counts from the beginning."""
     recorded: Recorded
+    """The event that is being checked."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        named = {kind: f"_on_{type_of(kind).replace('.', '_')}" for kind in EVENT_CLASSES}
-        self.handlers = {kind: getattr(self, name) for kind, name in named.items() if hasattr(self, name)}
+        methods = {kind: f"_on_{type_of(kind).replace('.', '_')}" for kind in EVENT_CLASSES}
+        self.handlers = {kind: getattr(self, name) for kind, name in methods.items() if hasattr(self, name)}
         self.findings: list[Finding] = []
         self.seen: Counts = dict.fromkeys(self.counted, 0)
 
-    def hears(self, kind: type[Event]) -> bool:
-        """Whether it looks at events of this type; without handlers it looks at every event."""
+    def handles(self, kind: type[Event]) -> bool:
+        """Return whether the check handles events of this type. Without handlers it handles every event."""
         return not self.handlers or kind in self.handlers
 
     @property
     def applies(self) -> bool:
-        """Whether it applies to a run like this one, by the log so far."""
+        """Whether the check applies to a run like this one, by the log so far."""
         return self.of_own_rollouts is None or self.of_own_rollouts != self.ledger.follows
 
     def apply(self, event: Event) -> None:
-        """Look at the event of `recorded`."""
+        """Check the event of `recorded`."""
         self.handlers[type(event)](event)
 
     def finish(self) -> list[Finding]:
-        """All findings, after the last event."""
+        """Return all findings, after the last event."""
         return self.findings
 
     def counts(self) -> Counts:
-        """How much was looked at."""
+        """Return the amounts that were looked at."""
         return self.seen
 
     def find(self, wrong: str, means: str) -> None:
-        """Note what is wrong with the event of `recorded`."""
+        """Record a violation by the event of `recorded`. means: continues ", so"."""
         envelope, position = self.recorded.envelope, self.recorded.position
         about = f"{envelope.type} of {envelope.event.entity()}"
         self.findings.append(Finding(check=self.name, position=position, event=about, wrong=wrong, means=means))

@@ -1,4 +1,4 @@
-"""Commands: a client's calls, carried out in the order of their numbers, and the steps that are made of them."""
+"""Commands: a client's calls are carried out in the order of their numbers, and steps are made of them."""
 
 from schemas.batches import BatchSealed
 from schemas.commands import CommandDone, CommandGiven, CommandKind
@@ -11,7 +11,7 @@ from slime_events.loop.commands.order import CommandOrder
 
 
 class Commands(Check):
-    """The order is folded again from the calls alone. fetch: see `Audit`; without it no datum is counted."""
+    """Fold the order again from the calls alone. fetch: see `Audit`; without it datums are not counted."""
 
     name = "commands"
     promise = "each carried out once, in the order of their numbers, batches made of them"
@@ -37,23 +37,23 @@ class Commands(Check):
         self.seen["not carried out"] += bool(event.error)
         due, first = self._order.due.get(event.command), next(iter(self._order.due), "")
         if due is None:
-            self.find("nobody has asked for it, or it was carried out before", "a client is told what was not done")
+            self.find("no client called it, or it was carried out before", "a client got an answer to nothing")
             return
         if first != event.command:
-            self.find(f"{first} comes before it and is not carried out", "it was done on other weights than it counts")
+            self.find(f"{first} comes before it and was not carried out", "it used other weights than its number says")
             for name in list(self._order.due)[: list(self._order.due).index(event.command)]:
-                del self._order.due[name]  # said once
+                del self._order.due[name]  # each is found once
         version = due.step + due.ends
         if event.version != version and not due.refused:
-            self.find(f"it says v{event.version}, and it is v{version} by its number", "its answer is of other weights")
+            self.find(f"it has v{event.version}, and by its number it is v{version}", "its answer is of other weights")
         self._order.apply(event)
 
     def _on_batch_sealed(self, event: BatchSealed) -> None:
         self.seen["batches"] += 1
-        made = self._order.batches.get(event.step)
-        if made is None or (made.commands, made.digest) != (event.commands, event.digest):
+        batch = self._order.batches.get(event.step)
+        if batch is None or (batch.commands, batch.digest) != (event.commands, event.digest):
             wrong = "its commands or its digest are not those of the calls before it"
-            self.find(wrong, "what was sealed is not what the client asked for")
+            self.find(wrong, "the sealed batch is not the client's")
         self._order.to_seal(event.step + 1)
 
     def _on_step_committed(self, event: StepCommitted) -> None:
@@ -62,9 +62,9 @@ class Commands(Check):
         if self._fetch is None:
             self.seen["steps whose datums were not counted"] += 1
             return
-        datums = [one for given in passes for one in unpack_datums(self._fetch(given.datums))]
+        datums = [datum for call in passes for datum in unpack_datums(self._fetch(call.datums))]
         self.seen["datums"] += len(datums)
-        count, tokens = len(datums), sum(one.total_length for one in datums)
+        count, tokens = len(datums), sum(datum.total_length for datum in datums)
         if (event.samples, event.tokens) != (count, tokens):
-            wrong = f"it counts {event.samples} datums of {event.tokens} tokens, and its batch has {count} of {tokens}"
-            self.find(wrong, "it trained on something else")
+            wrong = f"it has {event.samples} datums of {event.tokens} tokens, and its batch {count} of {tokens}"
+            self.find(wrong, "the step trained on something else")

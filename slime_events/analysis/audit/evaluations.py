@@ -1,4 +1,4 @@
-"""Evaluations: is each mean that of the rewards in the log, and of the weights that the event names?"""
+"""Evaluations: each mean is that of the rewards in the log, and of the weights that the event names."""
 
 import math
 
@@ -27,13 +27,13 @@ class Evaluations(Check):
             self._groups.setdefault((event.dataset, event.version), []).append(event.group)
 
     def _on_rollout_requested(self, event: RolloutRequested) -> None:
-        """The request names one version. That the rollout keeps to it is checked by `Rollouts`."""
+        """Check that the request names one version. `Rollouts` checks that the rollout keeps to it."""
         group, plan = self.ledger.groups.get(event.group), self.ledger.rules.plan
         if group is None or event.purpose is not Purpose.EVAL or plan is None or not plan.eval_exact:
             return
         if (event.min_version, event.max_version) != (group.version, group.version):
-            wrong = f"other weights than v{group.version} may answer it"
-            self.find(wrong, "the evaluation may be of other weights than it names")
+            wrong = f"its bounds admit other weights than v{group.version}"
+            self.find(wrong, "the evaluation may use weights that it does not name")
 
     def _on_eval_completed(self, event: EvalCompleted) -> None:
         self.seen["evaluations"] += 1
@@ -41,38 +41,42 @@ class Evaluations(Check):
             value = math.fsum(event.rewards) / max(1, len(event.rewards))
             if not math.isclose(event.mean, value, rel_tol=1e-9, abs_tol=1e-12):
                 wrong = f"its mean is {event.mean!r}, and its rewards give {value!r}"
-                self.find(wrong, "the evaluation's curve is wrong")
+                self.find(wrong, "a point of the evaluation's curve is wrong")
             return
         names = self._groups.pop((event.dataset, event.version), None)
         if names is None:
-            self.find(f"no evaluation of {event.dataset} with v{event.version} was under way", "its mean is of nothing")
+            self.find(
+                f"no evaluation of {event.dataset} with v{event.version} was under way", "its mean covers nothing"
+            )
             return
         groups = [self.ledger.groups[name] for name in names if name in self.ledger.groups]
         samples = [sample for group in groups for sample in group.samples.values()]
         self.seen["samples"] += len(samples)
         graded = [s.reward for s in samples if s.reward is not None]
         if unfinished := sum(1 for s in samples if not _ended(s)):
-            self.find(f"{unfinished} of its samples had not ended", "its mean is not of the whole set")
+            self.find(f"{unfinished} of its samples had not ended", "its mean does not cover the whole set")
         if (event.samples, event.failed) != (len(samples), len(samples) - len(graded)):
-            wrong = f"it counts {event.samples} samples and {event.failed} failed, and the log has {len(samples)} and "
-            wrong += f"{len(samples) - len(graded)}"
-            self.find(wrong, "its mean is of other samples")
+            wrong = f"it has {event.samples} samples, {event.failed} failed, and the log {len(samples)}, "
+            wrong += f"{len(samples) - len(graded)} failed"
+            self.find(wrong, "its mean covers other samples")
         oldest = min((s.oldest for s in samples if s.oldest is not None), default=event.version)
         newest = max((s.newest for s in samples if s.newest is not None), default=event.version)
         if (event.oldest_version, event.newest_version) != (oldest, newest):
             versions = f"v{event.oldest_version} to v{event.newest_version}"
             wrong = f"it names {versions} as the weights of the answers, and the log has v{oldest} to v{newest}"
-            self.find(wrong, "it is of other weights than it names")
+            self.find(wrong, "the evaluation used weights that it does not name")
         sums = {"mean": math.fsum(graded), "mean_length": math.fsum(s.length for s in samples)}
         for name, total in sums.items():
             value = total / max(len(samples), 1)
             if not math.isclose(getattr(event, name), value, rel_tol=1e-9, abs_tol=1e-12):
                 wrong = f"its {name} is {getattr(event, name)!r}, and the log gives {value!r}"
-                self.find(wrong, "the evaluation's curve is wrong")
+                self.find(wrong, "a point of the evaluation's curve is wrong")
         answers = [[s.reward or 0.0 for s in group.samples.values() if not s.rollout] for group in groups]
-        rates = pass_rate([reward for one in answers for reward in one], list(map(len, answers)))
-        if event.pass_rates and event.pass_rates != rates:  # empty before releases recorded them
-            self.find(f"its pass rates are {event.pass_rates}, and the log gives {rates}", "its curve is wrong")
+        rates = pass_rate([reward for rewards in answers for reward in rewards], list(map(len, answers)))
+        if event.pass_rates and event.pass_rates != rates:  # empty in runs of releases that did not record them
+            self.find(
+                f"its pass rates are {event.pass_rates}, and the log gives {rates}", "a point of its curve is wrong"
+            )
 
     def counts(self) -> Counts:
         return self.seen | {"under way": len(self._groups)}

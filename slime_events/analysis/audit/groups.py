@@ -1,4 +1,4 @@
-"""Groups: one reward for each completed sample, one verdict for each group on the rewards that its samples got."""
+"""Groups: one outcome per completed sample, and one verdict per group on the rewards assigned."""
 
 import math
 from collections import Counter
@@ -12,7 +12,7 @@ from slime_events.analysis.audit.ledger import Fate, GroupEntry, Ledger
 
 
 class Rewards(Check):
-    """A sample has a reward or a reason why it has none, never both."""
+    """A sample has a reward or a reason for having none, never both."""
 
     name = "rewards"
     promise = "one outcome per completed sample, after its completion"
@@ -24,18 +24,20 @@ class Rewards(Check):
             self.find(f"its value is {event.value}", "the group's advantages are not numbers")
         sample = self.ledger.samples.get(event.sample)
         if sample is None or sample.fate is not Fate.COMPLETED:
-            self.find("no completed rollout of the sample comes before it", "a reward was given for nothing")
+            self.find("no completed rollout of the sample comes before it", "there was nothing to reward")
             return
         if sample.graded:
-            self.find(f"the sample had its outcome at position {sample.graded}", "two graders disagree about it")
+            self.find(
+                f"the sample already had its outcome at position {sample.graded}", "two graders may disagree about it"
+            )
         if event.group != sample.group.group:
-            wrong = f"it names group {event.group}, and the sample is of {sample.group.group}"
+            wrong = f"it names group {event.group}, and the sample belongs to {sample.group.group}"
             self.find(wrong, "the reward counts for another group")
 
     _on_reward_failed = _on_reward_assigned
 
     def counts(self) -> Counts:
-        samples = [one for one in self.ledger.samples.values() if one.group.purpose is not Purpose.CALL]
+        samples = [s for s in self.ledger.samples.values() if s.group.purpose is not Purpose.CALL]
         waiting = sum(1 for s in samples if s.fate is Fate.COMPLETED and not s.graded and not s.group.decided)
         return self.seen | {"waiting for a grader": waiting}
 
@@ -46,7 +48,9 @@ BROKEN = (RejectionCause.ROLLOUT_FAILED, RejectionCause.REWARD_FAILED)
 
 
 class Verdicts(Check):
-    """One verdict per group, its rewards those assigned, its figures theirs; in prompt order where that was set."""
+    """One verdict per group, on the rewards assigned, with figures computed from them, and in prompt order if that is
+    set.
+    """
 
     name = "verdicts"
     promise = "once per group, on the rewards assigned, figures recomputed, in order"
@@ -65,15 +69,15 @@ class Verdicts(Check):
             self._causes[event.cause.value] += 1
         group = self.ledger.groups.get(event.group)
         if group is None or group.purpose is not Purpose.TRAIN:
-            self.find("no training group of that name was submitted", "something was decided about nothing")
+            self.find("no training group of that name was submitted", "the verdict is about nothing")
             return
         if group.decided:
-            self.find(f"the group was decided at position {group.decided}", "it may be trained on twice")
+            self.find(f"the group was already decided at position {group.decided}", "it may be trained on twice")
             return
         self._members(event, group)
         self._inputs(event, group)
         self._figures(event, group)
-        if group.order < 0:  # a rollout function had it, and has not answered it
+        if group.order < 0:  # a rollout function had the group and has not returned it
             return
         self._in_order(group, accepted=isinstance(event, GroupAccepted))
 
@@ -81,39 +85,39 @@ class Verdicts(Check):
 
     def _members(self, event: Verdict, group: GroupEntry) -> None:
         if event.samples != tuple(group.samples):
-            wrong = f"it names {len(event.samples)} samples, and not the {len(group.samples)} of the group in order"
-            self.find(wrong, "a sample was left out or added")
+            wrong = f"its {len(event.samples)} samples are not the group's {len(group.samples)} in order"
+            self.find(wrong, "a sample was removed or added")
         plan = self.ledger.rules.plan
         requested = sum(1 for sample in group.samples.values() if not sample.rollout)
         if plan is not None and not plan.by_function and requested != plan.samples:
-            wrong = f"{requested} samples were requested, and {plan.samples} are set"
-            self.find(wrong, "its advantages are of another group size")
+            wrong = f"{requested} samples were requested, and the settings say {plan.samples}"
+            self.find(wrong, "its advantages are over another group size")
 
     def _inputs(self, event: Verdict, group: GroupEntry) -> None:
         members, cause = group.samples.values(), event.cause if isinstance(event, GroupRejected) else None
         assigned = [sample.reward for sample in members]
         if (event.rewards or cause not in BROKEN) and list(event.rewards) != assigned:
-            wrong = f"it was taken on rewards {_few(event.rewards)}, and {_few(assigned)} were assigned"
-            self.find(wrong, "the decision does not follow from the log")
+            wrong = f"it used rewards {_few(event.rewards)}, and {_few(assigned)} were assigned"
+            self.find(wrong, "the verdict does not follow from the log")
         if cause is RejectionCause.ROLLOUT_FAILED and all(s.fate is not Fate.FAILED for s in members):
-            self.find("none of its rollouts had failed", "the decision does not follow from the log")
+            self.find("none of its rollouts had failed", "the verdict does not follow from the log")
         if cause is RejectionCause.REWARD_FAILED and not any(s.graded and s.reward is None for s in members):
-            self.find("none of its rewards had failed", "the decision does not follow from the log")
+            self.find("none of its rewards had failed", "the verdict does not follow from the log")
 
     def _figures(self, event: Verdict, group: GroupEntry) -> None:
-        """Figures are of rollouts: the first sample of each stands for its further ones."""
+        """Check the figures. They are over rollouts: the first sample of each represents its further ones."""
         members = zip(group.samples.values(), event.rewards, strict=False)
         expected = figures([reward for sample, reward in members if not sample.rollout])
         expected["oldest_version"] = float(group.oldest)
         for name, value in event.figures.items():
             if name in expected and not math.isclose(value, expected[name], rel_tol=1e-9, abs_tol=1e-12):
                 wrong = f"its {name} is {value!r}, and the log gives {expected[name]!r}"
-                self.find(wrong, "it was taken on other figures")
+                self.find(wrong, "it is based on other figures")
 
     def _in_order(self, group: GroupEntry, *, accepted: bool) -> None:
-        """In prompt order a group is decided only after every group that was requested before it has ended.
+        """Check that in prompt order every group requested before this one has ended.
 
-        Without a filter a group is accepted with the batch that it fills, so a rejection may come before that.
+        Without a filter a group is accepted with the batch that it completes, so a rejection may come before that.
         """
         plan = self.ledger.rules.plan
         if plan is None or not plan.in_prompt_order:
@@ -121,11 +125,11 @@ class Verdicts(Check):
         ended = max((sample.graded for sample in group.samples.values()), default=0)
         too_early = [position for order, position in self._rejected if order > group.order and ended > position]
         if group.order < self._order or too_early:
-            wrong = "a group that was requested after it was decided before it"
-            self.find(wrong, "luck or length decided what was trained on")
+            wrong = "a group requested later was decided before it"
+            self.find(wrong, "luck or length decided which groups are trained on")
         if accepted or plan.verdicts_at_once:
             self._order = max(self._order, group.order)
-            self._rejected = [one for one in self._rejected if one[0] > group.order]
+            self._rejected = [rejected for rejected in self._rejected if rejected[0] > group.order]
         else:
             self._rejected.append((group.order, self.recorded.position))
 
@@ -135,12 +139,12 @@ class Verdicts(Check):
 
 
 def figures(rewards: Sequence[float]) -> dict[str, float]:
-    """Of a group's rewards; std unbiased, absent for one."""
+    """Return the figures of a group's rewards. std is unbiased, and absent for a single reward."""
     if not rewards:
         return {}
     try:
         mean = math.fsum(rewards) / len(rewards)
-    except OverflowError:  # rewards that an earlier version took
+    except OverflowError:  # rewards that earlier versions admitted
         mean = sum(rewards) / len(rewards)
     values = {"count": float(len(rewards)), "mean": mean, "min": min(rewards), "max": max(rewards)}
     if len(rewards) > 1:

@@ -1,4 +1,4 @@
-"""The log as a whole: its records, the run's beginning and ends, its archive, the state that it folds to."""
+"""The log as a whole: its records, the run's start and ends, its archive, and the state that it folds to."""
 
 from schemas.archives import ArchiveSealed
 from schemas.batches import BatchSealed
@@ -19,7 +19,7 @@ class Positions(Check):
     """Holds for every event, whatever its type."""
 
     name = "positions"
-    promise = "no hole, every id once and its event's own, every cause before its effect"
+    promise = "no gap, every id once and its event's own, every cause before its effect"
     counted = ("events", "causes")
 
     def __init__(self, ledger: Ledger) -> None:
@@ -27,8 +27,8 @@ class Positions(Check):
         self._by_id: dict[str, int] = {}
         self._before = 0
 
-    def pass_over(self, foreign: int) -> None:
-        """Take in the position of a foreign record, where no event can be missing."""
+    def skip(self, foreign: int) -> None:
+        """Take in the position of a foreign record: no event is missing there."""
         if foreign == self._before + 1:
             self._before = foreign
 
@@ -39,35 +39,36 @@ class Positions(Check):
         if position > expected:
             last = position - 1
             gone = f"position {last} is" if last == expected else f"positions {expected} to {last} are"
-            self.find(f"{gone} missing before it", "something was taken out of the log")
+            self.find(f"{gone} missing before it", "an event was removed from the log")
         elif position < expected:
-            self.find(f"it comes after position {self.ledger.position}", "the log was put in another order")
+            self.find(f"it comes after position {self.ledger.position}", "the log was reordered")
         if self.recorded.subject != envelope.subject or envelope.run != self.ledger.run:
-            wrong = f"it lies on {self.recorded.subject} and says {envelope.subject}"
-            self.find(wrong, "it was moved there from elsewhere, and fences did not see it")
+            wrong = f"it is stored under {self.recorded.subject}, and its envelope has {envelope.subject}"
+            self.find(wrong, "it was moved there, past the fences")
         if event_id(envelope.run, event) != envelope.id:
-            self.find("its id is not that of its content", "it was changed after it was written")
+            self.find("its id does not match its content", "it was changed after it was written")
         if (first := self._by_id.setdefault(envelope.id, position)) != position:
-            self.find(f"it is at position {first} already", "one event is stored twice")
+            self.find(f"it is already at position {first}", "one event is stored twice")
         if envelope.cause is not None:
             self.seen["causes"] += 1
             if envelope.cause not in self._by_id:
                 wrong = f"its cause {envelope.cause} is not in the log before it"
-                self.find(wrong, "what led to it is missing or comes later")
+                self.find(wrong, "its cause is missing or comes later")
 
 
 DECISIONS = (RolloutRequested, GroupAccepted, GroupRejected, BatchSealed, EvalCompleted, RunFinished)
-"""What nobody may say after the end. Work that was under way then (a chunk, a reward, an upload) may still arrive: it
-is acked and counts when the run is resumed."""
+"""Events that may not follow an end. Work that was under way then (a chunk, a reward, an upload) may still arrive: it
+is acked and counts if the run is resumed.
+"""
 
 
 def _is_call(event: Event) -> bool:
-    """Whether an agent asked for it: a gateway may outlive the run, and hears of its end a moment later."""
+    """Return whether an agent requested it: a gateway may outlive the run, and learns of its end a moment later."""
     return isinstance(event, RolloutRequested) and event.purpose is Purpose.CALL
 
 
 class Lifetime(Check):
-    """A run begins once, ends, and goes on only after it was resumed."""
+    """A run starts once, ends, and continues only after it was resumed."""
 
     name = "lifetime"
     promise = "run.started first, no decision after an end that was not resumed"
@@ -80,13 +81,13 @@ class Lifetime(Check):
     def apply(self, event: Event) -> None:
         ledger = self.ledger
         if isinstance(event, RunStarted) == bool(ledger.position):
-            wrong = "the run had begun before" if ledger.position else "the log does not begin with run.started"
-            self.find(wrong, "this is not one run's whole log")
+            wrong = "the run had already started" if ledger.position else "the log does not begin with run.started"
+            self.find(wrong, "this is not the complete log of one run")
         if ledger.ended and not isinstance(event, RunResumed):
             self.seen["events after an end"] += 1
             if isinstance(event, DECISIONS) and not _is_call(event):
                 wrong = f"the run had ended at position {ledger.ended} and was not resumed"
-                self.find(wrong, "a process that should have ended still decides")
+                self.find(wrong, "a process that should have ended still makes decisions")
         if isinstance(event, RunResumed):
             self._resume(event)
         elif isinstance(event, RunFinished):
@@ -99,27 +100,27 @@ class Lifetime(Check):
         self.seen["end"] = "running"
         if event.incarnation != self.ledger.incarnation + 1:
             wrong = f"it is incarnation {event.incarnation} after {self.ledger.incarnation}"
-            self.find(wrong, "a resumption is missing, or two went on at once")
+            self.find(wrong, "a resumption is missing, or two happened at once")
 
     def _finish(self, event: RunFinished) -> None:
         self.seen["end"] = f"finished ({event.reason.value})"
         if event.events != (before := self.ledger.position - self.ledger.foreign):
-            wrong = f"it counts {event.events} events before it, and there are {before}"
-            self.find(wrong, "events before it were added or taken out")
+            wrong = f"it has {event.events} events before it, and the log {before}"
+            self.find(wrong, "events before it were added or removed")
         if event.steps != self.ledger.steps_committed:
-            wrong = f"it counts {event.steps} steps, and {self.ledger.steps_committed} are committed"
+            wrong = f"it has {event.steps} steps, and {self.ledger.steps_committed} are committed"
             self.find(wrong, "a step is missing or was added")
         plan = self.ledger.rules.plan
         if event.reason is FinishReason.ALL_STEPS and plan is not None and event.steps < plan.steps:
-            wrong = f"it says all steps, and {event.steps} of {plan.steps} are committed"
-            self.find(wrong, "the run ended before it was done")
+            wrong = f"its reason is that all steps are done, and {event.steps} of {plan.steps} are committed"
+            self.find(wrong, "the run ended too early")
 
 
 class Archive(Check):
-    """`archive.sealed` events alone: the segments themselves are verified by their readers."""
+    """Checks `archive.sealed` events alone. Readers of the archive verify the segments themselves."""
 
     name = "archive"
-    promise = "sealed segments join, each sealed after all that it holds"
+    promise = "segments without a gap, each sealed after the events it holds"
     counted = ("segments", "positions")
 
     def __init__(self, ledger: Ledger) -> None:
@@ -140,16 +141,16 @@ class Archive(Check):
 
 
 def _follows(before: ArchiveSealed, event: ArchiveSealed) -> bool:
-    """Whether it is the next segment of the same archive: a run that was restored may go on with another one."""
+    """Return whether it is the next segment of the same archive: a restored run may continue with another one."""
     same = event.url.rpartition("/")[0] == before.url.rpartition("/")[0]
     return same and event.segment == before.segment + 1
 
 
 class Fold(Check):
-    """The state chains over all bytes of all events, so its digest is that of exactly this log."""
+    """The state chains over all bytes of all events, so its digest belongs to exactly this log."""
 
     name = "fold"
-    promise = "the log folds to the digest that each end says"
+    promise = "the log folds to the digest that each end records"
     counted = ("ends compared", "ends of other fold rules")
 
     def __init__(self, ledger: Ledger) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from schemas.batches import BatchSealed
+from schemas.doc import doc
 from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.ids import order_in_group
@@ -35,27 +36,27 @@ from storage.log import Recorded
 
 
 class Rules(NamedTuple):
-    """plan, algorithm: None where `run.started` has no settings, or settings of a version that this one cannot read.
-    What depends on them is then counted, not judged.
+    """Settings that checks depend on. None if `run.started` has no settings, or settings that this version cannot read:
+    then the dependent checks count, and judge nothing.
     """
 
-    plan: Plan | None = None
-    algorithm: AlgorithmSettings | None = None
+    plan: Annotated[Plan | None, doc("settings of the conductor")] = None
+    algorithm: Annotated[AlgorithmSettings | None, doc("settings of the algorithm")] = None
 
 
 def rules_of(settings: dict[str, Any]) -> Rules:
-    """The rules in the settings of a `run.started`."""
+    """Return the rules in the settings of a `run.started`."""
     if not settings:
         return Rules()
     try:
-        given = msgspec.convert(settings, TrainSettings)
-        return Rules(make_plan(given.rollout, given.evaluation, given.trainer), given.algorithm)
+        train = msgspec.convert(settings, TrainSettings)
+        return Rules(make_plan(train.rollout, train.evaluation, train.trainer), train.algorithm)
     except (msgspec.ValidationError, ValueError):
         return Rules()
 
 
 class Fate(enum.StrEnum):
-    """Where a rollout stands."""
+    """Progress of a rollout."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -66,29 +67,26 @@ class Fate(enum.StrEnum):
 
 @dataclass(slots=True)
 class SampleEntry:
-    """One sample. min_version, max_version: the weights that the last request allows. ended: position of its
-    rollout.completed. reward: as assigned; graded: position of that event, or of the failure. rollout: of a further
-    sample of a rollout, the sample that was requested.
-    """
+    """One sample."""
 
-    sample: str
-    group: GroupEntry
-    attempt: int
-    prompt_length: int
-    min_version: int
-    rollout: str = ""
-    max_version: int | None = None
-    fate: Fate = Fate.WAITING
-    ended: int = 0
-    length: int = 0
-    oldest: int | None = None
-    newest: int | None = None
-    digest: str = ""
-    reward: float | None = None
-    graded: int = 0
+    sample: Annotated[str, doc("id of the sample")]
+    group: Annotated[GroupEntry, doc("its group")]
+    attempt: Annotated[int, doc("index of the newest attempt, from 0")]
+    prompt_length: Annotated[int, doc("prompt length [tokens]")]
+    min_version: Annotated[int, doc("oldest weights that the last request allows")]
+    rollout: Annotated[str, doc("for a further sample of a rollout, the sample that was requested")] = ""
+    max_version: Annotated[int | None, doc("newest weights that the last request allows; None: no bound")] = None
+    fate: Annotated[Fate, doc("progress of its rollout")] = Fate.WAITING
+    ended: Annotated[int, doc("position of its rollout.completed; 0 before")] = 0
+    length: Annotated[int, doc("response length [tokens]")] = 0
+    oldest: Annotated[int | None, doc("oldest weight version that made a token")] = None
+    newest: Annotated[int | None, doc("newest weight version that made a token")] = None
+    digest: Annotated[str, doc("digest of tokens and log-probs, sha256 hex")] = ""
+    reward: Annotated[float | None, doc("reward as assigned")] = None
+    graded: Annotated[int, doc("position of its reward, or of the failure to grade it; 0 before")] = 0
 
     def widen(self, spans: tuple[WeightSpan, ...]) -> None:
-        """Widen the range of weight versions by those of these tokens."""
+        """Include the weight versions of these tokens in the range."""
         for span in spans:
             version = span.version
             self.oldest = version if self.oldest is None else min(self.oldest, version)
@@ -97,61 +95,65 @@ class SampleEntry:
 
 @dataclass(slots=True)
 class GroupEntry:
-    """One group. version: of the weights at its first request (of an evaluation: the version that it evaluates). order:
-    index among requested training groups. decided: position of its verdict. step: whose batch has it. recalled: of a
-    group that reuses recorded rollouts; recorded: the source and key of the group that they are from.
-    """
+    """One group."""
 
-    group: str
-    purpose: Purpose
-    version: int
-    samples: dict[str, SampleEntry] = field(default_factory=dict)
-    order: int = -1
-    decided: int = 0
-    accepted: bool = False
-    step: int | None = None
-    recalled: Recalled | None = None
-    recorded: tuple[str, str] = ("", "")
+    group: Annotated[str, doc("id of the group")]
+    purpose: Annotated[Purpose, doc("why it is generated")]
+    version: Annotated[int, doc("weights at its first request; for an evaluation, the version that it evaluates")]
+    samples: Annotated[dict[str, SampleEntry], doc("samples by id")] = field(default_factory=dict)
+    order: Annotated[int, doc("index among requested training groups; -1 before")] = -1
+    decided: Annotated[int, doc("position of its verdict; 0 before")] = 0
+    accepted: Annotated[bool, doc("whether the verdict accepts it")] = False
+    step: Annotated[int | None, doc("step whose batch has it")] = None
+    recalled: Annotated[Recalled | None, doc("the recorded rollouts that it reuses")] = None
+    recorded: Annotated[tuple[str, str], doc("source and key of the group that those are from")] = ("", "")
 
     @property
     def oldest(self) -> int:
-        """The oldest weight version in it; a sample without tokens counts as the version of its request."""
+        """The group's oldest weight version; a sample without tokens counts as the version of its request."""
         versions = (s.min_version if s.oldest is None else s.oldest for s in self.samples.values())
         return min(versions, default=self.version)
 
 
 @dataclass(slots=True)
 class Ledger:
-    """rules: from the settings in run.started as run.resumed changed them; the given ones where it has no settings.
-    position: of the last event. foreign: records before it that are none; passed: all so far. ended: position of the
-    run's end, 0 while it is on. branched: where it goes on from, None for a run that begins with its base checkpoint.
-    asked: requested training groups. batches, steps: its own. restored: by trainers that took over; is_approximate:
-    whether one of them had not the committed optimizer state. recalls: whether it reuses recorded rollouts.
-    """
+    """Contents of a log so far."""
 
-    run: str
-    rules: Rules = field(default_factory=Rules)
-    settings: dict[str, Any] = field(default_factory=dict)
-    position: int = 0
-    foreign: int = 0
-    passed: int = 0
-    ended: int = 0
-    branched: Branched | None = None
-    incarnation: int = 0
-    groups: dict[str, GroupEntry] = field(default_factory=dict)
-    samples: dict[str, SampleEntry] = field(default_factory=dict)
-    asked: int = 0
-    batches: dict[int, BatchSealed] = field(default_factory=dict)
-    steps: dict[int, StepCommitted] = field(default_factory=dict)
-    published: dict[int, WeightsPublished] = field(default_factory=dict)
-    restored: dict[int, list[TrainerRestored]] = field(default_factory=dict)
-    is_approximate: bool = False
-    recalls: bool = False
+    run: Annotated[str, doc("name of the run")]
+    rules: Annotated[
+        Rules,
+        doc("from the settings in run.started as run.resumed changed them, if there are any"),
+    ] = field(default_factory=Rules)
+    settings: Annotated[dict[str, Any], doc("those settings, one table per component")] = field(default_factory=dict)
+    position: Annotated[int, doc("position of the last event")] = 0
+    foreign: Annotated[int, doc("foreign records before it")] = 0
+    passed: Annotated[int, doc("foreign records so far")] = 0
+    ended: Annotated[int, doc("position of the run's end; 0 while it runs")] = 0
+    branched: Annotated[
+        Branched | None,
+        doc("where it branched off; None for a run that starts from its base checkpoint"),
+    ] = None
+    incarnation: Annotated[int, doc("number of the newest incarnation")] = 0
+    groups: Annotated[dict[str, GroupEntry], doc("groups by id")] = field(default_factory=dict)
+    samples: Annotated[dict[str, SampleEntry], doc("samples by id")] = field(default_factory=dict)
+    requested: int = 0
+    batches: Annotated[dict[int, BatchSealed], doc("the run's own batches by step")] = field(default_factory=dict)
+    steps: Annotated[dict[int, StepCommitted], doc("the run's own commits by step")] = field(default_factory=dict)
+    published: Annotated[
+        dict[int, WeightsPublished],
+        doc("publications by weight version"),
+    ] = field(default_factory=dict)
+    restored: Annotated[
+        dict[int, list[TrainerRestored]],
+        doc("by weight version, trainers that took over"),
+    ] = field(default_factory=dict)
+    is_approximate: Annotated[bool, doc("whether one of them lacked the committed optimizer state")] = False
+    recalls: Annotated[bool, doc("whether the run reuses recorded rollouts")] = False
 
     def apply(self, recorded: Recorded) -> None:
-        """Take one event in. What does not fit is left to the checks."""
+        """Take one event in. Events that do not fit are left to the checks."""
         self.position, self.foreign = recorded.position, self.passed
-        event = recorded.envelope.event  # the most frequent first
+        event = recorded.envelope.event  # the most frequent types first
         match event:
             case RolloutProgressed() if sample := self.samples.get(event.sample):
                 sample.fate, sample.length = Fate.RUNNING, event.start + event.tokens.n
@@ -173,8 +175,8 @@ class Ledger:
                 sample.fate = Fate.FAILED
             case BatchSealed():
                 self.batches.setdefault(event.step, event)
-                for one in [self.groups[name] for name in event.groups if name in self.groups]:
-                    one.step = event.step if one.step is None else one.step
+                for entry in [self.groups[name] for name in event.groups if name in self.groups]:
+                    entry.step = event.step if entry.step is None else entry.step
             case StepCommitted():
                 self.steps.setdefault(event.step, event)
             case WeightsPublished():
@@ -193,18 +195,18 @@ class Ledger:
                 self.ended = self.position
 
     def digest_of(self, version: int) -> str | None:
-        """Of its weights; None before they were committed."""
+        """Return the digest of a version's weights; None before they are committed."""
         step, published = self.steps.get(version - 1), self.published.get(version)
         return step.weights_digest if step else published.digest if published else None
 
     @property
     def first(self) -> int:
-        """The version that the run begins with."""
+        """The version that the run starts from."""
         return 0 if self.branched is None else self.branched.version
 
     @property
     def follows(self) -> bool:
-        """Whether its batches are of another run's rollouts."""
+        """Whether its batches are made of another run's rollouts."""
         return self.branched is not None and self.branched.follows
 
     @property
@@ -214,16 +216,16 @@ class Ledger:
 
     @property
     def steps_sealed(self) -> int:
-        """Steps that have a batch, with those before a branch: the next batch is of this step."""
+        """Number of steps with a batch, a parent's included: the next batch is for this step."""
         return self.first + len(self.batches)
 
     @property
     def steps_committed(self) -> int:
-        """Steps, with those before a branch."""
+        """Number of committed steps, a parent's included."""
         return self.first + len(self.steps)
 
     def tokens_of(self, batch: BatchSealed) -> int:
-        """Tokens of prompts and responses of a batch's samples, as far as the log holds them."""
+        """Return the tokens of prompts and responses of a batch's samples, as far as the log holds them."""
         samples = [self.samples[name] for name in batch.samples if name in self.samples]
         return sum(sample.prompt_length + sample.length for sample in samples)
 
@@ -240,15 +242,15 @@ class Ledger:
         self.groups.setdefault(event.group, group)
 
     def _group(self, event: RolloutRequested) -> GroupEntry | None:
-        """Generations of a rollout function have no prompt event."""
+        """Return the group of a request. Generations of a rollout function have no prompt event."""
         if event.purpose is Purpose.CALL:
             self.groups.setdefault(event.group, GroupEntry(event.group, event.purpose, event.min_version))
         return self.groups.get(event.group)
 
     def _requested(self, event: RolloutRequested, group: GroupEntry) -> None:
         if not group.samples and group.purpose is Purpose.TRAIN:
-            group.version, group.order = event.min_version, self.asked
-            self.asked += 1
+            group.version, group.order = event.min_version, self.requested
+            self.requested += 1
         sample = group.samples.get(event.sample)
         if sample is None:
             sample = SampleEntry(event.sample, group, event.attempt, event.prompt_length, event.min_version)
@@ -265,7 +267,7 @@ class Ledger:
             sample.widen(event.spans)
 
     def _sibling(self, event: RolloutCompleted) -> SampleEntry | None:
-        """A further sample of a rollout joins its group, at its place."""
+        """Insert a further sample of a rollout into its group, in order."""
         first = self.samples.get(event.rollout)
         if first is None:
             return None
@@ -277,7 +279,7 @@ class Ledger:
 
 
 async def read_ledger(run: str, records: AsyncIterator[Recorded]) -> Ledger:
-    """The ledger of a run's whole log, for the audit of the runs that follow it."""
+    """Return the ledger of a run's whole log, for the audit of runs that follow it."""
     ledger = Ledger(run)
     async for recorded in records:
         ledger.apply(recorded)

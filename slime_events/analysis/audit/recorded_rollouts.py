@@ -1,10 +1,11 @@
-"""Recorded rollouts of another run: does each equal what that run holds, and is its group once in a step?"""
+"""Recorded rollouts of another run: each equals that run's, and its group is once in a step."""
 
 import contextlib
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from schemas.batches import BatchSealed
+from schemas.doc import doc
 from schemas.errors import RunNotFound
 from schemas.ids import INBOX
 from schemas.prompts import PromptSubmitted
@@ -19,18 +20,18 @@ from storage.log import Readable
 
 
 class RecordedEnd(NamedTuple):
-    """The end of a rollout in the log that has it."""
+    """End of a rollout in the log that holds it."""
 
-    position: int
-    digest: str
+    position: Annotated[int, doc("position of its rollout.completed")]
+    digest: Annotated[str, doc("digest of tokens and log-probs, sha256 hex")]
 
 
 RecordedEnds = Mapping[str, Mapping[str, RecordedEnd]]
-"""By the argument that opens the other run, and by sample there."""
+"""Ends of rollouts by the argument that opens their run, and by sample."""
 
 
 class RecordedRollouts(Check):
-    """ends: by the run that holds the rollouts. Rollouts of a run that is not among them are counted."""
+    """Checks reused rollouts. ends: by the run that holds the rollouts; for other runs they are only counted."""
 
     name = "recalled"
     promise = "each recorded rollout with its digest and weights, its group once in a step"
@@ -39,7 +40,7 @@ class RecordedRollouts(Check):
     def __init__(self, ledger: Ledger, ends: RecordedEnds) -> None:
         super().__init__(ledger)
         self._ends = ends
-        self._asked: dict[str, str] = {}
+        self._requested: dict[str, str] = {}
 
     @property
     def applies(self) -> bool:
@@ -47,12 +48,12 @@ class RecordedRollouts(Check):
 
     def _on_rollout_requested(self, event: RolloutRequested) -> None:
         group = self.ledger.groups.get(event.group)
-        known = group.recalled.samples if group is not None and group.recalled is not None else ()
-        if event.recalls not in (known[event.index : event.index + 1] or ("",)):
-            wrong = f"it asks for recorded sample {event.recalls!r}, and its prompt has {list(known)}"
-            self.find(wrong, "another rollout takes its place")
+        samples = group.recalled.samples if group is not None and group.recalled is not None else ()
+        if event.recalls not in (samples[event.index : event.index + 1] or ("",)):
+            wrong = f"it asks for recorded sample {event.recalls!r}, and its prompt has {list(samples)}"
+            self.find(wrong, "another rollout replaces it")
         if event.recalls:
-            self._asked[event.sample] = event.recalls
+            self._requested[event.sample] = event.recalls
 
     def _on_rollout_completed(self, event: RolloutCompleted) -> None:
         group, origin = self.ledger.groups.get(event.group), event.origin
@@ -64,21 +65,23 @@ class RecordedRollouts(Check):
             self.seen["of them not looked up"] += path not in self._ends
             if path in self._ends and self._ends[path].get(origin.sample) != (origin.position, event.digest):
                 wrong = f"{path} has no rollout {origin.sample} with its digest at position {origin.position}"
-                self.find(wrong, "it trains on what was never recorded")
+                self.find(wrong, "a rollout that was never recorded is trained on")
         elif recalled is not None or origin is not None:
-            made = "is an engine's" if origin is None else "is a recorded one"
-            self.find(f"its rollout {made}, and its prompt names the other", "nobody knows what made it")
+            maker = "an engine's" if origin is None else "a recorded one"
+            self.find(
+                f"its rollout is {maker}, and its prompt says the opposite", "the maker of the rollout is unknown"
+            )
 
     def _origin(self, event: RolloutCompleted, origin: Origin, recalled: Recalled) -> None:
         requested = event.rollout or event.sample
-        named = self._asked.get(requested, "") + event.sample.removeprefix(requested)
-        if (origin.run, origin.sample) != (recalled.run, named):
-            wrong = f"it is sample {origin.sample} of {origin.run}, and {named} of {recalled.run} was requested"
-            self.find(wrong, "another rollout takes its place")
+        expected = self._requested.get(requested, "") + event.sample.removeprefix(requested)
+        if (origin.run, origin.sample) != (recalled.run, expected):
+            wrong = f"it is sample {origin.sample} of {origin.run}, and {expected} of {recalled.run} was requested"
+            self.find(wrong, "another rollout replaces it")
         number = recalled.common.number
         counted = merge_spans((), tuple(WeightSpan(s.start, s.end, number(s.version)) for s in origin.spans))
         if event.spans != counted or any(span.version < recalled.oldest for span in event.spans):
-            wrong = "its weight versions are not those of the recorded rollout as they count here"
+            wrong = "its weight versions are not those of the recorded rollout in this run's numbering"
             self.find(wrong, "its staleness is wrong")
 
     def _on_batch_sealed(self, event: BatchSealed) -> None:
@@ -96,15 +99,15 @@ class RecordedRollouts(Check):
 
 
 async def recorded_ends(log: Readable) -> RecordedEnds:
-    """The ends of all runs that hold rollouts which this log reuses, where those runs still exist."""
+    """Return the ends of rollouts in all runs that hold rollouts which this log reuses and that still exist."""
     paths = {
         event.source.path: None
         async for recorded in log.read(1, of_type(log.run, "prompt.submitted"))
         if isinstance(event := recorded.envelope.event, PromptSubmitted) and event.recalled
     }
     ends: dict[str, dict[str, RecordedEnd]] = {}
-    for path in paths.keys() - {INBOX}:  # what producers have offered lies in this log, and has no digest
-        with contextlib.suppress(RunNotFound):  # its rollouts are counted as not looked up
+    for path in paths.keys() - {INBOX}:  # producers' rollouts are in this log, and have no digest
+        with contextlib.suppress(RunNotFound):  # then its rollouts are counted as not looked up
             async with open_run(path) as opened:
                 ends[path] = {
                     event.sample: RecordedEnd(recorded.position, event.digest)

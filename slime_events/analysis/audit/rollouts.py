@@ -1,4 +1,4 @@
-"""Rollouts: does every requested one have a fate, and only one?"""
+"""Rollouts: every requested one has exactly one fate."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ EngineEvent = RolloutProgressed | RolloutCompleted | RolloutFailed | RolloutSusp
 
 
 class Rollouts(Check):
-    """Asked for, made attempt after attempt, ended once."""
+    """Requested, made attempt after attempt, ended once."""
 
     name = "rollouts"
     promise = "each requested one finished, running, suspended, failed or rejected with a reason"
@@ -20,43 +20,45 @@ class Rollouts(Check):
 
     def _on_group_rejected(self, event: GroupRejected) -> None:
         if not event.reason:
-            self.find("it gives no reason", "work was dropped in silence")
+            self.find("it gives no reason", "work was dropped without a trace")
 
     def _on_rollout_requested(self, event: RolloutRequested) -> None:
         self.seen["requests"] += 1
-        group, known = self.ledger.groups.get(event.group), self.ledger.samples.get(event.sample)
+        group, sample = self.ledger.groups.get(event.group), self.ledger.samples.get(event.sample)
         if group is None and event.purpose is not Purpose.CALL:
-            self.find(f"no prompt of group {event.group} was submitted", "nobody knows what was asked")
+            self.find(f"no prompt of group {event.group} was submitted", "its prompt is unknown")
         elif group is not None and group.decided:
-            self.find(f"group {event.group} was decided at position {group.decided}", "an engine works for nothing")
-        if known is None:
+            self.find(
+                f"group {event.group} was already decided at position {group.decided}", "an engine works for nothing"
+            )
+        if sample is None:
             return
-        if event.attempt <= known.attempt:
-            self.find(f"attempt {event.attempt} comes after attempt {known.attempt}", "one request is there twice")
-        elif known.fate not in (Fate.FAILED, Fate.SUSPENDED):
-            wrong = f"attempt {known.attempt} is {known.fate.value}, neither failed nor suspended"
+        if event.attempt <= sample.attempt:
+            self.find(f"attempt {event.attempt} comes after attempt {sample.attempt}", "one request is stored twice")
+        elif sample.fate not in (Fate.FAILED, Fate.SUSPENDED):
+            wrong = f"attempt {sample.attempt} is {sample.fate.value}, neither failed nor suspended"
             self.find(wrong, "two engines may make the same rollout")
 
     def _on_rollout_progressed(self, event: EngineEvent) -> None:
         requested = (isinstance(event, RolloutCompleted) and event.rollout) or event.sample
-        known = self.ledger.samples.get(requested)
-        if known is None:
+        sample = self.ledger.samples.get(requested)
+        if sample is None:
             self.find("no rollout of this sample was requested", "it was made without a decision")
             return
-        if known.fate is Fate.COMPLETED:
-            wrong = f"the rollout had ended at position {known.ended}"
-            self.find(wrong, "an engine that had lost the sample still wrote")
-        elif event.attempt != known.attempt or known.fate in (Fate.FAILED, Fate.SUSPENDED):
-            wrong = f"it is of attempt {event.attempt}, and attempt {known.attempt} is {known.fate.value}"
-            self.find(wrong, "an engine that had lost the sample still wrote")
+        if sample.fate is Fate.COMPLETED:
+            wrong = f"the rollout had ended at position {sample.ended}"
+            self.find(wrong, "an engine without a claim on the sample still wrote")
+        elif event.attempt != sample.attempt or sample.fate in (Fate.FAILED, Fate.SUSPENDED):
+            wrong = f"it belongs to attempt {event.attempt}, and attempt {sample.attempt} is {sample.fate.value}"
+            self.find(wrong, "an engine without a claim on the sample still wrote")
         if isinstance(event, RolloutFailed) and not event.message:
-            self.find("it gives no reason", "work was dropped in silence")
-        if isinstance(event, RolloutProgressed | RolloutCompleted) and known.max_version is not None:
-            allowed = range(known.min_version, known.max_version + 1)
+            self.find("it gives no reason", "work was dropped without a trace")
+        if isinstance(event, RolloutProgressed | RolloutCompleted) and sample.max_version is not None:
+            allowed = range(sample.min_version, sample.max_version + 1)
             if others := {span.version for span in event.spans if span.version not in allowed}:
-                asked = f"v{known.min_version} to v{known.max_version}"
-                wrong = f"weights v{min(others)} made some of its tokens, and {asked} were requested"
-                self.find(wrong, "its evaluation is of other weights than it names")
+                bounds = f"v{sample.min_version} to v{sample.max_version}"
+                wrong = f"weights v{min(others)} made some of its tokens, and {bounds} was requested"
+                self.find(wrong, "its evaluation used weights that it does not name")
 
     _on_rollout_completed = _on_rollout_failed = _on_rollout_suspended = _on_rollout_progressed
 

@@ -1,12 +1,14 @@
-"""Sessions of agents: is what is trained on of them what an engine made, once, and of sessions that ended well?"""
+"""Agents' sessions: what is trained on was made by an engine, once, in a session that ended well."""
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from schemas.arrays import Array
+from schemas.doc import doc
 from schemas.errors import DamagedEvent, StorageError
 from schemas.ids import sibling_id
 from schemas.rollouts import RolloutCompleted, RolloutRequested, TurnEnd
@@ -19,33 +21,31 @@ from slime_events.analysis.audit.tokens import Fetch
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """extends: the turn before it on its path. begins, ends: of its own tokens, on that path. body: bytes of its
-    request.
-    """
+    """A turn of a session."""
 
-    extends: int | None
-    begins: int
-    ends: int
-    body: int
+    extends: Annotated[int | None, doc("the turn before it on its path")]
+    begins: Annotated[int, doc("first of its own tokens, on that path")]
+    ends: Annotated[int, doc("end of its own tokens, on that path")]
+    body: Annotated[int, doc("size of its request [bytes]")]
 
 
 @dataclass(slots=True)
 class _Session:
-    """The newest one of a sample. trained: turns whose tokens are."""
+    """The newest session of a sample."""
 
-    attempt: int
-    group: str
-    turns: dict[int, _Turn] = field(default_factory=dict)
-    begun: set[int] = field(default_factory=set)
-    seal: SessionSealed | None = None
-    trained: set[int] = field(default_factory=set)
+    attempt: Annotated[int, doc("index of the attempt")]
+    group: Annotated[str, doc("id of the group")]
+    turns: Annotated[dict[int, _Turn], doc("recorded turns by index")] = field(default_factory=dict)
+    begun: Annotated[set[int], doc("indices of turns that began")] = field(default_factory=set)
+    seal: Annotated[SessionSealed | None, doc("its seal")] = None
+    trained: Annotated[set[int], doc("indices of turns whose tokens are trained on")] = field(default_factory=set)
 
 
 class Sessions(Check):
-    """fetch: an array's numbers out of the blob store; None leaves blobs unseen."""
+    """Checks agents' sessions. fetch: reads an array in the blob store; None: blobs are not checked."""
 
     name = "sessions"
-    promise = "agents' turns as their engines made them, each token trained once, none of a failed session"
+    promise = "agents' turns as their engines made them, each token trained once, no failed session"
     counted = ("sessions", "turns", "sealed")
 
     def __init__(self, ledger: Ledger, fetch: Fetch | None = None) -> None:
@@ -68,16 +68,16 @@ class Sessions(Check):
 
     def _on_session_opened(self, event: SessionOpened) -> None:
         self.seen["sessions"] += 1
-        asked, known = self.ledger.samples.get(event.sample), self._sessions.get(event.sample)
-        if asked is None or event.sample not in self._for_agents or asked.attempt != event.attempt:
-            self.find(f"no agent was asked for attempt {event.attempt}", "a rollout was made without a decision")
-        if known is not None and known.attempt >= event.attempt:
-            self.find(f"attempt {known.attempt} was opened before", "two programs make the same rollout")
+        sample, last = self.ledger.samples.get(event.sample), self._sessions.get(event.sample)
+        if sample is None or event.sample not in self._for_agents or sample.attempt != event.attempt:
+            self.find(f"no agent was requested for attempt {event.attempt}", "a rollout was made without a decision")
+        if last is not None and last.attempt >= event.attempt:
+            self.find(f"attempt {last.attempt} was opened before", "two programs make the same rollout")
         self._sessions[event.sample] = _Session(event.attempt, event.group)
 
     def _on_turn_begun(self, event: TurnBegun) -> None:
         session = self._sessions.get(event.sample)
-        if session is not None and self._may_go_on(session):
+        if session is not None and self._is_open(session):
             session.begun.add(event.index)
 
     def _on_turn_recorded(self, event: TurnRecorded) -> None:
@@ -86,53 +86,53 @@ class Sessions(Check):
         self.seen["turns"] += 1
         session = self._sessions.get(event.sample)
         if session is None:
-            self.find("no session of its sample was opened", "nobody may have asked for it")
+            self.find("no session of its sample was opened", "it may have no request")
             return
-        self._may_go_on(session)
+        self._is_open(session)
         if event.index not in session.begun:
-            self.find("it was not begun", "its place among the turns was not its own")
+            self.find("it has no turn.begun", "its index may belong to another turn")
         before = session.turns.get(event.extends) if event.extends is not None else None
         if event.extends is not None and before is None:
-            self.find(f"it extends turn {event.extends}, which is not in the log", "its prompt is not known")
+            self.find(f"it extends turn {event.extends}, which is not in the log", "its prompt is unknown")
         begins = (before.ends if before else 0) + event.observed.n
         body = self._body(session, event.agent)
         session.turns[event.index] = _Turn(event.extends, begins, begins + event.length, body)
         after, own = self._prompts.pop(event.agent.call, (None, ""))
         place = (event.sample, event.extends, event.observed.digest())
         if after is not None and (after.sample, after.turn, own) != place:
-            wrong = (
-                f"its generation went on from turn {after.turn} of {after.sample}, or with other tokens than stand here"
-            )
+            wrong = f"its generation continued turn {after.turn} of {after.sample}, or its prompt has other tokens"
             self.find(wrong, "it is an answer to another prompt")
         self._compare(event, event.agent.call, begins)
 
     def _body(self, session: _Session, agent: AgentTurn) -> int:
-        """Bytes of its request."""
+        """Return the size of the turn's request [bytes]."""
         shares = agent.shares
         if shares is None:
             return agent.request.n
         before = session.turns.get(shares.turn)
         if before is None or shares.head + shares.tail > before.body:
-            wrong = f"its request has {shares.head + shares.tail} bytes of that of turn {shares.turn}, which has fewer"
-            self.find(wrong, "nobody knows what was asked")
+            wrong = f"its request shares {shares.head + shares.tail} bytes with turn {shares.turn}, which has fewer"
+            self.find(wrong, "the request is unknown")
         return shares.head + agent.request.n + shares.tail
 
     def _compare(self, event: TurnRecorded, call: str, prompt: int) -> None:
-        """With the generation that it was."""
-        made = self.ledger.samples.get(call)
-        if made is None or made.fate is not Fate.COMPLETED:
-            self.find(f"its generation {call} has not ended", "nobody knows which engine made its tokens")
+        """Compare a turn with its generation."""
+        generation = self.ledger.samples.get(call)
+        if generation is None or generation.fate is not Fate.COMPLETED:
+            self.find(f"its generation {call} has not ended", "the engine that generation its tokens is unknown")
             return
-        if made.prompt_length != prompt:
-            wrong = f"its path has {prompt} tokens before it, and its generation was asked with {made.prompt_length}"
+        if generation.prompt_length != prompt:
+            wrong = (
+                f"its path has {prompt} tokens before it, and its generation's prompt has {generation.prompt_length}"
+            )
             self.find(wrong, "it is an answer to another prompt")
         arrays = [self._data(array) for array in (event.tokens, event.log_probs)]
-        if None not in arrays and hashlib.sha256(b"".join(filter(None, arrays))).hexdigest() != made.digest:
-            self.find(f"its tokens are not those of its generation {call}", "something else is trained on")
+        if None not in arrays and hashlib.sha256(b"".join(filter(None, arrays))).hexdigest() != generation.digest:
+            self.find(f"its tokens are not those of its generation {call}", "other tokens are trained on")
 
-    def _may_go_on(self, session: _Session) -> bool:
+    def _is_open(self, session: _Session) -> bool:
         if session.seal is not None:
-            self.find(f"the session was sealed ({session.seal.reason.value})", "a late turn was taken")
+            self.find(f"the session was already sealed ({session.seal.reason.value})", "a late turn was recorded")
         return session.seal is None
 
     def _on_session_sealed(self, event: SessionSealed) -> None:
@@ -145,9 +145,9 @@ class Sessions(Check):
             self.find("it was sealed before", "a session has two ends")
         session.seal = event
         if lost := sorted(session.begun - session.turns.keys() - set(event.orphans)):
-            self.find(f"turn {lost[0]} was begun, and is neither recorded nor an orphan", "a turn is missing")
-        if unknown := [leaf for leaf in event.leaves if leaf not in session.turns]:
-            self.find(f"turn {unknown[0]} ends a path, and is not in the log", "a sample is made of nothing")
+            self.find(f"turn {lost[0]} began, and is neither recorded nor an orphan", "a turn is missing")
+        if missing := [leaf for leaf in event.leaves if leaf not in session.turns]:
+            self.find(f"turn {missing[0]} ends a path, and is not in the log", "a sample is made of nothing")
 
     def _on_rollout_completed(self, event: RolloutCompleted) -> None:
         requested = event.rollout or event.sample
@@ -155,10 +155,10 @@ class Sessions(Check):
             return
         session = self._sessions.get(requested)
         if session is None or session.seal is None or session.attempt != event.attempt:
-            self.find("its session was not sealed", "it is trained on before its agent has ended")
+            self.find("its session was not sealed", "it may be trained on before its agent has ended")
             return
         if session.seal.exit_code:
-            self.find(f"its program ended with exit code {session.seal.exit_code}", "a broken rollout is trained on")
+            self.find(f"its program ended with exit code {session.seal.exit_code}", "a failed rollout is trained on")
         leaves = session.seal.leaves[: 1 if session.seal.credit is Credit.LEAF else None]
         number = next((n for n in range(len(leaves)) if sibling_id(requested, n) == event.sample), None)
         if number is None or leaves[number] not in session.turns:
@@ -167,7 +167,7 @@ class Sessions(Check):
         self._count(session, leaves[number], event)
 
     def _count(self, session: _Session, leaf: int, event: RolloutCompleted) -> None:
-        """The turns of the path whose tokens it is trained on; each is once, and nothing else is."""
+        """Check that the sample trains on tokens of its path's turns alone, and on each turn once."""
         path = [leaf]
         while (before := session.turns[path[-1]].extends) is not None and before in session.turns:
             path.append(before)
@@ -183,23 +183,25 @@ class Sessions(Check):
                 continue
             mask[own] = 0
             if credit is not None and (credit[own] != np.float32(gamma**after)).any():
-                wrong = f"turn {index} does not count {gamma**after:.3g}, {after} turns before the last of its path"
-                self.find(wrong, "its advantage is not what the credit rule says")
+                wrong = (
+                    f"the weight of turn {index} is not {gamma**after:.3g}, {after} turns before the end of its path"
+                )
+                self.find(wrong, "its advantage does not follow the credit rule")
             if index in session.trained:
                 self.find(f"turn {index} is trained on in another sample too", "its tokens count twice")
             session.trained.add(index)
         if mask.any():
-            self.find(f"token {int(mask.argmax())} is trained on, and no turn made it", "nobody knows who made it")
+            self.find(f"token {int(mask.argmax())} is trained on, and no turn made it", "its origin is unknown")
 
     def _mask(self, event: RolloutCompleted) -> npt.NDArray[np.int8] | None:
-        """A copy; None where it cannot be seen."""
+        """Return a copy of the loss mask; None if it cannot be read."""
         if event.loss_mask is None:
             return np.ones(event.length, np.int8)
         data = self._data(event.loss_mask)
         return None if data is None or len(data) != event.length else np.frombuffer(data, np.int8).copy()
 
     def _credit(self, event: RolloutCompleted) -> npt.NDArray[np.float32] | None:
-        """None where it cannot be seen."""
+        """Return the tokens' weights; None if they cannot be read."""
         if event.credit is None:
             return np.ones(event.length, np.float32)
         data = self._data(event.credit)
@@ -211,4 +213,4 @@ class Sessions(Check):
         try:
             return None if self._fetch is None else self._fetch(array).tobytes()
         except (StorageError, DamagedEvent):
-            return None  # `Tokens` has found it
+            return None  # reported by `Tokens`

@@ -10,7 +10,7 @@ from slime_events.analysis.audit.ledger import Ledger
 from slime_events.loop.training.past_versions import PastVersions, old_version
 
 APPROXIMATE = "steps after an approximate optimizer"
-"""Made of exactly the version before, but training again from an earlier checkpoint does not come to them."""
+"""Made of exactly the version before, but retraining from an earlier checkpoint does not reproduce them."""
 
 
 class Steps(Check):
@@ -33,13 +33,13 @@ class Steps(Check):
         self.seen["restored"] += 1
         newest, step = self.ledger.steps_committed, self.ledger.steps.get(event.version - 1)
         if event.version != newest or event.weights is not Fidelity.EXACT:
-            wrong = f"its trainer has {event.weights} weights of v{event.version}, and v{newest} was committed"
-            self.find(wrong, "the next version is not made of the newest")
+            wrong = f"its trainer has {event.weights} weights of v{event.version}, and v{newest} is the newest"
+            self.find(wrong, "the next version is not made from the newest")
         elif event.optimizer is Fidelity.EXACT and step:
-            states = [(one.optimizer_digest, one.critic_digest) for one in (step, event)]
+            states = [(state.optimizer_digest, state.critic_digest) for state in (step, event)]
             if states[0] != states[1]:
-                wrong = "it says exact of an optimizer or a critic with another digest than was committed"
-                self.find(wrong, "nobody can rely on it")
+                wrong = "it calls an optimizer or critic exact whose digest is not the committed one"
+                self.find(wrong, "its word cannot be relied on")
 
     def _on_step_committed(self, event: StepCommitted) -> None:
         self.seen[APPROXIMATE] += self.ledger.is_approximate
@@ -47,9 +47,9 @@ class Steps(Check):
         self.seen["steps"] += event.step not in ledger.steps
         if claim is not None and claim.trainer != producer:
             wrong = f"{producer} committed it after {claim.trainer} had claimed step {claim.step}"
-            self.find(wrong, "a trainer that was replaced still commits")
+            self.find(wrong, "a replaced trainer still commits")
         if event.step in ledger.steps:
-            self.find(f"step {event.step} was committed before", "its samples trained twice")
+            self.find(f"step {event.step} was already committed", "its samples trained twice")
         elif event.step != ledger.steps_committed:
             self.find(f"step {event.step} comes after {ledger.steps_committed} steps", "a step is missing")
         if (event.parent_version, event.version) != (event.step, event.step + 1):
@@ -58,21 +58,21 @@ class Steps(Check):
         self._check_models(event)
         batch = ledger.batches.get(event.step)
         if batch is None:
-            self.find("no batch was sealed for it", "nobody knows what it trained on")
+            self.find("no batch was sealed for it", "its training data is unknown")
             return
         if batch.digest != event.batch_digest:
-            self.find("its batch digest is not that of the sealed batch", "it trained on something else")
+            self.find("its batch digest is not that of the sealed batch", "the step trained on something else")
         self.seen["tokens"] += event.tokens
         if batch.commands:
-            return  # `Commands` counts their datums
-        # `Followed` counts those of another log's rollouts.
+            return  # `Commands` counts its datums
+        # `Followed` counts tokens of rollouts in another log.
         tokens = event.tokens if ledger.follows else ledger.tokens_of(batch)
         if (event.samples, event.tokens) != (count := len(batch.samples), tokens):
-            wrong = f"it counts {event.samples} samples of {event.tokens} tokens, and its batch has {count} of {tokens}"
-            self.find(wrong, "it trained on something else")
+            wrong = f"it has {event.samples} samples of {event.tokens} tokens, and its batch {count} of {tokens}"
+            self.find(wrong, "the step trained on something else")
 
     def _check_models(self, event: StepCommitted) -> None:
-        """Whether the models that it asked beside the policy are the versions, or the same as before."""
+        """Check that models used beside the policy are the expected versions, or the same as before."""
         ledger, algorithm = self.ledger, self.ledger.rules.algorithm
         past = PastVersions(every=(algorithm.ref_update_interval if algorithm else None) or 0)
         for name, digest in event.models.items():
@@ -85,7 +85,7 @@ class Steps(Check):
                 before = ledger.digest_of(version)
                 wrong = f"its {name} is not v{version}"
             if before not in (None, digest):
-                self.find(wrong, "its log-probs are those of another model")
+                self.find(wrong, "the step used another model's log-probs")
 
     def counts(self) -> Counts:
         waiting = len(self.ledger.batches.keys() - self.ledger.steps.keys())
@@ -93,7 +93,7 @@ class Steps(Check):
 
 
 class Training(Check):
-    """Counted by sample over the committed steps, apart from how batches were put together."""
+    """Counts samples over the committed steps, independently of how batches were made."""
 
     name = "training"
     promise = "every accepted sample trained once, or waiting"
@@ -108,10 +108,10 @@ class Training(Check):
         for name in batch.samples if batch else ():
             first = self._trained.setdefault(name, self.recorded.position)
             if first != self.recorded.position:
-                self.find(f"sample {name} was trained at position {first}", "it counts twice in the weights")
+                self.find(f"sample {name} was already trained at position {first}", "it counts twice in the weights")
             sample = self.ledger.samples.get(name)
             if sample is None or not sample.group.accepted:
-                self.find(f"sample {name} was never accepted", "it counts in the weights and should not")
+                self.find(f"sample {name} was never accepted", "the weights contain it and should not")
 
     def counts(self) -> Counts:
         counts: Counts = {"trained": len(self._trained)}
@@ -132,7 +132,7 @@ class Training(Check):
 
 
 class Staleness(Check):
-    """Versions that a sample's oldest token was behind the weights that it trained."""
+    """Number of versions by which a sample's oldest token was behind the weights that it trained."""
 
     name = "staleness"
     promise = "every sample within the bound of the run's settings"
@@ -154,8 +154,8 @@ class Staleness(Check):
             recalled = sample.group.recalled
             most = recalled.bound if recalled is not None else None if plan is None else plan.staleness_bound
             if most is not None and not 0 <= behind <= most:
-                wrong = f"sample {name} begins with v{sample.oldest} and trained v{event.parent_version}, {behind} "
-                wrong += f"behind where {most} is the most"
+                wrong = f"sample {name} begins with v{sample.oldest} and trained v{event.parent_version}, "
+                wrong += f"{behind} versions behind, and the bound is {most}"
                 self.find(wrong, "it is further off policy than the settings allow")
 
     def counts(self) -> Counts:

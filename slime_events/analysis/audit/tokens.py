@@ -1,13 +1,14 @@
-"""Tokens: do a rollout's chunks join end to end, and is what was completed what the log holds?"""
+"""Tokens: a rollout's chunks join end to end, and its completion matches the log."""
 
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy.typing as npt
 
 from schemas.arrays import Array
+from schemas.doc import doc
 from schemas.errors import DamagedEvent, StorageError
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutSuspended, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
@@ -22,17 +23,17 @@ ITEM_BYTES = {"int32": 4, "float32": 4, "int8": 1}
 
 @dataclass(slots=True)
 class _Open:
-    """A rollout (or one turn of it) so far. unseen: some of its arrays lie in blobs that were not fetched."""
+    """A rollout, or one turn of it, so far."""
 
-    length: int = 0
-    tokens: list[bytes] = field(default_factory=list)
-    log_probs: list[bytes] = field(default_factory=list)
-    spans: tuple[WeightSpan, ...] = ()
-    unseen: bool = False
+    length: Annotated[int, doc("tokens so far")] = 0
+    tokens: Annotated[list[bytes], doc("bytes of the tokens, per event")] = field(default_factory=list)
+    log_probs: Annotated[list[bytes], doc("bytes of the log-probs, per event")] = field(default_factory=list)
+    spans: Annotated[tuple[WeightSpan, ...], doc("weight versions over the tokens")] = ()
+    unseen: Annotated[bool, doc("whether some of the arrays are in blobs that were not fetched")] = False
 
 
 class Tokens(Check):
-    """fetch: an array's numbers out of the blob store, verified; None leaves blobs unseen."""
+    """Checks token arrays. fetch: reads and verifies an array in the blob store; None: blobs are not checked."""
 
     name = "tokens"
     promise = "chunks join end to end, digests recomputed from tokens and log-probs, blobs verified"
@@ -52,39 +53,39 @@ class Tokens(Check):
     def _on_rollout_suspended(self, event: RolloutSuspended) -> None:
         parts = self._open.get(event.sample, {None: _Open()})
         if None in parts and event.length != parts[None].length:
-            wrong = f"it is suspended with {event.length} tokens, and the log holds {parts[None].length}"
-            self.find(wrong, "the rollout does not go on from what it had")
+            wrong = f"it has {event.length} tokens, and the log holds {parts[None].length}"
+            self.find(wrong, "the rollout does not continue where it was")
 
     def _on_rollout_progressed(self, event: RolloutProgressed) -> None:
         self.seen["chunks"] += 1
         self.seen["tokens"] += event.tokens.n
-        known = self._open.setdefault(event.sample, {}).setdefault(event.turn, _Open())
-        self._join(known, event)
+        rollout = self._open.setdefault(event.sample, {}).setdefault(event.turn, _Open())
+        self._join(rollout, event)
         end = event.start + event.tokens.n
         if _gaps(event.spans, event.start, end):
             wrong = f"its weight versions do not cover tokens {event.start} to {end}"
-            self.find(wrong, "nobody knows which weights made which token")
-        known.spans = merge_spans(known.spans, event.spans)
+            self.find(wrong, "the weights of some tokens are unknown")
+        rollout.spans = merge_spans(rollout.spans, event.spans)
 
-    def _join(self, known: _Open, event: RolloutProgressed | Ended) -> None:
-        if event.start != known.length:
-            missing = event.start - known.length
-            what = f"{missing} tokens are missing" if missing > 0 else f"{-missing} tokens are there twice"
-            self.find(f"it starts at token {event.start}, and the log holds {known.length} before it", what)
+    def _join(self, rollout: _Open, event: RolloutProgressed | Ended) -> None:
+        if event.start != rollout.length:
+            missing = event.start - rollout.length
+            what = f"{missing} tokens are missing" if missing > 0 else f"{-missing} tokens are stored twice"
+            self.find(f"it starts at token {event.start}, and the log holds {rollout.length} before it", what)
         if event.tokens.n != event.log_probs.n:
             wrong = f"it has {event.tokens.n} tokens and {event.log_probs.n} log-probs"
             self.find(wrong, "log-probs are not those of the tokens")
-        for parts, array in ((known.tokens, event.tokens), (known.log_probs, event.log_probs)):
+        for parts, array in ((rollout.tokens, event.tokens), (rollout.log_probs, event.log_probs)):
             data = self._data(array)
-            known.unseen = known.unseen or data is None
+            rollout.unseen = rollout.unseen or data is None
             parts.append(data or b"")
-        known.length = event.start + event.tokens.n
+        rollout.length = event.start + event.tokens.n
 
     def _data(self, array: Array) -> bytes | None:
-        """The array's bytes; None where they cannot be looked at."""
+        """Return the array's bytes; None if they cannot be read."""
         if array.blob is None:
             if len(array.data) != array.n * ITEM_BYTES[array.dtype]:
-                wrong = f"it says {array.n} x {array.dtype} and holds {len(array.data)} bytes"
+                wrong = f"it declares {array.n} x {array.dtype} and holds {len(array.data)} bytes"
                 self.find(wrong, "tokens or log-probs of the sample are lost")
             return array.data
         self.seen["blobs"] += 1
@@ -96,37 +97,37 @@ class Tokens(Check):
             self.find(str(error), "tokens or log-probs of the sample are lost")
             return None
 
-    def _end(self, known: _Open, event: Ended) -> None:
-        """What holds at the end of a rollout and of a turn's generation."""
-        before = known.length
-        self._join(known, event)
-        if _upto(event.spans, before) != known.spans:
+    def _end(self, rollout: _Open, event: Ended) -> None:
+        """Check the end of a rollout, or of a turn's generation."""
+        before = rollout.length
+        self._join(rollout, event)
+        if _upto(event.spans, before) != rollout.spans:
             wrong = f"its weight versions over the first {before} tokens are not those of its chunks"
             self.find(wrong, "staleness and masks of the sample are wrong")
-        if known.length != event.length:
-            wrong = f"it says {event.length} tokens, and the log holds {known.length}"
+        if rollout.length != event.length:
+            wrong = f"it has {event.length} tokens, and the log holds {rollout.length}"
             self.find(wrong, "the sample cannot be trained on as it was made")
 
     def _on_rollout_completed(self, event: RolloutCompleted) -> None:
         self.seen["rollouts"] += 1
         # The completion of a rollout with turns holds all of its tokens again.
-        known = self._open.pop(event.sample, {}).pop(None, _Open())
+        rollout = self._open.pop(event.sample, {}).pop(None, _Open())
         self.seen["tokens"] += event.tokens.n
-        self._end(known, event)
+        self._end(rollout, event)
         sample = self.ledger.samples.get(event.rollout or event.sample)
-        asked = sample.prompt_length if sample is not None else event.prompt_length
-        if event.prompt_length != (asked if event.prompt is None else event.prompt.n):
-            wrong = f"it answers a prompt of {event.prompt_length} tokens, and {asked} were asked"
+        expected = sample.prompt_length if sample is not None else event.prompt_length
+        if event.prompt_length != (expected if event.prompt is None else event.prompt.n):
+            wrong = f"it answers a prompt of {event.prompt_length} tokens, and {expected} were expected"
             self.find(wrong, "it is an answer to another prompt")
-        self._mask(event, b"".join(known.log_probs))
-        if known.unseen:
+        self._mask(event, b"".join(rollout.log_probs))
+        if rollout.unseen:
             self.seen["rollouts with blobs not looked at"] += 1
-        elif hashlib.sha256(b"".join([*known.tokens, *known.log_probs])).hexdigest() != event.digest:
-            self.find("its digest is not that of the tokens and log-probs in the log", "one of them was changed")
+        elif hashlib.sha256(b"".join([*rollout.tokens, *rollout.log_probs])).hexdigest() != event.digest:
+            self.find("its digest is not that of the tokens and log-probs in the log", "one of these was changed")
 
     def _mask(self, event: RolloutCompleted, log_probs: bytes) -> None:
-        """Every token that is trained on was made by a known version, or by the generate function or somebody outside,
-        without a log-prob: there the trainer takes its own.
+        """Check that a known version made every token that is trained on. Tokens of a generate function or from outside
+        need none if they have no log-prob: the trainer computes it.
         """
         data = None if event.loss_mask is None else self._data(event.loss_mask)
         if event.loss_mask is not None and event.loss_mask.n != event.length:
@@ -138,17 +139,17 @@ class Tokens(Check):
             trained = [at for at in range(start, end) if event.loss_mask is None or (data is not None and data[at])]
             if trained and (is_ours or any(any(log_probs[4 * at : 4 * at + 4]) for at in trained)):
                 wrong = f"its weight versions do not cover tokens {start} to {end}, which are trained on"
-                self.find(wrong, "nobody knows which weights made them")
+                self.find(wrong, "the weights of these tokens are unknown")
                 return
 
 
 def _upto(spans: tuple[WeightSpan, ...], end: int) -> tuple[WeightSpan, ...]:
-    """The spans over the first `end` tokens."""
+    """Return the spans over the first `end` tokens."""
     return tuple(WeightSpan(s.start, min(s.end, end), s.version) for s in spans if s.start < end)
 
 
 def _gaps(spans: tuple[WeightSpan, ...], start: int, end: int) -> list[tuple[int, int]]:
-    """What [start, end) has that no span covers; overlapping spans and spans outside leave gaps too."""
+    """Return the parts of [start, end) that no span covers. Overlapping spans and spans outside leave gaps too."""
     gaps, at = [], start
     for span in spans:
         if span.start > at:

@@ -1,4 +1,4 @@
-"""Weights: do the digests chain from the first version to the last, in the log and in the folders?"""
+"""Weights: digests chain from the first version to the last, in the log and in the folders."""
 
 from pathlib import Path
 
@@ -12,19 +12,21 @@ from storage.weights.store import local_folder, verify
 
 
 class Weights(Check):
-    """The first version, then for each step what it committed; engines and checkpoints say the same digests."""
+    """The first version, then what each step committed. Engines and checkpoints record the same digests."""
 
     name = "weights"
     promise = "digests chain from the first version, engines and checkpoints have the same"
     counted = ("versions", "activations", "checkpoints")
 
     def _on_weights_published(self, event: WeightsPublished) -> None:
-        known = self.ledger.published
-        self.seen["versions"] += event.version not in known
-        if event.version in known:
-            self.find(f"v{event.version} was published before", "engines may run two different ones")
-        elif event.version <= max(known, default=-1):
-            self.find(f"v{event.version} comes after v{max(known)}", "engines went back to older weights")
+        published = self.ledger.published
+        self.seen["versions"] += event.version not in published
+        if event.version in published:
+            self.find(
+                f"v{event.version} was already published", "engines may run two different versions of that number"
+            )
+        elif event.version <= max(published, default=-1):
+            self.find(f"v{event.version} comes after v{max(published)}", "engines went back to older weights")
         parent = event.version - 1 if event.version else None
         if event.parent != parent:
             self.find(f"its parent is {event.parent}, not {parent}", "the chain of versions is broken")
@@ -32,13 +34,13 @@ class Weights(Check):
         if event.version == first:
             if branched is not None and event.digest != branched.weights_digest:
                 wrong = f"its digest is not that of v{first} of {branched.run}, which the run branches off from"
-                self.find(wrong, "the branch does not go on from there")
+                self.find(wrong, "the branch starts from other weights")
             return
         step = self.ledger.steps.get(event.version - 1)
-        if first not in known:
+        if first not in published:
             self.find(f"version {first} was never published", "the chain of versions has no beginning")
         if step is None:
-            self.find(f"no step committed v{event.version}", "nobody knows what made these weights")
+            self.find(f"no step committed v{event.version}", "the origin of these weights is unknown")
         elif step.weights_digest != event.digest:
             wrong = f"its digest is not the one that step {step.step} committed"
             self.find(wrong, "engines run weights that no step made")
@@ -47,32 +49,32 @@ class Weights(Check):
         self.seen["activations"] += 1
         published = self.ledger.published.get(event.version)
         if published is None:
-            self.find(f"v{event.version} was not published before it", "nobody knows what the engine runs")
+            self.find(f"v{event.version} was not published before it", "the engine's weights are unknown")
         elif published.digest != event.digest:
-            self.find("its digest is not the published one", "the engine runs other weights than the trainer made")
+            self.find("its digest is not the published one", "the engine does not run the trainer's weights")
 
     def _on_checkpoint_saved(self, event: CheckpointSaved) -> None:
         self.seen["checkpoints"] += 1
         step = self.ledger.steps.get(event.version - 1)
         if step is None:
-            self.find(f"no step committed v{event.version}", "nobody can resume from this checkpoint")
+            self.find(f"no step committed v{event.version}", "no trainer can resume from this checkpoint")
             return
-        known = (step, *self.ledger.restored.get(event.version, ()))
-        states = {(one.optimizer_digest, one.critic_digest) for one in known}
-        is_known = (event.optimizer_digest, event.critic_digest) in states
-        if event.weights_digest != step.weights_digest or not is_known:
-            wrong = f"its digests are not those that step {step.step} committed or a trainer went on with"
-            self.find(wrong, "whoever resumes from it trains something else")
+        recorded = (step, *self.ledger.restored.get(event.version, ()))
+        states = {(state.optimizer_digest, state.critic_digest) for state in recorded}
+        is_recorded = (event.optimizer_digest, event.critic_digest) in states
+        if event.weights_digest != step.weights_digest or not is_recorded:
+            wrong = f"its digests are not those that step {step.step} committed, nor those of a trainer that took over"
+            self.find(wrong, "a run resumed from it trains something else")
 
 
 class WeightFiles(Check):
-    """Every byte of every folder. Older versions are removed while a run goes on: those are counted.
+    """Verifies every byte of every folder. A run removes older versions while it continues: those are counted.
 
-    weights: the run's weights folder. It is looked at first: a copied run's log says where the original's files are.
+    weights: the run's weights folder. It is searched first, because a copied run's log names the files of the original.
     """
 
     name = "files"
-    promise = "weight folders that are still there have the digest of the log"
+    promise = "weight folders that still exist have the digest of the log"
     counted = ("verified", "removed since")
 
     def __init__(self, ledger: Ledger, weights: Path | None = None) -> None:
@@ -95,7 +97,7 @@ class WeightFiles(Check):
         except (WeightsDamaged, OSError) as error:
             if not folder.is_dir():
                 return False  # removed while it was read
-            self.find(str(error), "engines and exports would take damaged weights")
+            self.find(str(error), "engines and exports would use damaged weights")
         return True
 
     def _folder(self, url: str) -> Path | None:
