@@ -21,13 +21,13 @@ async def tables() -> AsyncIterator[RunTables]:
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("SELECT *\nFROM sample", "there is no table sample. Did you mean samples"),
+        ("SELECT *\nFROM sample", "unknown table sample. Did you mean samples"),
         ("SELECT *\nFROM sample", "line 2: FROM sample"),
-        ("SELECT 1,\n  rewards FROM samples", "there is no column rewards here. Did you mean reward"),
+        ("SELECT 1,\n  rewards FROM samples", "unknown column rewards. Did you mean reward"),
         ("SELECT 1,\n  rewards FROM samples", "line 2:   rewards FROM samples"),
         ("SELECT group, count(*) FROM samples", "the column group_id"),
-        ("SELECT 1; SELECT 2", "give one SELECT, not 2 statements"),
-        ("", "give one SELECT, not 0 statements"),
+        ("SELECT 1; SELECT 2", "the query has 2 statements. Give one SELECT"),
+        ("", "the query has 0 statements. Give one SELECT"),
         ("PIVOT samples ON stop USING count(*)", "IN (...)"),
     ],
 )

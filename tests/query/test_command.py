@@ -125,7 +125,7 @@ def test_what_it_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in listed.splitlines()[1:]] == [table.name for table in TABLES]
     query(["any", "--schema", "evals"])
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["tokens_mean", "DOUBLE", "response", "tokens"] in rows
+    assert ["tokens_mean", "DOUBLE", "mean", "response", "length", "[tokens]"] in rows
 
 
 def test_what_it_refuses(tmp_path: Path) -> None:

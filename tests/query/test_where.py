@@ -26,5 +26,5 @@ async def test_a_group_stands_for_all_its_samples(column: str) -> None:
 
 async def test_other_columns_choose_nothing() -> None:
     opened = await small()
-    with pytest.raises(BadQuery, match=r"gives step, reward_mean: .* needs a column `sample` or `group_id`"):
+    with pytest.raises(BadQuery, match=r"has columns step, reward_mean. .* needs `sample` or `group_id`"):
         await samples_where(opened, "SELECT step, reward_mean FROM steps")

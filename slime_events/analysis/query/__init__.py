@@ -1,9 +1,9 @@
-"""SQL over a run, by DuckDB: `open_tables` for notebooks, `tables_of` where an event loop has the run open.
+"""SQL over a run, by DuckDB: `open_tables` for notebooks, `tables_of` if an event loop has the run open.
 
-event table   the rows of one type of event (event_tables.py): Parquet files of archived segments (cache.py), memory for
-              the events after them (run_rows.py)
-table         documented, a view over event tables (tables/)
-query         a database of its own, of the event tables that the query's plan scans (database.py)
+event table   rows of one type of event (event_tables.py): Parquet files for archived segments (cache.py), memory
+              for later events (run_rows.py)
+table         documented view over event tables (tables/)
+query         a new database with the event tables that the query's plan scans (database.py)
 """
 
 from slime_events.analysis.query.answer import Answer

@@ -1,4 +1,4 @@
-"""`Answer`: what a query gives, computed when its rows are taken; `query_errors`: what is wrong with one."""
+"""`Answer`: the result of a query, computed when its rows are read. `query_errors`: the error message of a query."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _AT_GROUP = re.compile(r"\bgroup\s*(,|$|from\b|\n)", re.IGNORECASE)
 
 @contextlib.contextmanager
 def query_errors(sql: str = "", *, lines_before: int = 0) -> Iterator[None]:
-    """BadQuery for what DuckDB raises. lines_before: that were put before the query, whose first line is 1."""
+    """Raise BadQuery for errors of DuckDB. lines_before: number of lines added before the query's first line."""
     try:
         yield
     except duckdb.Error as error:
-        raise BadQuery(f"the query cannot be answered: {_message(error, sql, lines_before)}") from error
+        raise BadQuery(f"the query failed: {_message(error, sql, lines_before)}") from error
 
 
 def _message(error: duckdb.Error, sql: str, lines_before: int) -> str:
@@ -41,15 +41,15 @@ def _message(error: duckdb.Error, sql: str, lines_before: int) -> str:
     message = _KIND.sub("", message).strip()
     if match := _TABLE.search(message):
         names = [*(table.name for table in TABLES), *EVENT_TABLES, *(f"{LOG}.{event}" for event in EVENT_TABLES)]
-        message = f"there is no table {match[1]}.{did_you_mean(match[1], names)}"
+        message = f"unknown table {match[1]}.{did_you_mean(match[1], names)}"
     elif match := _COLUMN.search(message):
         name = match[1] or match[2]
         here = re.findall(r'"([^"]+)"', message.partition("Candidate bindings:")[2])
         everywhere = (column.name for table in TABLES for column in table.columns)
         columns = [*here, *(column for column in everywhere if column != name)]
-        message = f"there is no column {name} here.{did_you_mean(name, columns)}"
+        message = f"unknown column {name}.{did_you_mean(name, columns)}"
     elif isinstance(error, duckdb.ParserException) and _AT_GROUP.search(sql):
-        message += ". GROUP is a word of SQL: the id of a group is the column group_id"
+        message += ". GROUP is an SQL keyword: the id of a group is in the column group_id"
     if where:
         message += "\n" + _LINE.sub(lambda line: f"line {int(line[1]) - lines_before}:", f"LINE {where}").rstrip()
     return message
@@ -59,46 +59,46 @@ BATCH_ROWS = 10_000
 
 
 class Answer:
-    """Rows of a query. Taking them may raise BadQuery: what is wrong with values, such as a text that is no number,
-    shows only there.
+    """Rows of a query. Reading them may raise BadQuery: errors in values, such as text that is not a number, appear
+    only then.
 
-    Its text, and a notebook's picture of it, is a preview.
+    Its text and its display in a notebook are previews.
     """
 
     def __init__(self, relation: duckdb.DuckDBPyRelation) -> None:
         self.relation = _with_plain_integers(relation)
-        """DuckDB's own, to go on with: `.filter("reward > 0").order("tokens")`."""
+        """DuckDB's relation, for further operations: `.filter("reward > 0").order("tokens")`."""
 
     @property
     def columns(self) -> list[str]:
-        """Their names."""
+        """Names of the columns."""
         return list(self.relation.columns)
 
     @property
     def types(self) -> list[str]:
-        """Their types, as DuckDB names them."""
+        """Types of the columns, as DuckDB names them."""
         return [str(kind) for kind in self.relation.types]
 
     def arrow(self) -> pa.Table:
-        """All rows as an Arrow table."""
+        """Return all rows as an Arrow table."""
         with query_errors():
             return self.relation.to_arrow_table()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[pa.RecordBatchReader]:
-        """The rows as they are computed, some at a time."""
+        """Read the rows as they are computed, in batches."""
         with query_errors():
             yield self.relation.to_arrow_reader(BATCH_ROWS)
 
     def pandas(self) -> pandas.DataFrame:
-        """All rows as a data frame. Raises MissingPart where pandas is not installed."""
+        """Return all rows as a data frame. Raises MissingPart if pandas is not installed."""
         if find_spec("pandas") is None:
-            raise MissingPart("pandas is not installed: pip install pandas, or take .arrow()")
+            raise MissingPart("pandas is not installed. Run `pip install pandas`, or use .arrow()")
         with query_errors():
             return self.relation.df()
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """All rows as tuples."""
+        """Return all rows as tuples."""
         with query_errors():
             return list(self.relation.fetchall())
 
@@ -107,7 +107,7 @@ class Answer:
 
 
 def _with_plain_integers(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    """Sums of integers come as 128-bit numbers, which Arrow and pandas take for decimals: as 64-bit numbers instead."""
+    """Cast sums of integers to 64 bits: DuckDB gives 128 bits, which Arrow and pandas read as decimals."""
     if "HUGEINT" not in map(str, relation.types):
         return relation
     columns = (

@@ -1,9 +1,9 @@
-"""`TableCache`: the event tables of archived segments as Parquet files, made when a query first asks for them.
+"""`TableCache`: event tables of archived segments as Parquet files, made when a query first needs them.
 
-    <folder>/<digest of the bundle>/<event table>-<fingerprint>.parquet
+<folder>/<digest of the bundle>/<event table>-<fingerprint>.parquet
 
-A bundle is a few segments that follow each other, named by their sha256, so a kept file is always of its segments. All
-of it may be deleted at any time; the next query then takes as long as the first.
+A bundle is some consecutive segments, named by their sha256, so a stored file always belongs to its segments. You may
+delete the cache at any time; the next query then takes as long as the first.
 """
 
 import contextlib
@@ -28,63 +28,65 @@ from storage.archive.reader import ArchiveReader
 
 FOLDER = Path("slime-events", "tables")
 BUNDLE_BYTES = 64 * 1024 * 1024
-"""Of uncompressed records from which on a new bundle begins: many small files are slow to query."""
+"""Size of uncompressed records from which a new bundle begins: many small files are slow to query."""
 LIMIT_BYTES = 8 * 1024**3
-"""Of the whole cache; beyond it the least recently used bundles are deleted."""
+"""Limit on the whole cache. Beyond it, the least recently used bundles are deleted."""
 
 
 def bundles(segments: Sequence[SegmentManifest]) -> Iterator[list[SegmentManifest]]:
-    """The segments, in order. Later segments change only the last bundle."""
-    some: list[SegmentManifest] = []
+    """Group the segments, in order. Later segments change the last bundle only."""
+    bundle: list[SegmentManifest] = []
     for segment in segments:
-        some.append(segment)
-        if sum(one.raw_bytes for one in some) >= BUNDLE_BYTES:
-            yield some
-            some = []
-    if some:
-        yield some
+        bundle.append(segment)
+        if sum(segment.raw_bytes for segment in bundle) >= BUNDLE_BYTES:
+            yield bundle
+            bundle = []
+    if bundle:
+        yield bundle
 
 
 def digest_of(bundle: list[SegmentManifest]) -> str:
-    """32 hex digits that name it."""
+    """Return the 32 hex digits that name a bundle."""
     return hashlib.sha256(" ".join(segment.sha256 for segment in bundle).encode()).hexdigest()[:32]
 
 
 class TableCache:
-    """Parquet files in `folder`, by default one of this user's. Where that cannot be written to, they are kept only as
-    long as this object.
+    """Parquet files in `folder`, by default a folder of this user. If the folder is not writable, a temporary one is
+    used.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._asked = folder or cache_folder() / FOLDER
+        self._preferred = folder or cache_folder() / FOLDER
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     @functools.cached_property
     def folder(self) -> Path:
-        """Where they are."""
+        """Folder of the files."""
         try:
-            self._asked.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=self._asked).close()
+            self._preferred.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self._preferred).close()
         except OSError:
             self._temporary = tempfile.TemporaryDirectory(prefix="slime-events-tables-")
             return Path(self._temporary.name)
-        return self._asked
+        return self._preferred
 
     def files(self, reader: ArchiveReader, tables: Sequence[EventTable], fetch: Fetch) -> dict[str, list[Path]]:
-        """The files of each event table over the whole archive, in order; missing ones are made. Raises as `reader`."""
+        """Return the files of each event table over the whole archive, in order. Missing files are made. Raises the
+        errors of `reader`.
+        """
         files: dict[str, list[Path]] = {table.name: [] for table in tables}
-        made = False
+        changed = False
         for bundle in bundles(reader.segments):
             folder = self.folder / digest_of(bundle)
             paths = {table.name: folder / f"{table.name}-{table.fingerprint()}.parquet" for table in tables}
             missing = [table for table in tables if not _whole(paths[table.name])]
             if missing:
                 _make(reader, bundle, {table: paths[table.name] for table in missing}, fetch)
-                made = True
+                changed = True
             os.utime(folder)
             for name, path in paths.items():
                 files[name].append(path)
-        if made:
+        if changed:
             self._prune(keep={path.parent for paths in files.values() for path in paths})
         return files
 
@@ -104,7 +106,7 @@ class TableCache:
 
 
 def _whole(path: Path) -> bool:
-    """Whether a file is there and complete: its footer is written last."""
+    """Return whether a file exists and is complete: its footer is written last."""
     try:
         pq.read_metadata(path)
     except (OSError, pa.ArrowException):
@@ -113,19 +115,19 @@ def _whole(path: Path) -> bool:
 
 
 class _Types(dict[str, str]):
-    """The event's type by what its subject begins with; empty where it is none of `wanted`."""
+    """Type of an event by the beginning of its subject; empty if it is not one of `types`."""
 
-    def __init__(self, wanted: Collection[str]) -> None:
-        self._wanted = wanted
+    def __init__(self, types: Collection[str]) -> None:
+        self._types = types
 
     def __missing__(self, head: str) -> str:
         event_type = head.split(".", 2)[2]
-        self[head] = event_type if event_type in self._wanted else ""
+        self[head] = event_type if event_type in self._types else ""
         return self[head]
 
 
 def _make(reader: ArchiveReader, bundle: list[SegmentManifest], paths: dict[EventTable, Path], fetch: Fetch) -> None:
-    """Write all files of a bundle in one pass over it. A file gets its name once it is whole."""
+    """Write all files of a bundle in one pass over it. A file gets its name when it is complete."""
     with contextlib.ExitStack() as open_files:
         temps, writers = {}, {}
         for table, path in paths.items():

@@ -1,11 +1,11 @@
-"""Arrow columns of an event struct, derived from its type hints: a new field of an event is a new column.
+"""Arrow columns of an event struct, derived from its type hints: a new field of an event becomes a new column.
 
-text, number, boolean, enum    as they are
-Array                          how many numbers it has: the numbers themselves are only in the table `tokens`
-struct                         a column for each of its fields, `source.path` as `source_path`
-tuple                          a list, of structs where it holds structs
+text, number, boolean, enum    unchanged
+Array                          its length: the numbers are only in the table `tokens`
+struct                         a column per field, `source.path` as `source_path`
+tuple                          a list; of structs if it holds structs
 dict of one type of value      a map; any other dict, list or value is JSON text
-str | Any                      a text as it is, anything else as JSON text
+str | Any                      text unchanged, anything else as JSON text
 """
 
 import enum
@@ -13,12 +13,13 @@ import itertools
 import operator
 import types
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pyarrow as pa
 
 from schemas.arrays import Array
+from schemas.doc import doc
 from schemas.prompts import as_text
 
 Get = Callable[[Any], Any]
@@ -28,22 +29,22 @@ _SCALARS: dict[Any, pa.DataType] = {str: pa.string(), int: pa.int64(), float: pa
 
 
 class ArrowColumn(NamedTuple):
-    """One column. get: its value in a row; pack: many values to Arrow. A million rows are `get` of: it is an
-    `attrgetter` wherever it can be, and `pack` does the rest for many at once.
+    """A column. Values of a million rows are read one by one, so `get` is an `attrgetter` if possible, and `pack`
+    converts many values at once.
     """
 
-    name: str
-    type: pa.DataType
-    get: Get
-    pack: Pack
+    name: Annotated[str, doc("name of the column")]
+    type: Annotated[pa.DataType, doc("Arrow type")]
+    get: Annotated[Get, doc("returns a row's value")]
+    pack: Annotated[Pack, doc("converts many values to Arrow")]
 
     def array(self, rows: Sequence[Any]) -> pa.Array:
-        """The column over these rows [n]: structs, or whatever `get` takes."""
+        """Return the column over these rows [n]: structs, or other inputs of `get`."""
         return self.pack(list(map(self.get, rows)))
 
 
 def struct_columns(struct: type[msgspec.Struct]) -> Iterator[ArrowColumn]:
-    """The columns of `struct`; those of a struct in it have its field's name before theirs."""
+    """Yield the columns of `struct`. Columns of a nested struct have the field's name as prefix."""
     hints = get_type_hints(struct)
     for name in struct.__struct_fields__:
         hint, get = _without_none(hints[name]), operator.attrgetter(name)
@@ -55,18 +56,18 @@ def struct_columns(struct: type[msgspec.Struct]) -> Iterator[ArrowColumn]:
 
 
 def _inside(column: ArrowColumn) -> Pack:
-    """Packs a column of structs, some of which are None: then it is null."""
+    """Return a `pack` for a column of nested structs; the column is null if the struct is None."""
     get, pack, kind = column.get, column.pack, column.type
 
     def packed(structs: list[Any]) -> pa.Array:
         if structs.count(None) == len(structs):
             return pa.nulls(len(structs), kind)
-        return pack([None if one is None else get(one) for one in structs])
+        return pack([None if struct is None else get(struct) for struct in structs])
 
     return packed
 
 
-def _column(name: str, hint: Any, get: Get) -> ArrowColumn:
+def _column(name: str, hint: object, get: Get) -> ArrowColumn:
     if hint is Array:
         return _changed(name, pa.int64(), get, operator.attrgetter("n"))
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
@@ -82,12 +83,12 @@ def _column(name: str, hint: Any, get: Get) -> ArrowColumn:
         return _list_of_structs(name, inner[0], get)
     if get_origin(hint) is dict and inner[1] in _SCALARS:
         kind = pa.map_(pa.string(), _SCALARS[inner[1]])  # a map's keys are text, and those of some events are numbers
-        return _changed(name, kind, get, lambda value: [(str(key), one) for key, one in value.items()])
+        return _changed(name, kind, get, lambda value: [(str(key), item) for key, item in value.items()])
     return _changed(name, pa.string(), get, to_json)
 
 
 def scalar(name: str, kind: pa.DataType, get: Get) -> ArrowColumn:
-    """A column whose values Arrow takes as they are."""
+    """Return a column whose values Arrow accepts unchanged."""
     return ArrowColumn(name, kind, get, lambda values: pa.array(values, kind))
 
 
@@ -96,7 +97,7 @@ def _list_of_structs(name: str, struct: type[msgspec.Struct], get: Get) -> Arrow
     kind = pa.list_(pa.struct([(part.name, part.type) for part in parts]))
 
     def pack(values: list[Any]) -> pa.Array:
-        flat = [one for value in values for one in value or ()]
+        flat = [struct for value in values for struct in value or ()]
         offsets = list(itertools.accumulate((len(value or ()) for value in values), initial=0))
         inside = pa.StructArray.from_arrays([part.array(flat) for part in parts], fields=list(kind.value_type))
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), inside, type=kind)
@@ -104,15 +105,15 @@ def _list_of_structs(name: str, struct: type[msgspec.Struct], get: Get) -> Arrow
     return ArrowColumn(name, kind, get, pack)
 
 
-def to_json(value: Any) -> str:
-    """JSON text; what has no place in JSON as its own text. Most dicts of events are empty."""
+def to_json(value: object) -> str:
+    """Return JSON text; values that JSON cannot hold become strings. Most dicts of events are empty."""
     if not value and type(value) is dict:
         return "{}"
     return msgspec.json.encode(value, enc_hook=str).decode()
 
 
 def _changed(name: str, kind: pa.DataType, get: Get, change: Get) -> ArrowColumn:
-    """A column of `change` of what `get` gives; None stays None."""
+    """Return a column of the changed values of `get`; None stays None."""
 
     def packed(values: list[Any]) -> pa.Array:
         if values.count(None) == len(values):
@@ -123,7 +124,8 @@ def _changed(name: str, kind: pa.DataType, get: Get, change: Get) -> ArrowColumn
 
 
 def _without_none(hint: Any) -> Any:
+    """Return the hint without None; a union of several other types counts as `Any`."""
     if get_origin(hint) in (Union, types.UnionType):
-        some = [one for one in get_args(hint) if one not in (type(None), msgspec.UnsetType)]
+        some = [kind for kind in get_args(hint) if kind not in (type(None), msgspec.UnsetType)]
         return some[0] if len(some) == 1 else str | Any if str in some and Any in some else Any
     return hint

@@ -1,4 +1,6 @@
-"""A DuckDB database over event tables: everything is a view, nothing can be written, nothing outside can be reached."""
+"""A DuckDB database over event tables. Everything is a view: nothing can be written, and nothing outside can be
+reached.
+"""
 
 import functools
 import json
@@ -22,16 +24,18 @@ _SETTINGS = {
     "autoinstall_known_extensions": "false",
     "temp_directory": str(Path(tempfile.gettempdir(), f"slime-events-query-{os.getpid()}")),
 }
-"""temp_directory: where a query that is larger than memory puts what it does not need just now; gone afterwards."""
+"""temp_directory: swap for queries that exceed the memory; deleted afterwards."""
 
 Loaded = Sequence[tuple[RunRows, Mapping[str, TableRows]]]
-"""Each run with its loaded rows; first the queried run."""
+"""Each run with its loaded rows. The queried run is first."""
 
 
 def database(loaded: Loaded, names: Collection[str]) -> duckdb.DuckDBPyConnection:
-    """A database in memory of these event tables, and of the tables made of them. Without names: the catalogue."""
+    """Open a database in memory with these event tables, and the tables that depend on them alone. Without names: the
+    catalogue.
+    """
     connection = duckdb.connect(config=_SETTINGS) if names else _catalogue().cursor()
-    connection.execute("SET enable_progress_bar = false")  # it would stand among the rows
+    connection.execute("SET enable_progress_bar = false")  # it would be printed among the rows
     if not names:
         return connection
     connection.execute(f"CREATE SCHEMA {LOG}")
@@ -52,7 +56,7 @@ def database(loaded: Loaded, names: Collection[str]) -> duckdb.DuckDBPyConnectio
 
 
 def _rows(connection: duckdb.DuckDBPyConnection, run: RunRows, name: str, stored: TableRows) -> Iterator[str]:
-    """SELECTs of one event table of one run: from files, then from memory."""
+    """Yield SELECTs of one event table of one run: from files, then from memory."""
     depth, tail = run.depth, run.where(name)
     head = f"SELECT {_text(run.opened.run)} AS run, {depth} AS depth, * FROM"
     if stored.files:
@@ -62,15 +66,15 @@ def _rows(connection: duckdb.DuckDBPyConnection, run: RunRows, name: str, stored
 
 
 def one_select(sql: str) -> str:
-    """The statement, without what may stand after it. Raises BadQuery where it is not one SELECT."""
+    """Return the statement, without semicolon and comments after it. Raises BadQuery if it is not one SELECT."""
     with query_errors(sql):
         statements = duckdb.extract_statements(sql)
     if len(statements) != 1:
-        raise BadQuery(f"give one SELECT, not {len(statements)} statements")
+        raise BadQuery(f"the query has {len(statements)} statements. Give one SELECT")
     if statements[0].type != duckdb.StatementType.SELECT:
         kind = statements[0].type.name
-        hint = ": say PIVOT ... ON column IN (...)" if kind == "MULTI" else ""
-        raise BadQuery(f"this is {kind}, and a run can only be asked: give one SELECT{hint}")
+        hint = ". For a pivot, name the values: PIVOT ... ON column IN (...)" if kind == "MULTI" else ""
+        raise BadQuery(f"{kind} statements are refused: a run is read-only. Give one SELECT{hint}")
     text = sql.encode()
     for offset, kind in reversed(duckdb.tokenize(sql)):
         if kind != duckdb.token_type.comment and text[offset : offset + 1] != b";":
@@ -80,7 +84,7 @@ def one_select(sql: str) -> str:
 
 
 def event_tables_of(select: str) -> frozenset[str]:
-    """The event tables that a query reads. Raises BadQuery where it names a table or column that does not exist."""
+    """Return the event tables that a query reads. Raises BadQuery if it names a table or column that does not exist."""
     with _LOCK, query_errors(select, lines_before=1):
         ((_, plan),) = _catalogue().execute(f"EXPLAIN (FORMAT JSON)\n{select}").fetchall()
     return frozenset(_scanned(json.loads(plan)))
@@ -91,7 +95,7 @@ _LOCK = threading.Lock()
 
 @functools.cache
 def _catalogue() -> duckdb.DuckDBPyConnection:
-    """All tables, empty: a query reads what its plan scans here."""
+    """Return a database with all tables, empty: a query reads the tables that its plan scans here."""
     connection = duckdb.connect(config=_SETTINGS)
     connection.execute(f"CREATE SCHEMA {LOG}")
     for event_table in EVENT_TABLES.values():
@@ -107,12 +111,12 @@ def _catalogue() -> duckdb.DuckDBPyConnection:
 
 @functools.cache
 def _parts_of(table: str) -> frozenset[str]:
-    """The event tables that a table is made of."""
+    """Return the event tables on which a table depends."""
     return event_tables_of(f"FROM {table}")
 
 
-def _scanned(plan: list[Any]) -> Iterator[str]:
-    """Names of the event tables in a plan."""
+def _scanned(plan: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the names of the event tables in a plan."""
     for node in plan:
         table = str(node.get("extra_info", {}).get("Table", "")).replace('"', "")
         if table.startswith(f"memory.{LOG}."):

@@ -1,9 +1,9 @@
-"""`EventTable`: one type of event as rows: one or several for an event, from that event alone.
+"""`EventTable`: events of one type as rows. An event gives one or several rows, independently of other events.
 
-So the rows of a part of the log never change, can be kept as Parquet files, and are joined by SQL
+So the rows of a part of the log never change, can be stored as Parquet files, and are joined by SQL
 (`slime_events/analysis/query/tables/`). They can be queried too, in the schema `log`: `log.rollout_completed` and so
-on, with the fields of `docs/events.md`. They are made from the events and not from `slime_events.analysis.model`: 10^6
-events become columns in batches, without an object for each sample.
+on, with the fields of `docs/events.md`. They are made from events, not from `slime_events.analysis.model`: 10^6 events
+become columns in batches, without an object per sample.
 """
 
 import hashlib
@@ -12,13 +12,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from schemas.codec import WholeEnvelope, enclosed
+from schemas.doc import doc
 from schemas.envelope import Envelope
 from schemas.event import Event, type_of
 from schemas.registry import BY_TYPE, EVENT_CLASSES
@@ -30,15 +32,15 @@ from slime_events.core.trajectory import Fetch
 from storage.log import Recorded
 
 LOG = "log"
-"""The SQL schema of all event tables."""
+"""SQL schema of all event tables."""
 ROW_VERSION = 2
-"""Raised when the same events give other rows in the same columns, so that kept files of before are not read."""
+"""Increase it if the same events give different rows in the same columns: files with older rows are then ignored."""
 TEXT, INT, TIME = pa.string(), pa.int64(), pa.timestamp("us")
 INT32S = pa.list_(pa.int32())
 
 
 class StoredRow(msgspec.Struct, frozen=True, gc=False):
-    """`Recorded` without an `Envelope` made for it."""
+    """`Recorded` without an `Envelope` object."""
 
     position: int
     subject: str
@@ -52,19 +54,21 @@ Rows = Callable[[Sequence[Row], Fetch], list[pa.Array]]
 
 @dataclass(frozen=True, slots=True)
 class EventTable:
-    """types: the types of event that it has rows of. rows: of such events, the columns of `schema`, in order."""
+    """Rows of some types of events."""
 
-    name: str
-    types: frozenset[str]
-    schema: pa.Schema
-    rows: Rows
+    name: Annotated[str, doc("name in SQL")]
+    types: Annotated[frozenset[str], doc("types of events that have rows in it")]
+    schema: Annotated[pa.Schema, doc("columns of its rows")]
+    rows: Annotated[Rows, doc("makes the columns of `schema`, in order, from such events")]
 
     def batch(self, records: Sequence[Row], fetch: Fetch) -> pa.RecordBatch:
-        """The rows of these events, which are all of its types. Raises as `fetch` where a column needs an array."""
+        """Return the rows of these events, which must be of its types. Raises the errors of `fetch` if a column needs
+        an array.
+        """
         return pa.RecordBatch.from_arrays(self.rows(records, fetch), schema=self.schema)
 
     def fingerprint(self) -> str:
-        """Eight digits that change whenever kept rows would not fit any more."""
+        """Return eight hex digits that change whenever stored rows become invalid."""
         return hashlib.sha256(f"{ROW_VERSION} {self.name} {self.schema}".encode()).hexdigest()[:8]
 
 
@@ -79,21 +83,21 @@ _ENVELOPE = (
 )
 _EVENT = (
     *_ENVELOPE,
-    scalar("type", TEXT, lambda one: type_in(one.subject)),
-    scalar("entity", TEXT, lambda one: one.subject.split(".", 4)[4]),
-    scalar("id", TEXT, lambda one: one.envelope.id),
-    scalar("cause", TEXT, lambda one: one.envelope.cause),
-    scalar("traceparent", TEXT, lambda one: one.envelope.traceparent),
-    scalar("bytes", INT, lambda one: len(one.data)),
+    scalar("type", TEXT, lambda row: type_in(row.subject)),
+    scalar("entity", TEXT, lambda row: row.subject.split(".", 4)[4]),
+    scalar("id", TEXT, lambda row: row.envelope.id),
+    scalar("cause", TEXT, lambda row: row.envelope.cause),
+    scalar("traceparent", TEXT, lambda row: row.envelope.traceparent),
+    scalar("bytes", INT, lambda row: len(row.data)),
 )
 
 
 def _of_type(event: type[Event]) -> EventTable:
-    """`log.rollout_completed`: a row for each event of the type, a column for each field."""
+    """Return the table of one event type, such as `log.rollout_completed`: a row per event, a column per field."""
     columns = list(struct_columns(event))
 
     def rows(records: Sequence[Row], fetch: Fetch) -> list[pa.Array]:
-        events = [one.envelope.event for one in records]
+        events = [row.envelope.event for row in records]
         return [*(column.array(records) for column in _ENVELOPE), *(column.array(events) for column in columns)]
 
     tag = type_of(event)
@@ -132,8 +136,8 @@ _SPAN = (
 
 
 def _span_rows(records: Sequence[Row], fetch: Fetch) -> list[pa.Array]:
-    """A row for each event that ends a span, as the live processes traced it; of every group's trace."""
-    ended = ((one.position, span_of(enclosed(one.envelope, one.envelope.event))) for one in records)
+    """Return a row for each event that ends a span, with the live processes' trace, for every group."""
+    ended = ((row.position, span_of(enclosed(row.envelope, row.envelope.event))) for row in records)
     rows = [_SpanRow(position, span) for position, span in ended if span is not None]
     return [column.array(rows) for column in _SPAN]
 
@@ -145,7 +149,7 @@ class _TokenRow(NamedTuple):
 
     @property
     def versions(self) -> list[int | None]:
-        """The weight version of each of its tokens; None between spans: a tool's output."""
+        """Weight version per token; None between spans: a tool's output."""
         start = self.event.start
         versions = np.full(self.event.tokens.n, -1)
         for span in self.event.spans:
@@ -153,14 +157,14 @@ class _TokenRow(NamedTuple):
         return [None if version < 0 else int(version) for version in versions]
 
     @property
-    def loss_mask(self) -> Any:
-        """Of the whole response, in the completion's row alone; None where every token is trained on."""
+    def loss_mask(self) -> npt.NDArray[np.int8] | None:
+        """Mask over the whole response, in the completion's row only; None if every token is trained on."""
         mask = self.event.loss_mask if isinstance(self.event, RolloutCompleted) else None
         return self.fetch(mask) if mask else None
 
     @property
-    def credit(self) -> Any:
-        """Likewise; None where every token counts 1."""
+    def credit(self) -> npt.NDArray[np.float32] | None:
+        """Weights over the whole response, in the completion's row only; None if every token has weight 1."""
         credit = self.event.credit if isinstance(self.event, RolloutCompleted) else None
         return self.fetch(credit) if credit else None
 
@@ -178,11 +182,11 @@ _TOKEN_RUN = (
 
 
 def _token_rows(records: Sequence[Row], fetch: Fetch) -> list[pa.Array]:
-    """A row for each chunk and completion. A turn's chunks are left out: the completion holds their tokens again."""
+    """Return a row per chunk and completion. Turns' chunks are left out: the completion repeats their tokens."""
     rows = [
-        _TokenRow(one.position, event, fetch)
-        for one in records
-        if isinstance(event := one.envelope.event, RolloutCompleted)
+        _TokenRow(row.position, event, fetch)
+        for row in records
+        if isinstance(event := row.envelope.event, RolloutCompleted)
         or (isinstance(event, RolloutProgressed) and event.turn is None)
     ]
     return [column.array(rows) for column in _TOKEN_RUN]
@@ -199,41 +203,41 @@ EVENT_TABLES: dict[str, EventTable] = {
         ),
     )
 }
-"""All of them, by name."""
+"""All event tables by name."""
 
 
 BATCH = 8192
-"""Events that become columns at once."""
+"""Events per batch."""
 BATCH_BYTES = 32 * 1024 * 1024
-"""Of their records: long rollouts come in smaller batches."""
+"""Bytes of records per batch: long rollouts come in smaller batches."""
 
 Write = Callable[[EventTable, pa.RecordBatch], None]
 
 
 class RowBuilder:
-    """Hands the rows of `tables` to `write`, a batch at a time and in order."""
+    """Pass the rows of `tables` to `write`, in batches and in order."""
 
     def __init__(self, tables: Collection[EventTable], fetch: Fetch, write: Write) -> None:
         self._tables, self._fetch, self._write = tables, fetch, write
         self.types = frozenset().union(*(table.types for table in tables))
-        """The events that matter."""
+        """Types of events that have rows."""
         self._waiting: list[Row] = []
         self._of_type = defaultdict[str, list[Row]](list)
         self._bytes = 0
 
     @property
     def full(self) -> bool:
-        """Whether it is time to flush."""
+        """Whether `flush` is due."""
         return len(self._waiting) >= BATCH or self._bytes >= BATCH_BYTES
 
     def add(self, row: Row, event_type: str) -> None:
-        """One more event, with its type. Flush when full."""
+        """Add an event with its type. Flush if `full`."""
         self._waiting.append(row)
         self._of_type[event_type].append(row)
         self._bytes += len(row.data)
 
     def flush(self) -> None:
-        """Make rows of all that waits."""
+        """Write the rows of all added events."""
         for table in self._tables:
             batch = table.batch(self._rows_of(table), self._fetch)
             if batch.num_rows:
@@ -242,14 +246,14 @@ class RowBuilder:
         self._of_type.clear()
 
     def _rows_of(self, table: EventTable) -> Sequence[Row]:
-        """In the log's order."""
+        """Return the added events of a table, in the order of the log."""
         if self.types <= table.types:
             return self._waiting
-        parts = [self._of_type[one] for one in table.types if one in self._of_type]
+        parts = [self._of_type[kind] for kind in table.types if kind in self._of_type]
         return parts[0] if len(parts) == 1 else sorted(chain.from_iterable(parts), key=attrgetter("position"))
 
 
 def type_in(subject: str) -> str:
-    """The event's type, by its subject alone."""
+    """Return the event's type from its subject."""
     _, _, noun, verb, _ = subject.split(".", 4)
     return f"{noun}.{verb}"

@@ -1,4 +1,4 @@
-"""`RunTables`: a run as tables to ask by SQL; `open_tables`: the same without `await`, for a notebook or a script."""
+"""`RunTables`: a run as SQL tables. `open_tables`: the same without `await`, for a notebook or script."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from slime_events.core.run.run_reader import OpenedRun, open_run
 
 
 class RunTables:
-    """Made by `tables_of`. Belongs to the event loop that the run was opened in. runs: the queried one, then
-    its ancestors. gone: why the run that it follows cannot be opened, where it cannot.
+    """Tables of an opened run, made by `tables_of`. Use them in the event loop in which the run was opened.
+
+    runs: the queried run, then its ancestors. gone: why the run that it follows cannot be opened, if it cannot.
     """
 
     def __init__(self, runs: list[RunRows], gone: RunNotFound | None = None) -> None:
         self._runs, self._gone = runs, gone
 
     async def sql(self, query: str) -> Answer:
-        """One SELECT, over a database of its own with all that it needs. Raises BadQuery, RunNotFound, and as the log
-        does.
+        """Answer one SELECT, in a new database with the tables that it needs. Raises BadQuery, RunNotFound, and the
+        log's errors.
         """
         select = one_select(query)
         names = await asyncio.to_thread(event_tables_of, select)
@@ -47,19 +48,19 @@ class RunTables:
 async def tables_of(
     opened: OpenedRun, *, with_parent: bool = False, cache: Path | None = None
 ) -> AsyncIterator[RunTables]:
-    """The tables of an opened run; of one that follows another, with that one's rollouts. with_parent: and of those
-    that it branched from, up to where it did.
+    """Open the tables of a run. If the run follows another, its parent's rollouts are included.
 
-    cache: folder of Parquet tables of archives; by default one of this user's. Raises RunNotFound, StorageError.
+    with_parent: include all ancestors, each up to the point of branching. cache: folder for Parquet tables of archives;
+    by default a folder of this user. Raises RunNotFound, StorageError.
     """
-    kept, gone = TableCache(cache), None
+    tables, gone = TableCache(cache), None
     async with open_ancestry(opened) as ancestry:
         own = ancestry.own
-        runs = [RunRows(own, kept)]
+        runs = [RunRows(own, tables)]
         try:
             parent = await ancestry.parent(own) if with_parent or own.follows else None
             while parent is not None:
-                runs.append(RunRows(parent, kept, len(runs), only_rollouts=not with_parent))
+                runs.append(RunRows(parent, tables, len(runs), only_rollouts=not with_parent))
                 parent = await ancestry.parent(parent) if with_parent else None
         except RunNotFound as error:
             if with_parent:
@@ -74,18 +75,17 @@ _SAMPLES = 'SELECT "group", sample FROM log.rollout_requested UNION SELECT "grou
 async def samples_where(
     opened: OpenedRun, sql: str, *, with_parent: bool = False, cache: Path | None = None
 ) -> list[str]:
-    """Ids of the samples that a query chooses, each once, in the query's order.
+    """Return the ids of the samples that a query selects, each once, in the query's order.
 
-    Its result has a column `sample`, or else `group_id` (or `group`), which stands for all samples of the group. Rows
-    where that is null are passed over. with_parent, cache: as `tables_of`. Raises BadQuery, and as the log does.
+    The result needs a column `sample`, or `group_id` (or `group`) for all samples of a group. Nulls are skipped.
+    with_parent, cache: see `tables_of`. Raises BadQuery, and the log's errors.
     """
     async with tables_of(opened, with_parent=with_parent, cache=cache) as tables:
         chosen = await tables.sql(sql)
         column = next((name for name in ("sample", "group_id", "group") if name in chosen.columns), None)
         if column is None:
             raise BadQuery(
-                f"the query gives {', '.join(chosen.columns)}: to choose samples it needs a column `sample` or "
-                "`group_id`"
+                f"the query has columns {', '.join(chosen.columns)}. To select samples, it needs `sample` or `group_id`"
             )
         rows = chosen.relation.project(f'"{column}"').fetchall()
         ids = dict.fromkeys(str(value) for (value,) in rows if value is not None)
@@ -102,10 +102,10 @@ T = TypeVar("T")
 
 
 class OpenTables:
-    """The tables of a run by name, folder or archive URL: `with open_tables("demo") as tables: ...`.
+    """Tables of a run, given by name, folder or archive URL: `with open_tables("demo") as tables: ...`.
 
-    The run is held open by a thread with an event loop of its own. opened: the run, for functions of `ask`. Raises
-    RunNotFound, StorageError, ConfigError. Without `with`, call `close` in the end.
+    A thread with its own event loop keeps the run open. opened: the run, for functions passed to `ask`. Raises
+    RunNotFound, StorageError, ConfigError. Without `with`, call `close` at the end.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class OpenTables:
         self._thread = threading.Thread(target=self._loop.run_forever, name="slime-events-tables", daemon=True)
         self._thread.start()
         self._exits = contextlib.AsyncExitStack()
-        atexit.register(self.close)  # a log's server that was started to read it is stopped
+        atexit.register(self.close)  # stops the server, if one was started to read the log
         try:
             self.opened = self.ask(self._exits.enter_async_context(open_run(run, runs_dir)))
             tables = tables_of(self.opened, with_parent=with_parent, cache=cache)
@@ -125,15 +125,15 @@ class OpenTables:
             raise
 
     def sql(self, query: str) -> Answer:
-        """One SELECT over the tables as they are now. Raises BadQuery, and as the log does."""
+        """Answer one SELECT over the tables as they are now. Raises BadQuery, and the log's errors."""
         return self.ask(self._tables.sql(query))
 
     def ask(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` comes to, on the event loop that the run is open in."""
+        """Run `work` on the event loop that holds the run open, and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
-        """Let go of the run. Answers that were given stay."""
+        """Close the run. Answers stay valid."""
         atexit.unregister(self.close)
         if self._thread.is_alive():
             try:

@@ -1,6 +1,8 @@
-"""`Table`: a documented table of `query`. Its definition is its documentation, its SQL view and its types in one."""
+"""`Table`: a table of `query`. One definition gives its documentation, its SQL view and its column types."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from schemas.doc import doc
 
 TEXT, INT, FLOAT, TIME, BOOL, JSON = "VARCHAR", "BIGINT", "DOUBLE", "TIMESTAMP", "BOOLEAN", "JSON"
 TEXTS, INTS = "VARCHAR[]", "BIGINT[]"
@@ -8,28 +10,31 @@ NUMBERS = "MAP(VARCHAR, DOUBLE)"
 
 
 class Column(NamedTuple):
-    """sql: what it is, over the table's `source`. description: one line with the unit."""
+    """A column of a table."""
 
-    name: str
-    type: str
-    sql: str
-    description: str
+    name: Annotated[str, doc("name in SQL")]
+    type: Annotated[str, doc("type in SQL")]
+    sql: Annotated[str, doc("its value, an expression over the table's `source`")]
+    description: Annotated[
+        str,
+        doc("one line, with the unit; `slime-events query --tables` and docs/tables.md show it"),
+    ]
 
 
 class Table(NamedTuple):
-    """source: what stands after FROM, over event tables and tables before this one."""
+    """A table, defined as a view."""
 
-    name: str
-    description: str
-    source: str
-    columns: tuple[Column, ...]
+    name: Annotated[str, doc("name in SQL")]
+    description: Annotated[str, doc("one or two sentences")]
+    source: Annotated[str, doc("the FROM clause, over event tables and tables before this one")]
+    columns: Annotated[tuple[Column, ...], doc("its columns, in order")]
 
     @property
     def view(self) -> str:
-        """The statement that makes it."""
-        selected = ",\n".join(f'CAST({one.sql} AS {one.type}) AS "{one.name}"' for one in self.columns)
+        """Statement that creates the view."""
+        selected = ",\n".join(f'CAST({column.sql} AS {column.type}) AS "{column.name}"' for column in self.columns)
         return f"CREATE VIEW {self.name} AS SELECT\n{selected}\nFROM {self.source}"
 
 
-RUN = Column("run", TEXT, "t.run", "the run in whose log it is; another run only with its past (`--with-parent`)")
-IN_LOG = (RUN, Column("position", INT, "t.position", "in that log, from 1"))
+RUN = Column("run", TEXT, "t.run", "run whose log has it; ancestors only with `--with-parent`")
+IN_LOG = (RUN, Column("position", INT, "t.position", "position in that log, from 1"))

@@ -1,4 +1,4 @@
-"""Every documented table, in the order of the documentation; each may be made of those before it."""
+"""Every table, in the order of the documentation. A table may refer to those before it."""
 
 from slime_events.analysis.query.table import Table
 from slime_events.analysis.query.tables.rollouts import ATTEMPTS, CHUNKS, TOKENS, TURNS

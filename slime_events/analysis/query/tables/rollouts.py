@@ -1,12 +1,12 @@
-"""How rollouts came about: attempts, chunks, turns, tokens."""
+"""Tables on how rollouts were made: attempts, chunks, turns, tokens."""
 
 from slime_events.analysis.query.table import BOOL, FLOAT, IN_LOG, INT, INTS, JSON, RUN, TEXT, TIME, Column, Table
 
-_SAMPLE = Column("sample", TEXT, "t.sample", "the sample")
+_SAMPLE = Column("sample", TEXT, "t.sample", "id of the sample")
 
 ATTEMPTS = Table(
     "attempts",
-    "A row per request of a rollout: one, and one more after each failure or suspension.",
+    "A row per request of a rollout. Each failure or suspension is followed by another request.",
     """(SELECT r.*, e."time" AS ended, e.outcome, e.reason, e.message, e.engine FROM log.rollout_requested r
         LEFT JOIN (
             SELECT run, sample, attempt, "time", 'completed' AS outcome, stop AS reason, NULL AS message, engine
@@ -19,42 +19,44 @@ ATTEMPTS = Table(
     (
         *IN_LOG,
         _SAMPLE,
-        Column("group_id", TEXT, 't."group"', "its group"),
-        Column("attempt", INT, "t.attempt", "from 0"),
-        Column("requested", TIME, 't."time"', "UTC"),
-        Column("min_version", INT, "t.min_version", "the engine had to run at least these weights"),
-        Column("seed", INT, "t.seed", "of sampling"),
-        Column("max_new_tokens", INT, "t.sampling_max_new_tokens", "of the whole response"),
-        Column("temperature", FLOAT, "t.sampling_temperature", "of sampling"),
-        Column("top_p", FLOAT, "t.sampling_top_p", "of sampling"),
-        Column("ended", TIME, "t.ended", "UTC; null while it is under way"),
-        Column("outcome", TEXT, "t.outcome", "`completed`, `suspended`, `failed`; null while it is under way"),
+        Column("group_id", TEXT, 't."group"', "group of the sample"),
+        Column("attempt", INT, "t.attempt", "index of the attempt, from 0"),
+        Column("requested", TIME, 't."time"', "time of the request, UTC"),
+        Column("min_version", INT, "t.min_version", "oldest weight version that may generate it"),
+        Column("seed", INT, "t.seed", "sampling seed"),
+        Column("max_new_tokens", INT, "t.sampling_max_new_tokens", "limit on the response length [tokens]"),
+        Column("temperature", FLOAT, "t.sampling_temperature", "sampling temperature"),
+        Column("top_p", FLOAT, "t.sampling_top_p", "nucleus of sampling"),
+        Column("ended", TIME, "t.ended", "time of the end, UTC; null while it runs"),
+        Column("outcome", TEXT, "t.outcome", "`completed`, `suspended`, `failed`; null while it runs"),
         Column("reason", TEXT, "t.reason", "stop reason, reason of the suspension, or kind of failure"),
-        Column("message", TEXT, "t.message", "one sentence on a failure"),
-        Column("engine", TEXT, "t.engine", "the worker that ended it"),
+        Column("message", TEXT, "t.message", "description of a failure, one sentence"),
+        Column("engine", TEXT, "t.engine", "worker that ended it"),
     ),
 )
 
 CHUNKS = Table(
     "chunks",
-    "A row per chunk: tokens of a rollout that were in the log before it ended.",
+    "A row per chunk: tokens of a rollout that were logged before it ended.",
     "log.rollout_progressed t",
     (
         *IN_LOG,
         _SAMPLE,
-        Column("attempt", INT, "t.attempt", "from 0"),
-        Column("time", TIME, 't."time"', "UTC"),
-        Column("start", INT, "t.start", "index of its first token in the response"),
-        Column("tokens", INT, "t.tokens", "how many"),
-        Column("versions", INTS, "list_distinct(list_transform(t.spans, lambda s: s.version))", "weights that made it"),
-        Column("engine", TEXT, "t.engine", "the worker that made it"),
-        Column("turn", INT, "t.turn", "the turn that it belongs to, whose tokens `start` then counts"),
+        Column("attempt", INT, "t.attempt", "index of the attempt, from 0"),
+        Column("time", TIME, 't."time"', "time of the event, UTC"),
+        Column("start", INT, "t.start", "index of its first token in the response, or in the turn if `turn` is set"),
+        Column("tokens", INT, "t.tokens", "number of tokens"),
+        Column(
+            "versions", INTS, "list_distinct(list_transform(t.spans, lambda s: s.version))", "weight versions in it"
+        ),
+        Column("engine", TEXT, "t.engine", "worker that generated it"),
+        Column("turn", INT, "t.turn", "turn to which it belongs; null for a rollout without turns"),
     ),
 )
 
 TURNS = Table(
     "turns",
-    "A row per turn of a rollout that a generate function or an agent makes: one generation, or one call of a tool.",
+    "A row per turn of a rollout by a generate function or an agent: one generation, or one tool call.",
     """(SELECT w.*, CASE WHEN w.is_agents THEN o.sample || '.' || o.attempt END AS session,
                list_contains(s.orphans, w."index") AS orphan
         FROM (SELECT b.run, b.position, b."time" AS begun, r."time" AS ended, b.sample, b."index", b.role, b.engine,
@@ -75,38 +77,47 @@ TURNS = Table(
     (
         *IN_LOG,
         _SAMPLE,
-        Column("index", INT, 't."index"', "of the sample's turns, in the order that they were asked for"),
-        Column("role", TEXT, "t.role", "`assistant` or `tool`"),
-        Column("started", TIME, "t.begun", "UTC"),
-        Column("ended", TIME, "t.ended", "UTC; null where it is under way, or was when its engine was lost"),
-        Column("seconds", FLOAT, "t.seconds", "s"),
-        Column("engine", TEXT, "t.engine", "the worker"),
-        Column("extends", INT, "t.extends", "the turn whose prompt and tokens it goes on from"),
-        Column("observed_tokens", INT, "t.observed", "tokens from tools or the environment before it"),
-        Column("tokens", INT, "t.length", "generated, how many"),
-        Column("stop_reason", TEXT, "t.stop", "how a generation ended"),
-        Column("text", TEXT, "t.text", "of the generated tokens"),
-        Column("tool", TEXT, "t.call_name", "the tool that was called"),
-        Column("arguments", JSON, "t.call_arguments", "it was called with"),
-        Column("result", JSON, "t.result", "what it gave"),
-        Column("error", TEXT, "nullif(t.error, '')", "what it raised"),
-        Column("overlapping", BOOL, "t.overlapping", "whether another turn of the sample was under way"),
-        Column("session", TEXT, "t.session", "of an agent's turn: its session; the columns below are null for others"),
-        Column("dialect", TEXT, "t.agent_dialect", "the API that it was asked in: chat, responses, messages, generate"),
-        Column("client", TEXT, "nullif(t.agent_client, '')", "what the agent's HTTP client calls itself"),
-        Column("root", TEXT, "t.agent_root", "why it continues no turn; null where it extends one"),
-        Column("nearest", INT, "t.agent_nearest", "of a root: the turn that it has most tokens in common with"),
-        Column("drift", INT, "t.agent_drift", "of a root: the first token that differs from that turn's path"),
-        Column("rule", TEXT, "nullif(t.agent_rule, '')", "what made the ids of its prompt"),
-        Column("generation", TEXT, "t.agent_call", "the sample that its generation was requested as"),
-        Column("orphan", BOOL, "t.orphan", "whether its answer was lost and asked for again; null before the end"),
+        Column("index", INT, 't."index"', "index of the turn in the sample, in the order of requests"),
+        Column("role", TEXT, "t.role", "role: `assistant` or `tool`"),
+        Column("started", TIME, "t.begun", "time of the beginning, UTC"),
+        Column("ended", TIME, "t.ended", "time of the end, UTC; null while it runs, or if its engine was lost"),
+        Column("seconds", FLOAT, "t.seconds", "duration [s]"),
+        Column("engine", TEXT, "t.engine", "worker that generated it"),
+        Column("extends", INT, "t.extends", "turn whose prompt and tokens it continues"),
+        Column("observed_tokens", INT, "t.observed", "number of tokens from tools or the environment before it"),
+        Column("tokens", INT, "t.length", "number of generated tokens"),
+        Column("stop_reason", TEXT, "t.stop", "how the generation ended"),
+        Column("text", TEXT, "t.text", "generated text"),
+        Column("tool", TEXT, "t.call_name", "name of the called tool"),
+        Column("arguments", JSON, "t.call_arguments", "arguments of the tool"),
+        Column("result", JSON, "t.result", "result of the tool"),
+        Column("error", TEXT, "nullif(t.error, '')", "error that the tool raised"),
+        Column("overlapping", BOOL, "t.overlapping", "whether another turn of the sample was running"),
+        Column(
+            "session", TEXT, "t.session", "for an agent's turn, its session; without one, the columns below are null"
+        ),
+        Column("dialect", TEXT, "t.agent_dialect", "API of the request: chat, responses, messages, generate"),
+        Column("client", TEXT, "nullif(t.agent_client, '')", "name of the agent's HTTP client (User-Agent)"),
+        Column("root", TEXT, "t.agent_root", "why it continues no turn; null if it extends one"),
+        Column("nearest", INT, "t.agent_nearest", "for a root, the turn with which it shares most tokens"),
+        Column(
+            "drift", INT, "t.agent_drift", "for a root, index of the first token that differs from that turn's path"
+        ),
+        Column("rule", TEXT, "nullif(t.agent_rule, '')", "rule that made the token ids of its prompt"),
+        Column("generation", TEXT, "t.agent_call", "sample as which its generation was requested"),
+        Column(
+            "orphan",
+            BOOL,
+            "t.orphan",
+            "whether its answer was lost and requested again; null while the session is open",
+        ),
     ),
 )
 
 TOKENS = Table(
     "tokens",
-    "A row per response token. The arrays are read for a query that names this table, and for no other: name the "
-    "samples too where the log is long.",
+    "A row per response token. Arrays are read only for queries that name this table. In a long log, restrict the "
+    "query to some samples.",
     """(SELECT r.run, r.sample, r.start + i AS token_index, r.tokens[i + 1] AS token, r.log_probs[i + 1] AS log_prob,
                r.versions[i + 1] AS version, coalesce(m.loss_mask[r.start + i + 1], 1) AS loss_mask,
                coalesce(m.credit[r.start + i + 1], 1) AS credit
@@ -117,11 +128,16 @@ TOKENS = Table(
     (
         RUN,
         _SAMPLE,
-        Column("token_index", INT, "t.token_index", "in the response, from 0"),
-        Column("token", INT, "t.token", "its id"),
-        Column("log_prob", FLOAT, "t.log_prob", "natural, of logits / temperature, by the engine"),
-        Column("version", INT, "t.version", "the weights that made it; null for a tool's output"),
-        Column("credit", FLOAT, "t.credit", "what its advantage is multiplied by (`--agent-credit discounted`)"),
-        Column("loss_mask", BOOL, "t.loss_mask = 1", "whether it is trained on; true where the log has no mask yet"),
+        Column("token_index", INT, "t.token_index", "index in the response, from 0"),
+        Column("token", INT, "t.token", "id of the token"),
+        Column(
+            "log_prob",
+            FLOAT,
+            "t.log_prob",
+            "log-probability [nats] under logits / temperature, by the engine",
+        ),
+        Column("version", INT, "t.version", "weight version that generated it; null for a tool's output"),
+        Column("credit", FLOAT, "t.credit", "factor of its advantage (`--agent-credit discounted`)"),
+        Column("loss_mask", BOOL, "t.loss_mask = 1", "whether it is trained on; true until the log has a mask"),
     ),
 )

@@ -1,10 +1,10 @@
-"""Runs, their events, spans and processes."""
+"""Tables on runs, their events, spans and processes."""
 
 from slime_events.analysis.query.table import BOOL, FLOAT, IN_LOG, INT, JSON, RUN, TEXT, TEXTS, TIME, Column, Table
 
 RUNS = Table(
     "runs",
-    "A row per run: the one that was asked for, and with `--with-parent` those that it branched from.",
+    "A row per run: the queried run, and with `--with-parent` its ancestors.",
     """(SELECT s.*, n.resumptions, x.reason AS failure,
                CASE WHEN f.position > coalesce(n.position, 0) THEN f."time" END AS finished,
                CASE WHEN f.position > coalesce(n.position, 0) THEN f.reason END AS finish_reason
@@ -18,58 +18,68 @@ RUNS = Table(
        ) t""",
     (
         RUN,
-        Column("started", TIME, 't."time"', "UTC"),
-        Column("code_version", TEXT, "t.code_version", "of this package"),
-        Column("settings", JSON, "t.settings", "what flags and TOML resolved to, a table per component"),
-        Column("resumptions", INT, "coalesce(t.resumptions, 0)", "how often it was resumed"),
-        Column("finished", TIME, "t.finished", "UTC; null while it is on, and where it has failed or was killed"),
-        Column("finish_reason", TEXT, "t.finish_reason", "`all_steps` or `interrupted`; null as `finished` is"),
-        Column("failure", TEXT, "t.failure", "why it could not go on, the last time that it could not"),
-        Column("parent", TEXT, "t.branched_run", "the run that it branched from; null where it began with its base"),
-        Column("parent_location", TEXT, "t.branched_where", "the parent's folder or archive"),
-        Column("parent_position", INT, "t.branched_position", "the parent's log up to here is this run's past"),
-        Column("parent_version", INT, "t.branched_version", "the weight version that it goes on from"),
+        Column("started", TIME, 't."time"', "time of the start, UTC"),
+        Column("code_version", TEXT, "t.code_version", "version of this package"),
+        Column("settings", JSON, "t.settings", "settings from flags and TOML, a table per component"),
+        Column("resumptions", INT, "coalesce(t.resumptions, 0)", "number of resumptions"),
+        Column(
+            "finished", TIME, "t.finished", "time of the end, UTC; null while it runs, and if it failed or was killed"
+        ),
+        Column("finish_reason", TEXT, "t.finish_reason", "`all_steps` or `interrupted`; null if `finished` is null"),
+        Column("failure", TEXT, "t.failure", "why it last failed; null if it never did"),
+        Column(
+            "parent",
+            TEXT,
+            "t.branched_run",
+            "run that it branched off from; null if it started from its base checkpoint",
+        ),
+        Column("parent_location", TEXT, "t.branched_where", "folder or archive of the parent"),
+        Column(
+            "parent_position", INT, "t.branched_position", "position up to which the parent's log is this run's past"
+        ),
+        Column("parent_version", INT, "t.branched_version", "weight version at which it branched off"),
         Column("follows", BOOL, "t.branched_follows", "whether it trains on the parent's rollouts"),
     ),
 )
 
 EVENTS = Table(
     "events",
-    "A row per event, without its fields: those of each type are in `log.<type>`, such as `log.rollout_completed` "
+    "A row per event, without its fields. Those are in `log.<type>`, such as `log.rollout_completed` "
     "([events.md](events.md)).",
     "log.event t",
     (
         *IN_LOG,
-        Column("time", TIME, 't."time"', "UTC, by the writer's clock; the order is that of positions"),
-        Column("type", TEXT, "t.type", "such as `rollout.completed`"),
-        Column("entity", TEXT, "t.entity", "what it is about: a sample, a group, a step, a version, a worker ..."),
-        Column("producer", TEXT, "t.producer", "the worker that appended it"),
-        Column("id", TEXT, "t.id", "32 hex digits"),
-        Column("cause", TEXT, "t.cause", "id of the event that led to it"),
-        Column("bytes", INT, "t.bytes", "of the record"),
+        Column("time", TIME, 't."time"', "time by the writer's clock, UTC; positions give the order"),
+        Column("type", TEXT, "t.type", "type, such as `rollout.completed`"),
+        Column("entity", TEXT, "t.entity", "id of its subject: a sample, a group, a step, a version, a worker ..."),
+        Column("producer", TEXT, "t.producer", "worker that appended it"),
+        Column("id", TEXT, "t.id", "id of the event, 32 hex digits"),
+        Column("cause", TEXT, "t.cause", "id of the event that caused it"),
+        Column("bytes", INT, "t.bytes", "size of the record [bytes]"),
     ),
 )
 
 SPANS = Table(
     "spans",
-    "A row per span of the traces, rebuilt from the log with the ids that the live processes gave "
-    "([traces.md](traces.md)).",
+    "A row per span of the traces, rebuilt from the log with the ids of the live processes ([traces.md](traces.md)).",
     "log.span t",
     (
         *IN_LOG,
-        Column("name", TEXT, "t.name", "submit, generate, grade, decide, batch, train, publish, activate"),
-        Column("trace_id", TEXT, "t.trace_id", "32 hex digits; one trace per group, one per weight version"),
-        Column("span_id", TEXT, "t.span_id", "16 hex digits"),
-        Column("parent_span_id", TEXT, "t.parent_span_id", "span in the same trace"),
-        Column("started", TIME, "t.started", "UTC"),
-        Column("ended", TIME, "t.ended", "UTC"),
-        Column("seconds", FLOAT, "t.seconds", "s"),
-        Column("group_id", TEXT, 't."group"', "the group that it is about"),
-        Column("sample", TEXT, "t.sample", "the sample that it is about"),
-        Column("version", INT, "t.version", "the weight version that it is about"),
+        Column("name", TEXT, "t.name", "name: submit, generate, grade, decide, batch, train, publish, activate"),
+        Column(
+            "trace_id", TEXT, "t.trace_id", "id of the trace, 32 hex digits; a trace per group and per weight version"
+        ),
+        Column("span_id", TEXT, "t.span_id", "id of the span, 16 hex digits"),
+        Column("parent_span_id", TEXT, "t.parent_span_id", "id of the parent span in the same trace"),
+        Column("started", TIME, "t.started", "time of the start, UTC"),
+        Column("ended", TIME, "t.ended", "time of the end, UTC"),
+        Column("seconds", FLOAT, "t.seconds", "duration [s]"),
+        Column("group_id", TEXT, 't."group"', "its group"),
+        Column("sample", TEXT, "t.sample", "its sample"),
+        Column("version", INT, "t.version", "its weight version"),
         Column("error", TEXT, "t.error", "why it failed"),
-        Column("attributes", JSON, "t.attributes", "as traced"),
-        Column("links", TEXTS, "t.links", "`trace/span`: of a batch to the decisions on its groups"),
+        Column("attributes", JSON, "t.attributes", "attributes of the span"),
+        Column("links", TEXTS, "t.links", "`trace/span`: from a batch to the verdicts on its groups"),
     ),
 )
 
@@ -80,14 +90,14 @@ WORKERS = Table(
         LEFT JOIN log.worker_lost l ON l.run = j.run AND l.worker = j.worker) t""",
     (
         *IN_LOG,
-        Column("worker", TEXT, "t.worker", "its id, new at each start"),
-        Column("role", TEXT, "t.role", "conductor, engine, grader, trainer, archivist ..."),
-        Column("joined", TIME, 't."time"', "UTC"),
-        Column("lost", TIME, "t.lost", "UTC; null where nobody noticed that it was gone"),
-        Column("lost_reason", TEXT, "t.lost_reason", "one sentence"),
-        Column("pid", INT, "t.pid", "of the process"),
-        Column("node", TEXT, "t.node", "the machine"),
-        Column("details", "MAP(VARCHAR, VARCHAR)", "t.facts", "what it told of itself: device, address ..."),
-        Column("start_seconds", FLOAT, "list_sum(map_values(t.seconds))", "of starting, s"),
+        Column("worker", TEXT, "t.worker", "id of the worker, new at each start"),
+        Column("role", TEXT, "t.role", "role: conductor, engine, grader, trainer, archivist ..."),
+        Column("joined", TIME, 't."time"', "time of joining, UTC"),
+        Column("lost", TIME, "t.lost", "time at which its loss was noticed, UTC; null if it was not"),
+        Column("lost_reason", TEXT, "t.lost_reason", "reason of the loss, one sentence"),
+        Column("pid", INT, "t.pid", "process id"),
+        Column("node", TEXT, "t.node", "host of the process"),
+        Column("details", "MAP(VARCHAR, VARCHAR)", "t.facts", "facts about it: device, address ..."),
+        Column("start_seconds", FLOAT, "list_sum(map_values(t.seconds))", "duration of the startup [s]"),
     ),
 )
