@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from slime_events.app.harness import Harness
     from slime_events.app.harness_session import HarnessSession
     from slime_events.app.launch.run_status import RunStatus
+    from slime_events.app.python_settings import check_settings, settings_toml
     from slime_events.app.signatures import (
         BufferFilter,
         DynamicFilter,
@@ -41,7 +42,17 @@ if TYPE_CHECKING:
         PromptSource,
         RewardFunction,
     )
-    from slime_events.core.config.settings import TrainSettings
+    from slime_events.core.config.agents import AgentSettings
+    from slime_events.core.config.algorithm import AlgorithmSettings
+    from slime_events.core.config.data import DataSettings
+    from slime_events.core.config.engine import EngineSettings
+    from slime_events.core.config.evaluation import EvalSettings
+    from slime_events.core.config.gateway import RunGatewaySettings
+    from slime_events.core.config.metrics import MetricsSettings
+    from slime_events.core.config.reward import RewardSettings
+    from slime_events.core.config.rollout import RolloutSettings
+    from slime_events.core.config.settings import DebugSettings, RunSettings, TrainSettings
+    from slime_events.core.config.trainer import TrainerSettings
     from slime_events.plugins.args_view import ArgsView
     from slime_events.plugins.filters.base_types import DynamicFilterOutput
     from slime_events.plugins.sample import Sample
@@ -49,36 +60,50 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
+    "AgentSettings",
+    "AlgorithmSettings",
     "Answer",
     "ArgsView",
     "AsyncGatewayClient",
     "BufferFilter",
     "ConfigError",
+    "DataSettings",
+    "DebugSettings",
     "DynamicFilter",
     "DynamicFilterOutput",
+    "EngineSettings",
+    "EvalSettings",
     "GatewayClient",
     "GenerateFunction",
     "GroupRewardFunction",
     "Harness",
     "HarnessSession",
+    "MetricsSettings",
     "OpenRun",
     "PromptSource",
     "Recorded",
     "RewardFunction",
+    "RewardSettings",
+    "RolloutSettings",
+    "RunGatewaySettings",
     "RunNotFound",
     "RunProcess",
+    "RunSettings",
     "RunStatus",
     "Sample",
     "Session",
     "SlimeEventsError",
     "TrainSettings",
+    "TrainerSettings",
     "Turn",
     "__version__",
     "branch_run",
+    "check_settings",
     "demo_settings",
     "open_run",
     "parse_settings",
     "resume_run",
+    "settings_toml",
     "start_run",
     "stop_run",
 ]
@@ -90,11 +115,22 @@ _PLACES = {
     "slime_events.app.harness": ("Harness",),
     "slime_events.app.harness_session": ("HarnessSession",),
     "slime_events.app.launch.run_status": ("RunStatus",),
+    "slime_events.app.python_settings": ("check_settings", "settings_toml"),
     "slime_events.app.signatures": (
         *("BufferFilter", "DynamicFilter", "GenerateFunction"),
         *("GroupRewardFunction", "PromptSource", "RewardFunction"),
     ),
-    "slime_events.core.config.settings": ("TrainSettings",),
+    "slime_events.core.config.agents": ("AgentSettings",),
+    "slime_events.core.config.algorithm": ("AlgorithmSettings",),
+    "slime_events.core.config.data": ("DataSettings",),
+    "slime_events.core.config.engine": ("EngineSettings",),
+    "slime_events.core.config.evaluation": ("EvalSettings",),
+    "slime_events.core.config.gateway": ("RunGatewaySettings",),
+    "slime_events.core.config.metrics": ("MetricsSettings",),
+    "slime_events.core.config.reward": ("RewardSettings",),
+    "slime_events.core.config.rollout": ("RolloutSettings",),
+    "slime_events.core.config.settings": ("DebugSettings", "RunSettings", "TrainSettings"),
+    "slime_events.core.config.trainer": ("TrainerSettings",),
     "slime_events.plugins.args_view": ("ArgsView",),
     "slime_events.plugins.filters.base_types": ("DynamicFilterOutput",),
     "slime_events.plugins.sample": ("Sample",),

@@ -19,19 +19,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from schemas.errors import ConfigError, DeadlineExceeded, RunNotFound, TrainerError
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.analysis.query.open_tables import OpenTables
 from slime_events.app.follow_events import Wanted, check_types, event_batches
 from slime_events.app.launch.run_lock import holder_of
 from slime_events.app.launch.run_status import RunStatus, is_launched, read_status
+from slime_events.app.python_settings import check_settings, settings_toml
 from slime_events.core.agent_requests import request_body
 from slime_events.core.config.paths import require_paths
-from slime_events.core.config.secrets import kept, kept_words
+from slime_events.core.config.secrets import kept_words
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.config.toml import settings_from, to_toml
 from slime_events.core.run.own_python import own_command, own_path
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder, find_run
 from slime_events.core.run.run_reader import is_archive
@@ -58,16 +56,17 @@ def demo_settings(folder: str | Path, *words: str) -> TrainSettings:
 
 
 def start_run(settings: TrainSettings) -> RunProcess:
-    """Start a new run. Raises ConfigError, DataError or PlugPointError where it cannot start with these settings."""
+    """Start a new run. Raises ConfigError, DataError or PlugPointError if the run cannot start with these settings."""
     from slime_events.app.launch.preflight import check_start
 
+    settings = check_settings(settings)
     require_paths(settings)
     check_start(settings)
     folder = RunFolder(settings.run.runs_dir, settings.run.run)
     folder.check_new()
     file, name = tempfile.mkstemp(suffix=".toml", prefix="slime-events-")
     with open(file, "w", encoding="utf-8") as config:
-        config.write(to_toml(settings_from(kept(msgspec.to_builtins(settings)))))
+        config.write(settings_toml(settings))
     return RunProcess(("train", "--config", name), folder, config=Path(name))
 
 

@@ -79,6 +79,7 @@ def _train(parser: CommandParser) -> None:
     from slime_events.algorithms.train_arguments import registered
     from slime_events.core.config.help_text import help_text
 
+    parser.add_argument("--print-config", action="store_true", help="print the settings as TOML and start nothing")
     parser.whole_help = lambda: help_text(max(60, min(120, shutil.get_terminal_size().columns)), registered())
 
 

@@ -26,6 +26,7 @@ from slime_events.core.config.paths import require_paths
 from slime_events.core.config.reach import reaching_texts
 from slime_events.core.config.secrets import secrets_of
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.toml import to_toml
 from slime_events.core.cuda_toolkit import find_toolkit
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.loop.conductor.decide import waits_for
@@ -40,6 +41,11 @@ INTERRUPTED = 130
 def run(arguments: argparse.Namespace) -> int:
     """Train. 130 where it was stopped before its last step."""
     parsed = parse_train(arguments.flags)
+    if arguments.print_config:
+        for note in parsed.notes:
+            say(f"note: {note}")
+        print(to_toml(parsed.settings), end="")
+        return 0
     RunFolder(parsed.settings.run.runs_dir, parsed.settings.run.run).check_new()
     settings = resolve(parsed)
     return finish(run_to_end(settings), RunFolder(settings.run.runs_dir, settings.run.run))
