@@ -120,6 +120,13 @@ SECOND_CASES = [
     ),
     Case(
         page="docs/python-api.md",
+        text="python examples/settings_in_python.py",
+        parts=REAL,
+        says=(r"step 1: (\w+) from Python, \1 from sums.toml",),
+        covers=(("examples/settings_in_python.py", THE_FILE),),
+    ),
+    Case(
+        page="docs/python-api.md",
         text="import slime_events",
         parts=REAL,
         changes=(('"20"', '"2"'),),
