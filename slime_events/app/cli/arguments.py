@@ -53,8 +53,7 @@ def tree(chosen: str | None = None) -> argparse.ArgumentParser:
 
 
 def module_of(name: str) -> str:
-    """The module of a command, imported once it is chosen. Its `run`, a function or a coroutine, takes the arguments
-    and gives the exit code; it prints the answer and raises errors."""
+    """Return the name of a command's module. Its `run`, a function or a coroutine, returns the exit code."""
     command = "learn" if name == RETRAIN_BRANCH else name
     return f"slime_events.app.cli.commands.{command.replace('-', '_')}"
 
