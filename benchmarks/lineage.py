@@ -12,7 +12,7 @@ from benchmarks.figure import Better, Figure
 from benchmarks.kept_log import RUN, fill_archive, fill_log
 from benchmarks.long_log import GROUPS, PER_STEP, SAMPLES
 from schemas.arrays import unpack
-from slime_events.analysis.lineage.lineage import Asked, Kind
+from slime_events.analysis.lineage.lineage import Kind, LineageQuery
 from slime_events.analysis.lineage.resolve import lineage
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun, open_run
@@ -72,7 +72,7 @@ async def _slowest(opened: OpenedRun, steps: int) -> float:
 
 
 async def _ask(opened: OpenedRun, version: int) -> None:
-    found = await lineage(opened, Asked(kind=Kind.VERSION, value=str(version)))
+    found = await lineage(opened, LineageQuery(kind=Kind.VERSION, value=str(version)))
     if len(found.samples) != GROUPS * SAMPLES or not all(sample.trained_into == version for sample in found.samples):
         raise AssertionError(f"version {version} has the lineage of {len(found.samples)} samples")
 

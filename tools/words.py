@@ -47,6 +47,7 @@ IDENTIFIERS = frozenset(
 """Names that say nothing about what they hold."""
 
 ON_THE_WIRE: dict[str, frozenset[str]] = {
+    "slime_events/analysis/lineage/lineage.py": frozenset({"asked"}),
     "schemas/turns.py": frozenset({"asked"}),
 }
 """By path: fields of events, columns and protocols that keep such a name, because it is stored or sent."""

@@ -16,7 +16,7 @@ from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutOffered, RolloutRequested
 from slime_events.analysis.audit.audit import Audit, audit, report_text
-from slime_events.analysis.lineage.lineage import Asked, Kind
+from slime_events.analysis.lineage.lineage import Kind, LineageQuery
 from slime_events.analysis.lineage.resolve import lineage
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.core.config.settings import TrainSettings
@@ -91,7 +91,7 @@ async def test_a_finished_group_is_trained_on_as_it_was_sent(simulation: Simulat
     assert report.clean, report_text(report, 0)
     run = OpenedRun(simulation.log, TrainSettings(), unpack, None, "here")
     for index in range(2):
-        told_of = await lineage(run, Asked(kind=Kind.SAMPLE, value=f"{name}-s{index}"))
+        told_of = await lineage(run, LineageQuery(kind=Kind.SAMPLE, value=f"{name}-s{index}"))
         assert "a producer outside (quiz)" in lineage_text(told_of)
         assert told_of.samples[0].reward is not None
         assert (told_of.groups[0].source.sender, told_of.samples[0].reward.grader) == ("quiz", "outside:quiz")

@@ -14,7 +14,7 @@ from schemas.rollouts import RolloutCompleted
 from schemas.runs import RunStarted
 from slime_events.analysis.export.export import Layout, export, make_writer
 from slime_events.analysis.export.sample import ExportedSample, Fate
-from slime_events.analysis.lineage.lineage import Asked, Kind
+from slime_events.analysis.lineage.lineage import Kind, LineageQuery
 from slime_events.analysis.lineage.resolve import lineage
 from slime_events.analysis.model import read_run
 from slime_events.analysis.model.records import Group
@@ -155,7 +155,7 @@ async def test_show_export_and_sql_have_the_sample_s_own(tmp_path: Path, functio
 async def test_lineage_has_it_too(tmp_path: Path) -> None:
     run = await made(tmp_path, "fan_out")
     for name, text in (await read(run.log)).items():
-        answer = await lineage(opened(run.log), Asked(kind=Kind.SAMPLE, value=name, depth=1))
+        answer = await lineage(opened(run.log), LineageQuery(kind=Kind.SAMPLE, value=name, depth=1))
         assert answer.samples[0].prompt == (text if text.startswith("which?") else None)
         assert text in lineage_text(answer)
 

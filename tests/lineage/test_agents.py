@@ -20,7 +20,7 @@ from schemas.rollouts import RolloutCompleted
 from schemas.runs import RunFinished
 from schemas.sessions import Credit, SealReason, SessionSealed
 from schemas.turns import RootReason, TurnBegun
-from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage
+from slime_events.analysis.lineage.lineage import Kind, Lineage, LineageQuery
 from slime_events.analysis.lineage.picture import svg
 from slime_events.analysis.lineage.resolve import NEWEST, lineage
 from slime_events.analysis.model.agent_session import AgentSession
@@ -65,7 +65,7 @@ async def _recorded(stage: Stage) -> OpenedRun:
 
 
 async def _of(run: OpenedRun, kind: Kind, value: object) -> Lineage:
-    return await lineage(run, Asked(kind=kind, value=str(value)))
+    return await lineage(run, LineageQuery(kind=kind, value=str(value)))
 
 
 async def test_a_version_leads_to_sessions_and_a_sample_back(tmp_path: Path) -> None:

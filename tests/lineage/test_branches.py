@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import RunNotFound
-from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage
+from slime_events.analysis.lineage.lineage import Kind, Lineage, LineageQuery
 from slime_events.analysis.lineage.picture import svg
 from slime_events.analysis.lineage.resolve import lineage, samples_in_lineage
 from slime_events.analysis.model.ancestry import VersionRange
@@ -39,7 +39,7 @@ async def branched(tmp_path: Path) -> OpenedRun:
 
 
 async def _of(run: OpenedRun, kind: Kind, value: object, depth: int = 1) -> Lineage:
-    return await lineage(run, Asked(kind=kind, value=str(value), depth=depth))
+    return await lineage(run, LineageQuery(kind=kind, value=str(value), depth=depth))
 
 
 async def test_a_version_of_a_branch_leads_into_its_parent(branched: OpenedRun) -> None:
@@ -109,4 +109,4 @@ async def test_versions_of_a_run_that_is_followed_are_not_the_learners_own(tmp_p
     assert not answer.on_line(RUN, 1)
     assert "v1 of small, 3 tokens" in lineage_text(answer)
     assert "v1 of small" in lineage_text(await _of(run, Kind.VERSION, 2))
-    assert "made its tokens" not in svg(answer)
+    assert "generated its tokens" not in svg(answer)

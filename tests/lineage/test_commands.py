@@ -11,7 +11,7 @@ from schemas.batches import BatchSealed
 from schemas.commands import CommandGiven, CommandKind
 from schemas.event import Event, Purpose
 from schemas.rollouts import RolloutCompleted, RolloutRequested
-from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage
+from slime_events.analysis.lineage.lineage import Kind, Lineage, LineageQuery
 from slime_events.analysis.lineage.resolve import lineage
 from slime_events.core.datums import Datum, pack_datums
 from tests.lineage.long import long_run, rollout_events
@@ -40,7 +40,7 @@ async def driven() -> Lineage:
         if isinstance(event, BatchSealed):
             event = replace(event, groups=(), samples=(), rewards=(), raw_rewards=(), commands=("m-0", "m-1"))
         said.append(event)
-    return await lineage(await opened(said, "long"), Asked(kind=Kind.STEP, value="0"))
+    return await lineage(await opened(said, "long"), LineageQuery(kind=Kind.STEP, value="0"))
 
 
 async def test_a_step_leads_to_its_commands_in_order() -> None:

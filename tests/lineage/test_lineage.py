@@ -7,7 +7,7 @@ import pytest
 from schemas.errors import RunNotFound
 from schemas.rollouts import RolloutProgressed
 from schemas.weights import WeightsPublished
-from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage
+from slime_events.analysis.lineage.lineage import Kind, Lineage, LineageQuery
 from slime_events.analysis.lineage.resolve import NEWEST, lineage, samples_in_lineage
 from slime_events.analysis.model import lookup
 from slime_events.analysis.model.ancestry import VersionRange
@@ -23,7 +23,7 @@ async def run() -> OpenedRun:
 
 
 async def _of(run: OpenedRun, kind: Kind, value: object, depth: int = 1) -> Lineage:
-    return await lineage(run, Asked(kind=kind, value=str(value), depth=depth))
+    return await lineage(run, LineageQuery(kind=kind, value=str(value), depth=depth))
 
 
 async def test_a_version_leads_to_the_lines_of_its_prompts(run: OpenedRun) -> None:
@@ -101,7 +101,7 @@ async def test_a_source_leads_to_its_samples(run: OpenedRun, source: str) -> Non
     [
         (Kind.VERSION, 3, "newest is 2"),
         (Kind.VERSION, -1, "newest is 2"),
-        (Kind.STEP, 2, "last one that is sealed is 1"),
+        (Kind.STEP, 2, "last sealed step is 1"),
         (Kind.SAMPLE, "train-0-000000-s7", "no sample 'train-0-000000-s7'"),
         (Kind.GROUP, "nobody", "no group 'nobody'"),
         (Kind.SOURCE, "train.jsonl:7", r"came from train\.jsonl:7"),

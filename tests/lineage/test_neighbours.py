@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from schemas.event import Event
-from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage, Sample
+from slime_events.analysis.lineage.lineage import Kind, Lineage, LineageQuery, Sample
 from slime_events.analysis.lineage.resolve import lineage
 from slime_events.analysis.model.ancestry import VersionRange
 from slime_events.app.cli.render.lineage_text import lineage_text
@@ -54,7 +54,7 @@ def _of(event: Event, run: str, *, digest: str) -> Event:
 
 async def _asked(where: str, kind: Kind, value: object) -> Lineage:
     async with open_run(where) as run:
-        return await lineage(run, Asked(kind=kind, value=str(value)))
+        return await lineage(run, LineageQuery(kind=kind, value=str(value)))
 
 
 async def test_what_comes_of_a_version_in_other_runs(where: str) -> None:

@@ -15,7 +15,7 @@ from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested, WeightSpan
 from schemas.trainers import Fidelity, TrainerRestored
-from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage, Mask, Reward, Sample
+from slime_events.analysis.lineage.lineage import Kind, Lineage, LineageQuery, Mask, Reward, Sample
 from slime_events.analysis.lineage.resolve import SourceLine, lineage, to_json
 from slime_events.analysis.model.ancestry import JoinedRun, VersionRange
 from slime_events.core.run.run_reader import OpenedRun
@@ -96,7 +96,7 @@ def test_a_reward_is_a_value_or_why_there_is_none() -> None:
 
 
 def answer(*parts: Sample, runs: tuple[JoinedRun, ...] = ()) -> Lineage:
-    return Lineage(run="own", asked=Asked(kind=Kind.GROUP, value="g"), newest=9, runs=runs, samples=parts)
+    return Lineage(run="own", asked=LineageQuery(kind=Kind.GROUP, value="g"), newest=9, runs=runs, samples=parts)
 
 
 def test_what_comes_of_samples_is_what_comes_of_the_one_that_was_trained_first() -> None:
@@ -119,7 +119,7 @@ def test_a_version_after_the_join_is_not_on_the_line() -> None:
 
 
 async def _of(run: OpenedRun, kind: Kind, value: object, depth: int = 1) -> Lineage:
-    return await lineage(run, Asked(kind=kind, value=str(value), depth=depth))
+    return await lineage(run, LineageQuery(kind=kind, value=str(value), depth=depth))
 
 
 async def test_versions_know_the_newest_approximation_before_them() -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from slime_events.analysis.lineage import picture
-from slime_events.analysis.lineage.lineage import Asked, Element, Kind, Lineage
+from slime_events.analysis.lineage.lineage import Element, Kind, Lineage, LineageQuery
 from slime_events.analysis.lineage.picture import STRIP_CELLS, colour, html, rows_of, svg
 from slime_events.analysis.lineage.resolve import NEWEST, lineage
 from slime_events.app.cli.main import main
@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "lineage.md"
 
 
 async def _of(kind: Kind, value: object, depth: int = 1) -> Lineage:
-    return await lineage(await small(), Asked(kind=kind, value=str(value), depth=depth))
+    return await lineage(await small(), LineageQuery(kind=kind, value=str(value), depth=depth))
 
 
 def _titles(drawn: str) -> list[str]:
@@ -36,7 +36,7 @@ async def test_a_picture_says_all_under_the_pointer() -> None:
     titles = _titles(svg(answer))
     for sample in answer.samples:
         assert any(title.startswith("tokens 0 to") and sample.sample in title for title in titles)
-    assert "v2 of small: asked about\ndigest d2" in titles
+    assert "v2 of small: selected\ndigest d2" in titles
     assert any(title.startswith("train.jsonl\n") for title in titles)
 
 
@@ -54,11 +54,11 @@ async def test_rows_are_as_coarse_as_there_is_to_tell(monkeypatch: pytest.Monkey
 
 
 async def test_a_long_line_of_versions_fits() -> None:
-    answer = await lineage(await long_run(3 * STRIP_CELLS), Asked(kind=Kind.VERSION, value=NEWEST))
+    answer = await lineage(await long_run(3 * STRIP_CELLS), LineageQuery(kind=Kind.VERSION, value=NEWEST))
     strip = [title for title in _titles(svg(answer)) if re.match(r"v\d+( to v\d+)? of long", title)]
     assert len(strip) <= STRIP_CELLS
-    assert strip[0].startswith("v0 to v3 of long: it comes of these")
-    assert strip[-1].startswith(f"v{3 * STRIP_CELLS} of long: asked about")
+    assert strip[0].startswith("v0 to v3 of long: ancestor")
+    assert strip[-1].startswith(f"v{3 * STRIP_CELLS} of long: selected")
 
 
 def test_colours_go_from_low_to_high() -> None:

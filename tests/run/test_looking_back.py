@@ -9,7 +9,7 @@ import pytest
 
 from schemas.groups import GroupRejected
 from schemas.rollouts import RolloutCompleted
-from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage
+from slime_events.analysis.lineage.lineage import Kind, Lineage, LineageQuery
 from slime_events.analysis.lineage.resolve import NEWEST, lineage, samples_in_lineage
 from slime_events.app.cli.main import main
 from slime_events.core.run.run_reader import open_run
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.real
 
 async def _of(where: str, kind: Kind, value: str, depth: int = 1) -> Lineage:
     async with open_run(where) as opened:
-        return await lineage(opened, Asked(kind=kind, value=value, depth=depth))
+        return await lineage(opened, LineageQuery(kind=kind, value=value, depth=depth))
 
 
 async def test_lineage_both_ways_from_log_and_archive(finished: Finished) -> None:

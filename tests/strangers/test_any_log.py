@@ -19,7 +19,7 @@ from schemas.subjects import every_event
 from slime_events.analysis.audit.audit import Audit, audit
 from slime_events.analysis.export.export import Layout, export, make_writer
 from slime_events.analysis.export.sample import Fate
-from slime_events.analysis.lineage.lineage import Asked, Kind
+from slime_events.analysis.lineage.lineage import Kind, LineageQuery
 from slime_events.analysis.lineage.resolve import lineage
 from slime_events.analysis.model.verify import verify
 from slime_events.analysis.query import tables_of
@@ -208,7 +208,7 @@ async def _asked(opened: OpenedRun, folder: Path) -> dict[str, Any]:
     writer = make_writer(Layout.JSONL, f"{folder}/all.jsonl")
     await export(opened, writer, list(Fate))
     said["export"] = (folder / "all.jsonl").read_text()
-    answer = await lineage(opened, Asked(kind=Kind.VERSION, value=1, depth=2))
+    answer = await lineage(opened, LineageQuery(kind=Kind.VERSION, value=1, depth=2))
     said["lineage"] = _without_positions(msgspec.to_builtins(answer))
     timeline = await Timeline(opened.log, folder / "seek", every=7).open()
     said["moments"] = [state_digest((await timeline.seek(LogPosition(Anchor.STEP, step))).state) for step in (0, 1)]

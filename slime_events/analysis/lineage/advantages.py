@@ -1,30 +1,31 @@
-"""The advantages of a batch's samples, as a lineage tells them."""
+"""The advantages of a batch's samples, as parts of a lineage."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from schemas.doc import doc
 from slime_events.analysis.lineage.lineage import Advantage
 from slime_events.analysis.model.advantages import has_critic, has_kl_penalty, sample_advantages
 from slime_events.core.config.algorithm import AlgorithmSettings
 
 
 class TrainedSample(NamedTuple):
-    """A sample of a batch. reward: as sealed. mask, credit: [response], `credit` None where all of it is 1."""
+    """A sample of a batch."""
 
-    name: str
-    reward: float
-    mask: npt.NDArray[np.int8]
-    credit: npt.NDArray[np.float32] | None = None
+    name: Annotated[str, doc("id of the sample")]
+    reward: Annotated[float, doc("reward as sealed")]
+    mask: Annotated[npt.NDArray[np.int8], doc("loss mask [response]")]
+    credit: Annotated[npt.NDArray[np.float32] | None, doc("weights of its tokens [response]; None: all 1")] = None
 
 
 def make_advantages(samples: Sequence[TrainedSample], settings: AlgorithmSettings) -> dict[str, Advantage]:
-    """By sample, of those with a trained token."""
+    """Return the advantage of each sample with a trained token."""
     if settings.advantages_by or not settings.compute_advantages_and_returns or has_critic(settings):
-        return {}  # made by the user's function or of a critic's values in the trainer, or not at all
+        return {}  # computed by a user's function, from a critic's values, or not at all
     left_out: tuple[str, ...] = ()
     if has_kl_penalty(settings):
         left_out = ("kl", *(("whitening",) if settings.normalize_advantages else ()))

@@ -1,11 +1,11 @@
-"""`Lineage`: one answer for every question, made of versions, steps, groups and samples that name each other.
+"""`Lineage`: the answer to any question, made of versions, steps, groups and samples that name each other.
 
 version -> step (`Step.version`) -> samples (`Step.samples`) -> prompt (`Sample.group`) -> line (`Group.source`)
-sample  -> the versions that made it (`Sample.spans`), the one that it was trained into, and all that come of that
+sample  -> the versions that made it (`Sample.spans`), the version trained on it, and all that derive from that
 
-A step or version is named by its number alone: along the runs of one lineage each number is there once. The exception
-is `made_by` of a learner's samples, which names versions of the sample's `run`. All times are UTC nanoseconds. What has
-not happened, or is not in the log, is null.
+A step or version is named by its number alone: along the runs of one lineage each number occurs once. The exception is
+`made_by` of a learner's samples, which names versions of the sample's `run`. All times are UTC nanoseconds. A field is
+null if it has not happened, or is not in the log.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from schemas.doc import doc
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.prompts import Source
@@ -32,7 +33,7 @@ from slime_events.core.trajectory import Fetch
 
 
 class Kind(enum.StrEnum):
-    """What a question is about."""
+    """Subject of a question."""
 
     VERSION = "version"
     STEP = "step"
@@ -42,36 +43,42 @@ class Kind(enum.StrEnum):
 
 
 class Element(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the answer."""
+    """A part of an answer."""
 
 
-class Asked(Element, frozen=True, kw_only=True):
-    """The question. depth: how many steps back from a version or step; 0 for all."""
+class LineageQuery(Element, frozen=True, kw_only=True):
+    """A question about a run."""
 
-    kind: Kind
-    value: str
-    depth: int = 1
+    kind: Annotated[Kind, doc("subject")]
+    value: Annotated[str, doc("number of a version or step, id of a sample or group, or a source line")]
+    depth: Annotated[int, doc("number of steps back from a version or step; 0: all")] = 1
 
 
 class Version(Element, frozen=True, kw_only=True):
-    """One set of weights. step: that made it, from version `parent`; null for weights that a run begins with.
-    approximate_since: the newest version before it that a trainer of the run went on from with an approximate
-    optimizer: training again from before that one does not come to these weights.
-    """
+    """One set of weights."""
 
-    version: int
-    run: str
-    parent: int | None = None
-    step: int | None = None
-    digest: str | None = None
-    url: str | None = None
-    published_at: int | None = None
-    approximate_since: int | None = None
+    version: Annotated[int, doc("number of the version")]
+    run: Annotated[str, doc("run that made it")]
+    parent: Annotated[
+        int | None,
+        doc("version from which it was trained; null for weights that a run starts from"),
+    ] = None
+    step: Annotated[int | None, doc("step that made it")] = None
+    digest: Annotated[str | None, doc("digest of all tensors")] = None
+    url: Annotated[str | None, doc("URL of its folder")] = None
+    published_at: Annotated[int | None, doc("UTC [ns]")] = None
+    approximate_since: Annotated[
+        int | None,
+        doc(
+            "newest version before it from which a trainer resumed with an approximate optimizer: retraining from an "
+            "earlier version does not reproduce these weights"
+        ),
+    ] = None
 
     @classmethod
     def of(cls, record: model.Version, run: str, approximate: Iterable[int]) -> Version:
-        """Of a version that was published or committed. run: that made it. approximate: versions that the run went on
-        from with an approximate optimizer.
+        """Return a version that was published or committed. run: the run that made it. approximate: versions from which
+        the run resumed with an approximate optimizer.
         """
         before = record.version - 1 if record.version else None
         return cls(
@@ -87,45 +94,45 @@ class Version(Element, frozen=True, kw_only=True):
 
 
 class Command(Element, frozen=True, kw_only=True):
-    """A call of a client that a step is made of. samples: generations that its datums are made of, as far as known:
-    from the client (`Datum.with_provenance`), or because a datum is a whole one.
-    """
+    """A client's call from which a step was made."""
 
-    command: str
-    kind: str
-    loss: str = ""
-    source: str
-    datums: int = 0
-    samples: tuple[str, ...] = ()
-    given_at: int
+    command: Annotated[str, doc("name of the call")]
+    kind: Annotated[str, doc("kind of the call")]
+    loss: Annotated[str, doc("name of the loss function")] = ""
+    source: Annotated[str, doc("source of the client")]
+    datums: Annotated[int, doc("number of datums")] = 0
+    samples: Annotated[
+        tuple[str, ...],
+        doc(
+            "generations in its datums, as far as the client names them (`Datum.with_provenance`) or a datum "
+            "is a whole one"
+        ),
+    ] = ()
+    given_at: Annotated[int, doc("UTC [ns]")]
 
 
 class Step(Element, frozen=True, kw_only=True):
-    """One training step: `version` came of `parent` and these samples, in training order, or of a client's commands.
+    """One training step: `version` was trained from `parent`, on these samples or by a client's commands."""
 
-    version: the one that it makes; committed_at is null while it has not. rewards: as graded. tokens: prompts and
-    responses. oldest_version: of those that made its tokens. run: whose log has the batch.
-    """
-
-    step: int
-    run: str
-    parent: int
-    version: int
-    groups: tuple[str, ...]
-    samples: tuple[str, ...]
-    rewards: tuple[float, ...]
-    oldest_version: int
-    batch_digest: str
-    sealed_at: int
-    committed_at: int | None = None
-    weights_digest: str | None = None
-    optimizer_digest: str | None = None
-    tokens: int | None = None
-    commands: tuple[Command, ...] = ()
+    step: Annotated[int, doc("number of the step, from 0")]
+    run: Annotated[str, doc("run whose log has the batch")]
+    parent: Annotated[int, doc("version from which it trains")]
+    version: Annotated[int, doc("version that it makes")]
+    groups: Annotated[tuple[str, ...], doc("ids of the batch's groups")]
+    samples: Annotated[tuple[str, ...], doc("ids of the batch's samples, in training order")]
+    rewards: Annotated[tuple[float, ...], doc("reward of each sample, as graded")]
+    oldest_version: Annotated[int, doc("oldest version that made a token of it")]
+    batch_digest: Annotated[str, doc("sha256, hex")]
+    sealed_at: Annotated[int, doc("UTC [ns]")]
+    committed_at: Annotated[int | None, doc("UTC [ns]; null until the step is committed")] = None
+    weights_digest: Annotated[str | None, doc("sha256 after the step, hex")] = None
+    optimizer_digest: Annotated[str | None, doc("sha256 after the step, hex")] = None
+    tokens: Annotated[int | None, doc("trained tokens, prompts included")] = None
+    commands: Annotated[tuple[Command, ...], doc("commands of a client, if they made the batch")] = ()
 
     @classmethod
     def of(cls, record: model.Step, commands: tuple[Command, ...] = ()) -> Step:
-        """Of a sealed step."""
+        """Return a sealed step."""
         sealed, committed = record.sealed, record.committed
         return cls(
             step=record.step,
@@ -137,59 +144,59 @@ class Step(Element, frozen=True, kw_only=True):
             sealed_at=sealed.at,
             committed_at=committed.at if committed else None,
             commands=commands,
-            **_same(sealed.event, "groups", "samples", "oldest_version"),
-            **_same(committed.event if committed else None, "weights_digest", "optimizer_digest", "tokens"),
+            **_fields(sealed.event, "groups", "samples", "oldest_version"),
+            **_fields(committed.event if committed else None, "weights_digest", "optimizer_digest", "tokens"),
         )
 
     @property
     def mean_reward(self) -> float:
-        """Of its samples; 0 for an empty batch."""
+        """Mean reward of its samples; 0 for an empty batch."""
         return sum(self.rewards) / len(self.rewards) if self.rewards else 0.0
 
 
 class Decision(Element, frozen=True, kw_only=True):
-    """The filter decision on a group. cause: who refused it. run: whose log it is in."""
+    """The verdict on a group."""
 
-    accepted: bool
-    run: str
-    at: int
-    filter: str
-    filter_digest: str
-    reason: str | None = None
-    cause: str | None = None
-    figures: dict[str, float] = {}
+    accepted: Annotated[bool, doc("whether the group is trained on")]
+    run: Annotated[str, doc("run whose log has it")]
+    at: Annotated[int, doc("UTC [ns]")]
+    filter: Annotated[str, doc("path of the filter, or `none`")]
+    filter_digest: Annotated[str, doc("sha256 of its source, hex")]
+    reason: Annotated[str | None, doc("reason of the filter, or the failure")] = None
+    cause: Annotated[str | None, doc("cause of a rejection")] = None
+    figures: Annotated[dict[str, float], doc("figures on which it is based")] = {}
 
     @classmethod
     def of(cls, entry: model.Entry[GroupAccepted] | model.Entry[GroupRejected]) -> Decision:
-        """Of a verdict."""
+        """Return the decision of a verdict."""
         verdict = entry.event
         return cls(
             accepted=isinstance(verdict, GroupAccepted),
             run=entry.run,
             at=entry.at,
             cause=None if isinstance(verdict, GroupAccepted) else verdict.cause.value,
-            **_same(verdict, "filter", "filter_digest", "reason", "figures"),
+            **_fields(verdict, "filter", "filter_digest", "reason", "figures"),
         )
 
 
 class Group(Element, frozen=True, kw_only=True):
-    """One prompt and the group of samples that answer it. run: whose log it is in. step: whose batch it is in."""
+    """One prompt and the group of samples that answer it."""
 
-    group: str
-    run: str
-    dataset: str
-    purpose: Purpose
-    source: Source
-    text: str
-    label: Any
-    submitted_at: int
-    samples: tuple[str, ...] = ()
-    decision: Decision | None = None
-    step: int | None = None
+    group: Annotated[str, doc("id of the group")]
+    run: Annotated[str, doc("run whose log has the prompt")]
+    dataset: Annotated[str, doc("`train`, `inbox`, or the evaluation's name")]
+    purpose: Annotated[Purpose, doc("why it was generated")]
+    source: Annotated[Source, doc("file and line, or sender and key")]
+    text: Annotated[str, doc("prompt as the model sees it")]
+    label: Annotated[Any, doc("right answer, if there is one")]
+    submitted_at: Annotated[int, doc("UTC [ns]")]
+    samples: Annotated[tuple[str, ...], doc("ids of its samples")] = ()
+    decision: Annotated[Decision | None, doc("verdict on it")] = None
+    step: Annotated[int | None, doc("step whose batch has it")] = None
 
     @classmethod
     def of(cls, record: model.Group, samples: tuple[str, ...], step: int | None) -> Group:
-        """Of a group whose prompt is there."""
+        """Return a group whose prompt is in the log."""
         assert record.prompt is not None
         return cls(
             run=record.prompt.run,
@@ -197,32 +204,32 @@ class Group(Element, frozen=True, kw_only=True):
             samples=samples,
             decision=Decision.of(record.verdict) if record.verdict else None,
             step=step,
-            **_same(record.prompt.event, "group", "dataset", "purpose", "source", "text", "label"),
+            **_fields(record.prompt.event, "group", "dataset", "purpose", "source", "text", "label"),
         )
 
     @property
     def file(self) -> str:
-        """The name of its file."""
+        """Name of its file."""
         return PurePosixPath(self.source.path).name or self.source.path
 
     @property
     def file_line(self) -> str:
-        """`train.jsonl:960`, or `inbox:key of team`."""
+        """File and line, or key and sender: `train.jsonl:960`, `inbox:key of team`."""
         of = f" of {self.source.sender}" if self.source.sender else ""
         return f"{self.file}:{self.source.line or self.source.key}".rstrip(":") + of
 
 
 class Reward(Element, frozen=True, kw_only=True):
-    """A grader's result. value: null where it failed, for the reason in `failure`."""
+    """A grader's result."""
 
-    grader: str
-    grader_digest: str
-    value: float | None = None
-    failure: str | None = None
+    grader: Annotated[str, doc("name or path of the grader")]
+    grader_digest: Annotated[str, doc("sha256 of its source, hex")]
+    value: Annotated[float | None, doc("reward as graded; null if grading failed")] = None
+    failure: Annotated[str | None, doc("why grading failed")] = None
 
     @classmethod
     def of(cls, event: RewardAssigned | RewardFailed) -> Reward:
-        """Of a grader's event."""
+        """Return the result of a grader's event."""
         if isinstance(event, RewardAssigned):
             return cls(grader=event.grader, grader_digest=event.grader_digest, value=event.value)
         failure = f"{event.kind.value}: {event.message}"
@@ -230,71 +237,80 @@ class Reward(Element, frozen=True, kw_only=True):
 
 
 class Mask(Element, frozen=True, kw_only=True):
-    """Which response tokens are trained on: `trained` of `tokens`, those in the half-open ranges."""
+    """Response tokens that are trained on."""
 
-    tokens: int
-    trained: int
-    ranges: tuple[tuple[int, int], ...]
+    tokens: Annotated[int, doc("response length [tokens]")]
+    trained: Annotated[int, doc("number of trained tokens")]
+    ranges: Annotated[tuple[tuple[int, int], ...], doc("half-open ranges of trained tokens")]
 
     @classmethod
     def of(cls, mask: npt.NDArray[np.int8]) -> Mask:
-        """mask: [response], 1 = trained on."""
+        """Return the ranges of a loss mask [response], 1 = trained on."""
         edges = np.flatnonzero(np.diff(np.concatenate(([0], (mask != 0).astype(np.int8), [0])))).reshape(-1, 2)
         ranges = tuple((int(begin), int(end)) for begin, end in edges)
         return cls(tokens=len(mask), trained=sum(end - begin for begin, end in ranges), ranges=ranges)
 
 
 class Advantage(Element, frozen=True, kw_only=True):
-    """As the run's estimator computes it: of the first trained token, and of the last, which is the same but for
-    discounts.
+    """Advantage by the run's estimator. `first` and `last` differ only if the estimator discounts."""
 
-    left_out: what the trainer also puts in and cannot be had from rewards alone: `kl` (the penalty needs log-probs),
-    and then `whitening`, which comes after it.
-    """
+    estimator: Annotated[str, doc("name of the estimator")]
+    first: Annotated[float, doc("advantage of the first trained token")]
+    last: Annotated[float, doc("advantage of the last trained token")]
+    left_out: Annotated[
+        tuple[str, ...],
+        doc(
+            "terms of the trainer that do not follow from rewards: `kl` (its penalty needs log-probs), and then "
+            "`whitening`, which comes after it"
+        ),
+    ] = ()
 
-    estimator: str
-    first: float
-    last: float
-    left_out: tuple[str, ...] = ()
+
+class BatchPart(TypedDict, total=False):
+    """Fields of a sample that its batch gives."""
+
+    step: int
+    normalised: float
+    trained_into: int | None
+    advantage: Advantage | None
+    descendants: tuple[VersionRange, ...]
 
 
 class Sample(Element, frozen=True, kw_only=True):
-    """One rollout. run: whose log it is in. asked_version: the oldest weights that it might be begun with.
+    """One rollout."""
 
-    spans: [start, end, version] over the response: the weights of `run` that made its tokens; made_by: those versions.
-    reward: as graded; normalised: over its group, as its batch has it. step: that trained it, into version
-    trained_into; descendants: all versions since, which come of that one. origin: of a recorded rollout of another run,
-    which has the weights that made it; spans are then what these count as here, and made_by names none. prompt: its own
-    as text, where a generate function gave it another than its group's (empty where an older log lacks the text).
-    """
-
-    sample: str
-    group: str
-    run: str
-    asked_version: int | None = None
-    seed: int | None = None
-    attempts: int = 0
-    length: int = 0
-    stop: StopReason | None = None
-    digest: str | None = None
-    spans: tuple[WeightSpan, ...] = ()
-    made_by: tuple[int, ...] = ()
-    mask: Mask | None = None
-    reward: Reward | None = None
-    normalised: float | None = None
-    advantage: Advantage | None = None
-    step: int | None = None
-    trained_into: int | None = None
-    descendants: tuple[VersionRange, ...] = ()
-    origin: Origin | None = None
-    prompt: str | None = None
+    sample: Annotated[str, doc("id of the sample")]
+    group: Annotated[str, doc("id of its group")]
+    run: Annotated[str, doc("run whose log has it")]
+    asked_version: Annotated[int | None, doc("oldest weights that its last request allows")] = None
+    seed: Annotated[int | None, doc("sampling seed")] = None
+    attempts: Annotated[int, doc("number of attempts")] = 0
+    length: Annotated[int, doc("response length [tokens]")] = 0
+    stop: Annotated[StopReason | None, doc("how it ended")] = None
+    digest: Annotated[str | None, doc("sha256 of tokens and log-probs, hex")] = None
+    spans: Annotated[
+        tuple[WeightSpan, ...],
+        doc("[start, end, version] over the response; for a recorded rollout in this run's numbers"),
+    ] = ()
+    made_by: Annotated[tuple[int, ...], doc("versions of `run` that made its tokens; none for a recorded rollout")] = ()
+    mask: Annotated[Mask | None, doc("response tokens that are trained on")] = None
+    reward: Annotated[Reward | None, doc("result of its grader")] = None
+    normalised: Annotated[float | None, doc("reward normalised over its group, as in its batch")] = None
+    advantage: Annotated[Advantage | None, doc("its advantage")] = None
+    step: Annotated[int | None, doc("step that trained on it")] = None
+    trained_into: Annotated[int | None, doc("version made by that step")] = None
+    descendants: Annotated[tuple[VersionRange, ...], doc("versions that derive from that one")] = ()
+    origin: Annotated[Origin | None, doc("for a recorded rollout, the run and weights that made it")] = None
+    prompt: Annotated[
+        str | None,
+        doc("its own prompt, if a generate function gave it one (empty if an older log lacks the text)"),
+    ] = None
 
     @classmethod
-    def of(cls, record: model.Sample, fetch: Fetch, **trained: Any) -> Sample:
-        """Of a sample that was requested, or came with one that was. trained: the fields of its part in a batch, and
-        `masks`, where it is in one.
-        """
-        masks = trained.pop("masks", None)
+    def of(
+        cls, record: model.Sample, fetch: Fetch, masks: BatchMasks | None = None, **trained: Unpack[BatchPart]
+    ) -> Sample:
+        """Return a sample that was requested, or that came with a requested one. trained: fields from its batch."""
         request, spans = record.requests[-1] if record.requests else None, record.spans
         done = record.completed.event if record.completed else None
         entry = record.completed or request
@@ -311,58 +327,54 @@ class Sample(Element, frozen=True, kw_only=True):
             mask=Mask.of(mask_of(done, fetch, masks)) if done else None,
             reward=Reward.of(record.reward.event) if record.reward else None,
             prompt=done.prompt_text if done and done.prompt else None,
-            **_same(done, "stop", "digest", "origin"),
+            **_fields(done, "stop", "digest", "origin"),
             **trained,
         )
 
 
 class Lineage(Element, frozen=True, kw_only=True):
-    """newest: the newest version of the run that was asked. line: all versions up to it, by the run that made them.
-    ancestors: those that the version asked about comes of; descendants: those that come of it. branches: runs beside
-    this one that go on from it. sessions: of agents, that the samples came of or that were tried for them. notes: a
-    sentence each.
-    """
+    """An answer."""
 
-    run: str
-    asked: Asked
-    newest: int
-    runs: tuple[JoinedRun, ...]
-    line: tuple[VersionRange, ...] = ()
-    versions: tuple[Version, ...] = ()
-    ancestors: tuple[VersionRange, ...] = ()
-    descendants: tuple[VersionRange, ...] = ()
-    branches: tuple[JoinedRun, ...] = ()
-    steps: tuple[Step, ...] = ()
-    groups: tuple[Group, ...] = ()
-    samples: tuple[Sample, ...] = ()
-    sessions: tuple[AgentSession, ...] = ()
-    notes: tuple[str, ...] = ()
+    run: Annotated[str, doc("name of the queried run")]
+    asked: Annotated[LineageQuery, doc("the question")]
+    newest: Annotated[int, doc("newest version of the run")]
+    runs: Annotated[tuple[JoinedRun, ...], doc("the runs that were opened, the oldest first")]
+    line: Annotated[tuple[VersionRange, ...], doc("all versions up to the newest, by the run that made them")] = ()
+    versions: Annotated[tuple[Version, ...], doc("versions in the answer")] = ()
+    ancestors: Annotated[tuple[VersionRange, ...], doc("versions from which the queried version derives")] = ()
+    descendants: Annotated[tuple[VersionRange, ...], doc("versions that derive from the queried version")] = ()
+    branches: Annotated[tuple[JoinedRun, ...], doc("runs that branched off from this one")] = ()
+    steps: Annotated[tuple[Step, ...], doc("steps in the answer")] = ()
+    groups: Annotated[tuple[Group, ...], doc("groups in the answer")] = ()
+    samples: Annotated[tuple[Sample, ...], doc("samples in the answer")] = ()
+    sessions: Annotated[tuple[AgentSession, ...], doc("agents' sessions that made the samples, or tried to")] = ()
+    notes: Annotated[tuple[str, ...], doc("remarks, one sentence each")] = ()
 
     @property
     def samples_descendants(self) -> tuple[VersionRange, ...]:
-        """Versions that come of the samples: those of the sample that was trained first."""
+        """Versions that derive from the samples: those of the sample that was trained on first."""
         each = (sample.descendants for sample in self.samples)
-        return max(each, key=lambda ranges: sum(one.count for one in ranges), default=())
+        return max(each, key=lambda ranges: sum(part.count for part in ranges), default=())
 
     def session_of(self, sample: Sample) -> AgentSession | None:
-        """The session that a sample came of."""
-        return next((one for one in self.sessions if one.run == sample.run and sample.sample in one.samples), None)
+        """Return the session that made a sample."""
+        return next((s for s in self.sessions if s.run == sample.run and sample.sample in s.samples), None)
 
     def on_line(self, run: str, version: int) -> bool:
-        """Whether a version that `run` made is one that the newest comes of: those of a run that was branched from or
-        is followed are not, after the join.
+        """Return whether the newest version derives from a version of `run`. After the join, versions of a parent or of
+        a followed run do not count.
         """
-        joins = [one.version for one in self.runs if one.parent == run and one.version is not None]
+        joins = [other.version for other in self.runs if other.parent == run and other.version is not None]
         return not joins or version <= min(joins)
 
 
-def _same(event: Event | None, *names: str) -> dict[str, Any]:
-    """Fields that a part has under the names of an event; none before there is one."""
+def _fields(event: Event | None, *names: str) -> dict[str, Any]:
+    """Return the fields that have the same name in an event; none if there is no event."""
     return {} if event is None else {name: getattr(event, name) for name in names}
 
 
 def mask_of(done: RolloutCompleted, fetch: Fetch, masks: BatchMasks | None = None) -> npt.NDArray[np.int8]:
-    """int8 [response], 1 = trained on. masks: of its batch."""
+    """Return the loss mask of a completed rollout, int8 [response], 1 = trained on. masks: those of its batch."""
     own = None if done.loss_mask is None else fetch(done.loss_mask)
     if masks is not None:
         return masks.of(done.sample, own, done.length)

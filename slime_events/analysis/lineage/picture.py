@@ -1,11 +1,11 @@
-"""A lineage as one SVG, and as an HTML page that needs nothing else.
+"""A lineage as one SVG, and as an HTML page without dependencies.
 
-Above, all versions in a line; below, from left to right, prompt files, a row of reward-coloured cells for each of what
-is asked, and the step that trained it. Rows are as coarse as the answer is large:
+The top shows all versions in a line. Below it, from left to right: prompt files, a row of reward-coloured cells per
+part of the answer, and the step that trained on it. A large answer has coarser rows:
 
-several steps       a row for each step (or for so many in a row), a cell for each of its prompts (or steps)
-one step            a row for each prompt, a cell for each of its samples
-a few samples       a row for each sample, a cell for each span of tokens of one weight version
+several steps       a row per step (or per range of steps), a cell per prompt (or step)
+one step            a row per prompt, a cell per sample
+a few samples       a row per sample, a cell per span of tokens of one weight version
 
 Why the layout is our own: docs/decisions/0021-lineage-draws-its-own-picture.md.
 """
@@ -15,10 +15,11 @@ import enum
 import html as markup
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from schemas.doc import doc
 from schemas.text import terminal_text
 from slime_events.analysis.lineage.lineage import Group, Kind, Lineage, Sample, Step
 from slime_events.analysis.model.agent_session import AgentSession
@@ -38,43 +39,41 @@ PAGE_STYLE = "body{font:14px system-ui,sans-serif;margin:2em;color:#222}pre{font
 
 
 class Cell(NamedTuple):
-    """value: a mean reward, null where there is none. title: shown under the pointer. tokens: that its width stands
-    for; 0 where all of a row are equally wide.
-    """
+    """A cell of a row."""
 
-    value: float | None
-    title: str
-    tokens: int = 0
+    value: Annotated[float | None, doc("mean reward; None if there is none")]
+    title: Annotated[str, doc("text of its tooltip")]
+    tokens: Annotated[int, doc("tokens that its width shows; 0: all cells of the row have the same width")] = 0
 
 
 class Row(NamedTuple):
-    """sources: the files (by name) that its prompts came from. target: where it leads to; empty where nowhere."""
+    """A row of cells."""
 
-    label: str
-    title: str
-    cells: tuple[Cell, ...]
-    sources: tuple[str, ...]
-    target: str
+    label: Annotated[str, doc("text at its left")]
+    title: Annotated[str, doc("tooltip of the label")]
+    cells: Annotated[tuple[Cell, ...], doc("cells from left to right")]
+    sources: Annotated[tuple[str, ...], doc("names of the files that its prompts came from")]
+    target: Annotated[str, doc('step that trained on it; "" if there is none')]
 
 
 class Mark(enum.Enum):
-    """How a version stands to what was asked, the most important first, with its colour."""
+    """Relation of a version to the question, the most important first: its text and colour."""
 
-    ASKED = ("asked about", "#7b2d8b")
-    TRAINED = ("trained into", "#d17a00")
-    MADE = ("made its tokens", "#2e7d32")
-    DESCENDANT = ("come of it", "#f2d3a0")
-    ANCESTOR = ("it comes of these", "#a9c4e0")
-    OTHER = ("the rest", "#e4e4e4")
+    ASKED = ("selected", "#7b2d8b")
+    TRAINED = ("trained on it", "#d17a00")
+    MADE = ("generated its tokens", "#2e7d32")
+    DESCENDANT = ("descendant", "#f2d3a0")
+    ANCESTOR = ("ancestor", "#a9c4e0")
+    OTHER = ("other", "#e4e4e4")
 
 
 def escape(text: str) -> str:
-    """As text of HTML and SVG; control characters, which XML has no way to hold, as escapes."""
+    """Escape text for HTML and SVG. Control characters, which XML cannot hold, become escape sequences."""
     return markup.escape(terminal_text(text))
 
 
 def html(answer: Lineage, text: str) -> str:
-    """The picture and `text`, the answer for a terminal."""
+    """Return a page with the picture and `text`, the answer for a terminal."""
     title = escape(f"Lineage of {heading(answer)}")
     return (
         f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>'
@@ -83,7 +82,7 @@ def html(answer: Lineage, text: str) -> str:
 
 
 def svg(answer: Lineage) -> str:
-    """A whole SVG document, with a title under the pointer for everything that is drawn."""
+    """Return a complete SVG document. Every shape has a tooltip."""
     rows = rows_of(answer)
     pitch = 22 if len(rows) <= 16 else 14
     height = TOP + max(60, len(rows) * pitch) + 50
@@ -104,15 +103,15 @@ def svg(answer: Lineage) -> str:
 
 
 def heading(answer: Lineage) -> str:
-    """What was asked about, in words."""
-    asked = answer.asked
-    several = asked.kind in (Kind.VERSION, Kind.STEP) and asked.depth != 1
+    """Return the question in words."""
+    question = answer.asked
+    several = question.kind in (Kind.VERSION, Kind.STEP) and question.depth != 1
     back = f", {len(answer.steps)} steps back" if several else ""
-    return f"{asked.kind.value} {asked.value} of run {answer.run}{back}"
+    return f"{question.kind.value} {question.value} of run {answer.run}{back}"
 
 
 def rows_of(answer: Lineage) -> tuple[Row, ...]:
-    """The rows of an answer, the oldest steps first."""
+    """Return the rows of an answer, the oldest steps first."""
     steps: dict[int | None, Step] = {step.step: step for step in sorted(answer.steps, key=lambda step: step.step)}
     if len(answer.samples) <= FEW_SAMPLES:
         return tuple(_sample_row(answer, sample, steps.get(sample.step)) for sample in answer.samples)
@@ -120,7 +119,7 @@ def rows_of(answer: Lineage) -> tuple[Row, ...]:
     for sample in answer.samples:
         samples[sample.run, sample.group].append(sample)
     if len(steps) <= 1:
-        return tuple(_group_row(answer, one, samples[one.run, one.group], steps.get(one.step)) for one in answer.groups)
+        return tuple(_group_row(answer, g, samples[g.run, g.group], steps.get(g.step)) for g in answer.groups)
     groups = collections.defaultdict[int | None, list[Group]](list)
     for group in answer.groups:
         groups[group.step].append(group)
@@ -133,7 +132,9 @@ def rows_of(answer: Lineage) -> tuple[Row, ...]:
 
 
 def _step_row(step: Step, groups: Sequence[Group], samples: Mapping[tuple[str, str], Sequence[Sample]]) -> Row:
-    cells = [Cell(_mean(own), _group_title(one, own)) for one in groups for own in [samples[one.run, one.group]]]
+    cells = [
+        Cell(_mean(own), _group_title(group, own)) for group in groups for own in [samples[group.run, group.group]]
+    ]
     title = f"{_step_title(step)}\nbatch {step.batch_digest[:12]}"
     return Row(f"step {step.step}", title, tuple(cells), _files(groups), _target(step))
 
@@ -151,8 +152,9 @@ def _group_row(answer: Lineage, group: Group, samples: Sequence[Sample], step: S
 
 
 def _sample_row(answer: Lineage, sample: Sample, step: Step | None) -> Row:
-    """A recorded rollout's group may be another run's."""
-    group = min((one for one in answer.groups if one.group == sample.group), key=lambda one: one.run != sample.run)
+    """Return a sample's row. The group of a recorded rollout may belong to another run."""
+    own = [group for group in answer.groups if group.group == sample.group]
+    group = min(own, key=lambda group: group.run != sample.run)
     title, reward = sample_title(sample, answer.session_of(sample)), _mean([sample])
     cells = tuple(
         Cell(reward, f"tokens {span.start} to {span.end} by v{span.version}\n{title}", span.end - span.start)
@@ -162,11 +164,11 @@ def _sample_row(answer: Lineage, sample: Sample, step: Step | None) -> Row:
 
 
 def sample_title(sample: Sample, session: AgentSession | None = None) -> str:
-    """Its facts in a few lines. session: that it came of."""
-    made = ", ".join(f"v{version}" for version in sample.made_by)
+    """Return facts about a sample in a few lines. session: the one that made it."""
+    makers = ", ".join(f"v{version}" for version in sample.made_by)
     if sample.origin is not None:
-        made = f"{sample.origin.run}, whose {sample.origin.sample} it is"
-    lines = [sample.sample, f"{sample.length} tokens by {made or 'nobody yet'}"]
+        makers = f"run {sample.origin.run} (its sample {sample.origin.sample})"
+    lines = [sample.sample, f"{sample.length} tokens by {makers or 'no version yet'}"]
     if sample.reward is not None:
         lines.append(sample.reward.failure or _reward(sample.reward.value))
     if sample.advantage is not None:
@@ -195,8 +197,8 @@ def _group_title(group: Group, samples: Sequence[Sample]) -> str:
 
 
 def _step_title(step: Step) -> str:
-    made = f"step {step.step} of {step.run}: v{step.parent} → v{step.version}"
-    return f"{made}\n{len(step.samples)} samples, {_reward(step.mean_reward)}"
+    transition = f"step {step.step} of {step.run}: v{step.parent} → v{step.version}"
+    return f"{transition}\n{len(step.samples)} samples, {_reward(step.mean_reward)}"
 
 
 def _mean(samples: Iterable[Sample]) -> float | None:
@@ -209,18 +211,19 @@ def _reward(value: float | None) -> str:
 
 
 def _agents(answer: Lineage) -> list[str]:
-    """A line on the sessions that the samples came of, with all their names under the pointer."""
+    """Draw a line on the sessions that made the samples. Its tooltip lists their names."""
     sessions = answer.sessions
     if not sessions:
         return []
-    sources = ", ".join(dict.fromkeys(one.source for one in sessions))
-    said = f"{len(sessions)} agents' sessions opened by {sources}, {sum(len(one.turns) for one in sessions)} turns"
-    names = "\n".join(f"{one.session} by {one.source}: {len(one.turns)} turns" for one in sessions)
-    return [_text(20, 44, said, "small", names)]
+    sources = ", ".join(dict.fromkeys(session.source for session in sessions))
+    turns = sum(len(session.turns) for session in sessions)
+    summary = f"{len(sessions)} agents' sessions opened by {sources}, {turns} turns"
+    names = "\n".join(f"{session.session} by {session.source}: {len(session.turns)} turns" for session in sessions)
+    return [_text(20, 44, summary, "small", names)]
 
 
 def _strip(answer: Lineage) -> list[str]:
-    """All versions in a line; where there are too many, neighbours share a cell, with the most important mark."""
+    """Draw all versions in a line. If there are too many, neighbours share a cell, with the most important mark."""
     marks, count = _marks(answer), answer.newest + 1
     size = max(1, -(-count // STRIP_CELLS))
     cells = -(-count // size)
@@ -247,7 +250,7 @@ def _strip(answer: Lineage) -> list[str]:
 
 
 def _marks(answer: Lineage) -> dict[int | None, Mark]:
-    """By version; None stands for that of samples that were never trained."""
+    """Return the mark of each version; None is the version of samples that were never trained on."""
     of_samples = answer.asked.kind not in (Kind.VERSION, Kind.STEP)
     descendants = answer.samples_descendants if of_samples else ()
     marks: dict[int | None, Mark] = {}
@@ -265,9 +268,9 @@ def _flow(rows: Sequence[Row], pitch: int, scale: tuple[float, float]) -> list[s
     drawn: list[str] = []
     for name, numbers, y in _stacked((row.sources for row in rows), middle, BOX):
         drawn += [_curve(FILE_X + FILE_WIDTH, y, LABEL_X - 6, middle[number]) for number in numbers]
-        drawn += _box(FILE_X, y, FILE_WIDTH, name, f"{name}\nprompts of {len(numbers)} rows came from it")
+        drawn += _box(FILE_X, y, FILE_WIDTH, name, f"{name}\nsource of the prompts of {len(numbers)} rows")
     targets = [[row.target] if row.target else [] for row in rows]
-    if len(rows) > 1 and len({row.target for row in rows if row.target}) == len(rows):  # each row has its own
+    if len(rows) > 1 and len({row.target for row in rows if row.target}) == len(rows):  # each row has its own target
         arrows = (row.target.rpartition(" → ")[2] for row in rows)
         drawn += [_text(TARGET_X, y + 4, f"→ {target}", "") for target, y in zip(arrows, middle, strict=True)]
     else:
@@ -281,14 +284,16 @@ def _flow(rows: Sequence[Row], pitch: int, scale: tuple[float, float]) -> list[s
 
 
 def _stacked(names: Iterable[Sequence[str]], middle: Sequence[float], gap: float) -> list[tuple[str, list[int], float]]:
-    """Each name with the numbers of its rows and its y: the middle of its rows, and `gap` below the one before."""
+    """Return each name with the numbers of its rows and its y: the middle of its rows, at least `gap` below the
+    previous one.
+    """
     rows = collections.defaultdict[str, list[int]](list)
     for number, several in enumerate(names):
         for name in several:
             rows[name].append(number)
     ordered = sorted(rows.items(), key=lambda item: sum(item[1]) / len(item[1]))
-    wanted = (sum(middle[number] for number in numbers) / len(numbers) for _, numbers in ordered)
-    ys = itertools.accumulate(wanted, lambda before, y: max(y, before + gap))
+    centres = (sum(middle[number] for number in numbers) / len(numbers) for _, numbers in ordered)
+    ys = itertools.accumulate(centres, lambda before, y: max(y, before + gap))
     return [(name, numbers, y) for (name, numbers), y in zip(ordered, ys, strict=True)]
 
 
@@ -304,14 +309,14 @@ def _cells(row: Row, y: float, height: float, scale: tuple[float, float]) -> lis
 
 
 def colour(value: float | None, scale: tuple[float, float]) -> str:
-    """From low over middle to high within the scale; grey for none."""
+    """Return a colour from low over middle to high within the scale; grey for None."""
     if value is None:
         return NONE
     low, high = scale
     mixed = (
         np.interp(value, (low, (low + high) / 2, high), channel) for channel in zip(LOW, MIDDLE, HIGH, strict=True)
     )
-    return "#" + "".join(f"{round(one):02x}" for one in mixed)
+    return "#" + "".join(f"{round(channel):02x}" for channel in mixed)
 
 
 def _legend(scale: tuple[float, float], y: float) -> list[str]:
@@ -348,5 +353,5 @@ def _text(x: float, y: float, text: str, style: str, title: str = "") -> str:
 
 
 def _cut(text: str, length: int) -> str:
-    """The end of a long name tells more than its beginning."""
+    """Shorten a name from the left: its end says more than its beginning."""
     return text if len(text) <= length else "…" + text[1 - length :]

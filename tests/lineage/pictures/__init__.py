@@ -16,10 +16,10 @@ from schemas.sessions import SealReason
 from schemas.turns import RootReason
 from slime_events.analysis.lineage.lineage import (
     Advantage,
-    Asked,
     Group,
     Kind,
     Lineage,
+    LineageQuery,
     Mask,
     Reward,
     Sample,
@@ -75,7 +75,7 @@ def many_steps(count: int, each: int = 1) -> Lineage:
     groups = [group(f"g{number}", of, step=number) for number, of in enumerate(members)]
     return Lineage(
         run=RUN,
-        asked=Asked(kind=Kind.VERSION, value=str(count), depth=0),
+        asked=LineageQuery(kind=Kind.VERSION, value=str(count), depth=0),
         newest=count,
         runs=(JoinedRun(run=RUN, where="here"),),
         line=(VersionRange(run=RUN, first=0, last=count),),
@@ -93,7 +93,7 @@ def many_samples(count: int) -> Lineage:
     groups = [group(f"g{number}", of, step=0, path=f"/data/{number % 3}.jsonl") for number, of in enumerate(members)]
     return Lineage(
         run=RUN,
-        asked=Asked(kind=Kind.STEP, value="0"),
+        asked=LineageQuery(kind=Kind.STEP, value="0"),
         newest=5,
         runs=(JoinedRun(run=RUN, where="here"),),
         line=(VersionRange(run=RUN, first=0, last=5),),
@@ -140,7 +140,7 @@ def few_samples() -> Lineage:
     )
     return Lineage(
         run=RUN,
-        asked=Asked(kind=Kind.GROUP, value="g0"),
+        asked=LineageQuery(kind=Kind.GROUP, value="g0"),
         newest=9,
         runs=(kept, JoinedRun(run=PARENT, where="there")),
         line=(VersionRange(run=PARENT, first=0, last=2), VersionRange(run=RUN, first=3, last=9)),
@@ -160,7 +160,7 @@ def several_groups() -> Lineage:
     groups = [group(f"g{n}", of, step=8 if n else None, path=paths[n]) for n, of in enumerate(members)]
     return Lineage(
         run=RUN,
-        asked=Asked(kind=Kind.SOURCE, value="one.jsonl"),
+        asked=LineageQuery(kind=Kind.SOURCE, value="one.jsonl"),
         newest=241,
         runs=(JoinedRun(run=RUN, where="here"),),
         line=(VersionRange(run=PARENT, first=0, last=100), VersionRange(run=RUN, first=101, last=241)),
@@ -175,7 +175,7 @@ def a_beginning() -> Lineage:
     """The version that a run begins with, which no step has made and no sample has seen."""
     return Lineage(
         run=RUN,
-        asked=Asked(kind=Kind.VERSION, value="0"),
+        asked=LineageQuery(kind=Kind.VERSION, value="0"),
         newest=0,
         runs=(JoinedRun(run=RUN, where="here"),),
         line=(VersionRange(run=RUN, first=0, last=0),),
@@ -188,7 +188,7 @@ def before_any_version() -> Lineage:
     (sample,) = samples("g0", [None])
     return Lineage(
         run=RUN,
-        asked=Asked(kind=Kind.SAMPLE, value=sample.sample),
+        asked=LineageQuery(kind=Kind.SAMPLE, value=sample.sample),
         newest=-1,
         runs=(JoinedRun(run=RUN, where="here"),),
         groups=(group("g0", [sample]),),

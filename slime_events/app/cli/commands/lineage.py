@@ -9,7 +9,7 @@ import io
 import sys
 
 from schemas.errors import InvalidValue
-from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage
+from slime_events.analysis.lineage.lineage import Kind, Lineage, LineageQuery
 from slime_events.analysis.lineage.resolve import NEWEST, lineage, to_json
 from slime_events.app.cli.files import new_file
 from slime_events.app.cli.render.lineage_text import lineage_text
@@ -47,10 +47,10 @@ def _shown(answer: Lineage, shape: str) -> str:
     return svg(answer) if shape == "svg" else html(answer, lineage_text(answer))
 
 
-def _asked(arguments: argparse.Namespace) -> Asked:
+def _asked(arguments: argparse.Namespace) -> LineageQuery:
     if arguments.depth < 0:
         raise InvalidValue(f"--depth {arguments.depth}: give a number of steps, or 0 for all")
     for kind in Kind:
         if (value := getattr(arguments, kind.value)) is not None:
-            return Asked(kind=kind, value=str(value), depth=arguments.depth)
-    return Asked(kind=Kind.VERSION, value=NEWEST, depth=arguments.depth)
+            return LineageQuery(kind=kind, value=str(value), depth=arguments.depth)
+    return LineageQuery(kind=Kind.VERSION, value=NEWEST, depth=arguments.depth)
