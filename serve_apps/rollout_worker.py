@@ -313,7 +313,7 @@ class RolloutWorker:
             end = rollout.end(last.finish or StopReason.STOP, last.text or "")
             await self._complete(rollout, replace(end, meta=last.meta) if is_call else end, delivery)
             if is_call:
-                self._paths.made(
+                self._paths.add_turn(
                     rollout.request, np.concatenate([rollout.known.tokens, self._context.fetch(end.tokens)])
                 )
 

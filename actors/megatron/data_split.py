@@ -62,7 +62,7 @@ def without_foreign_ids(samples: Sequence[TrainSample], vocab_size: int) -> tupl
         if foreign.any():
             token = int(sample.tokens[foreign][0])
             log.warning(
-                "sample %s of group %s is not trained on: token %d is none of the model's %d",
+                "sample %s of group %s is not trained on: token %d is not in the model's vocabulary of %d",
                 sample.sample, sample.group, token, vocab_size,
             )  # fmt: skip
             tokens, mask = np.where(foreign, 0, sample.tokens).astype(np.int32), np.zeros_like(sample.loss_mask)

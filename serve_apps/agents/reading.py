@@ -22,7 +22,7 @@ from serve_apps.agents.attach import KEPT
 from serve_apps.agents.canonical import Conversation
 from serve_apps.agents.dialects.fields import read_object
 from serve_apps.agents.off_loop import off_loop
-from slime_events.core.agent_requests import common
+from slime_events.core.agent_requests import common_prefix
 
 KEPT_BYTES = 256 * 1024 * 1024
 """Of bodies in memory; a session that asked for nothing the longest is read whole again."""
@@ -148,7 +148,7 @@ def _nearest(seen: Sequence[_Seen], body: bytes) -> tuple[_Seen | None, int]:
     """The body with the most items in common, and how many they are."""
     best, most, upto = None, 0, 0
     for one in seen:
-        shared = common(one.body, body)
+        shared = common_prefix(one.body, body)
         items = bisect_right(one.ends, shared)
         if items and one.ends[items - 1] > upto:
             best, most, upto = one, items, one.ends[items - 1]

@@ -1,4 +1,4 @@
-"""The bodies of agents' requests, as they came. The log has what is new in each, and where the rest stands."""
+"""Bodies of agents' requests, byte for byte. The log has only the new part of each, and a reference to the rest."""
 
 from collections.abc import Mapping
 
@@ -12,30 +12,30 @@ from slime_events.core.trajectory import Fetch
 from storage.log import Readable
 
 PackedBody = tuple[Array, SharedBody | None]
-"""`request` and `shares` of an AgentTurn."""
+"""The `request` and `shares` fields of an AgentTurn."""
 _STEP = 64 * 1024
 
 
-def common(one: bytes, other: bytes) -> int:
-    """How many bytes they begin with alike. Equal parts are compared at the memory's pace."""
-    length, at = min(len(one), len(other)), 0
-    if other.startswith(memoryview(one)[:length]):
+def common_prefix(a: bytes, b: bytes) -> int:
+    """Return the number of equal bytes at the start of both. Compares equal parts at memory speed."""
+    length, at = min(len(a), len(b)), 0
+    if b.startswith(memoryview(a)[:length]):
         return length
-    parts = memoryview(one)
-    while other.startswith(parts[at : at + _STEP], at):
+    parts = memoryview(a)
+    while b.startswith(parts[at : at + _STEP], at):
         at += _STEP
     end = min(at + _STEP, length)
-    differs = np.frombuffer(one, np.int8)[at:end] != np.frombuffer(other, np.int8)[at:end]
+    differs = np.frombuffer(a, np.int8)[at:end] != np.frombuffer(b, np.int8)[at:end]
     return at + int(differs.argmax())
 
 
 def packed_body(body: bytes, bodies: Mapping[int, bytes], turn: int | None) -> PackedBody:
-    """bodies: of turns, by index. turn: a recorded one that the body is likely to begin as."""
+    """Return the fields of a body. bodies: by turn index. turn: index of a recorded turn with a similar body."""
     before = bodies.get(turn) if turn is not None else None
     if before is None or turn is None:
         return _packed(body), None
-    head = common(before, body)
-    tail = common(before[head:][::-1], body[head:][::-1])
+    head = common_prefix(before, body)
+    tail = common_prefix(before[head:][::-1], body[head:][::-1])
     return _packed(body[head : len(body) - tail]), SharedBody(turn, head, tail)
 
 
@@ -44,8 +44,9 @@ def _packed(body: bytes) -> Array:
 
 
 async def request_body(log: Readable, sample: str, turn: int, fetch: Fetch) -> bytes:
-    """The body that an agent asked a turn with, byte by byte. sample: of its session. fetch: an array's numbers, from
-    the event or the blob store. Raises RunNotFound, BlobMissing.
+    """Return the body of an agent's request for a turn, byte for byte. sample: the session's sample.
+
+    fetch: returns an array's numbers, from the event or the blob store. Raises RunNotFound or BlobMissing.
     """
     turns = dict[int, AgentTurn]()
     async for recorded in log.read(1, about(log.run, "turn", sample)):

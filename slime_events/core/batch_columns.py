@@ -1,4 +1,4 @@
-"""What a batch has of its samples in the place of what they say themselves: loss masks, and a user's own columns."""
+"""Per-sample columns of a batch: loss masks, credit and a user's columns override the values recorded with a sample."""
 
 from collections.abc import Collection, Sequence
 from itertools import accumulate, pairwise
@@ -17,11 +17,12 @@ _INT32 = np.iinfo(np.int32)
 
 
 def make_column(name: str, entries: Sequence[Any]) -> BatchColumn:
-    """The column of these entries, one for each sample: lists of numbers (those that are no int32 as float32), or any
-    JSON values. Raises TypeError, ValueError for others.
+    """Return a column of these entries, one per sample: lists of numbers, or any JSON values.
+
+    Numbers that do not fit in int32 are stored as float32. Raises TypeError or ValueError for other entries.
     """
     arrays = [np.asarray(entry) for entry in entries if isinstance(entry, list | tuple | np.ndarray)]
-    if len(arrays) == len(entries) and all(one.ndim == 1 and one.dtype.kind in "biuf" for one in arrays):
+    if len(arrays) == len(entries) and all(array.ndim == 1 and array.dtype.kind in "biuf" for array in arrays):
         numbers = np.concatenate(arrays) if arrays else np.zeros(0)
         packed = pack(numbers, _dtype(name, numbers))
         return BatchColumn(name=name, numbers=packed, lengths=tuple(map(len, arrays)))
@@ -38,7 +39,7 @@ def _dtype(name: str, numbers: npt.NDArray[Any]) -> Literal["int8", "int32", "fl
 
 
 def entries_of(column: BatchColumn, fetch: Fetch) -> list[Any]:
-    """One for each sample of the batch, in its order: an array of numbers, or a value."""
+    """Return an entry per sample of the batch, in its order: an array of numbers, or a value."""
     if column.numbers is None:
         return list(column.values or ())
     numbers = fetch(column.numbers)
@@ -46,34 +47,34 @@ def entries_of(column: BatchColumn, fetch: Fetch) -> list[Any]:
 
 
 class BatchCredit:
-    """What the advantage of each response token of its samples is multiplied by."""
+    """Factors of the advantage of each response token in a batch."""
 
     def __init__(self, sealed: BatchSealed, fetch: Fetch) -> None:
-        given = [column for column in sealed.columns if column.name == CREDIT]
-        self._given = dict(zip(sealed.samples, entries_of(given[0], fetch), strict=True)) if given else {}
+        columns = [column for column in sealed.columns if column.name == CREDIT]
+        self._by_sample = dict(zip(sealed.samples, entries_of(columns[0], fetch), strict=True)) if columns else {}
 
     def of(self, sample: str, own: Array | None, fetch: Fetch) -> npt.NDArray[np.float32] | None:
-        """float32 [response]; None is 1. own: of its rollout."""
-        given: npt.NDArray[np.float32] | None = self._given.get(sample)
-        return fetch(own) if given is None and own is not None else given
+        """Return float32 [response]; None means 1. own: the factors recorded with its rollout."""
+        factors: npt.NDArray[np.float32] | None = self._by_sample.get(sample)
+        return fetch(own) if factors is None and own is not None else factors
 
 
 class BatchMasks:
-    """Which response tokens of its samples a batch trains on."""
+    """The response tokens that a batch trains on."""
 
     def __init__(self, sealed: BatchSealed, fetch: Fetch) -> None:
-        given = [column for column in sealed.columns if column.name == LOSS_MASKS]
-        self._given = dict(zip(sealed.samples, entries_of(given[0], fetch), strict=True)) if given else {}
+        columns = [column for column in sealed.columns if column.name == LOSS_MASKS]
+        self._by_sample = dict(zip(sealed.samples, entries_of(columns[0], fetch), strict=True)) if columns else {}
         self._removed = frozenset(sealed.removed)
 
     @property
     def samples(self) -> Collection[str]:
-        """Those whose mask may be another than that of their rollout."""
-        return self._removed | self._given.keys()
+        """The samples whose mask may differ from their rollout's."""
+        return self._removed | self._by_sample.keys()
 
     def of(self, sample: str, own: npt.NDArray[np.int8] | None, length: int) -> npt.NDArray[np.int8]:
-        """int8 [length], 1 = trained on. own: of its rollout; None is all of them."""
+        """Return int8 [length], 1: trained on. own: the mask recorded with its rollout; None: all ones."""
         if sample in self._removed:
             return np.zeros(length, np.int8)
-        mask = self._given.get(sample, own)
+        mask = self._by_sample.get(sample, own)
         return np.ones(length, np.int8) if mask is None else mask

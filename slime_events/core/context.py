@@ -1,4 +1,4 @@
-"""How many tokens a run's model has room for, as its settings and its checkpoint say."""
+"""Read the context length of a run's model from its settings and checkpoint."""
 
 from pathlib import Path
 
@@ -6,34 +6,34 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.model_config import config_parts
 
 NAMES = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
-"""Of the longest sequence, in a checkpoint's config.json; as SGLang, the first that is there."""
+"""Names of the longest sequence in a checkpoint's config.json, in SGLang's order: the first one present counts."""
 LONG_CONTEXT = 256 * 1024
-"""Tokens, for a run of which nothing says how long."""
+"""Tokens, for a run without a known context length."""
 
 
 def context_of(settings: TrainSettings) -> int | None:
-    """Tokens of prompt and answer together; None where nothing says so.
+    """Return the most tokens of prompt and answer together; None if it is unknown.
 
-    The smaller of --rollout-max-context-len and what the engine takes: --sglang-context-length, or else what
-    config.json of --hf-checkpoint says.
+    That is the smaller of --rollout-max-context-len and the engine's limit: --sglang-context-length, or the limit in
+    config.json of --hf-checkpoint.
     """
     limits = (
         settings.rollout.rollout_max_context_len,
         settings.engine.sglang.get("context_length") or longest_of(settings.engine.hf_checkpoint),
     )
-    return min((int(one) for one in limits if one), default=None)
+    return min((int(limit) for limit in limits if limit), default=None)
 
 
 def longest_of(checkpoint: str | Path) -> int | None:
-    """Tokens of the longest sequence by a checkpoint's config.json; None where that does not say.
+    """Return the tokens of the longest sequence by a checkpoint's config.json; None if it has no such number.
 
-    As SGLang reads it: a factor of the rope scaling counts, but where the scaling names the length from before it
-    (Llama 3, YaRN of many), since the config has the length after it then.
+    As in SGLang, the number is multiplied by the factor of the rope scaling, unless the scaling has the original length
+    (Llama 3, most YaRN models): then the number is already the scaled length.
     """
     for part in config_parts(checkpoint):
-        found = next((size for size in map(part.get, NAMES) if type(size) is int and size > 0), None)
-        if found is not None:
-            return int(found * max(_factor(part.get("rope_scaling")), _factor(part.get("rope_parameters"))))
+        size = next((size for size in map(part.get, NAMES) if type(size) is int and size > 0), None)
+        if size is not None:
+            return int(size * max(_factor(part.get("rope_scaling")), _factor(part.get("rope_parameters"))))
     return None
 
 

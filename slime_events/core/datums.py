@@ -1,11 +1,12 @@
-"""`Datum`: one sequence of a pass that a client asks for, with what its loss needs; and how an event carries many.
+"""`Datum`: a sequence in a pass that a client commands, with the inputs of its loss, and its wire format in events.
 
-Position i of `tokens` predicts `targets[i]`. In an event they are a zstd frame of MessagePack: the lengths, and each
-column of all datums end to end.
+Position i of `tokens` predicts `targets[i]`. An event has datums as a zstd frame of MessagePack: the lengths,
+and each column of all datums end to end.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import zstandard
 
 from schemas.arrays import Array, pack
+from schemas.doc import doc
 from schemas.errors import DamagedEvent, InvalidValue
 from storage.compression import decompress
 
@@ -25,10 +27,12 @@ _CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """inputs: float32 [targets] that each datum has. config: numbers that may be given, and what they are else."""
+    """A loss of the protocol."""
 
-    inputs: tuple[str, ...]
-    config: Mapping[str, float] = field(default_factory=dict)
+    inputs: Annotated[tuple[str, ...], doc("names of the float32 [targets] inputs that each datum has")]
+    config: Annotated[Mapping[str, float], doc("name to default of the loss's optional numbers")] = field(
+        default_factory=dict
+    )
 
 
 LOSSES: Mapping[str, Loss] = {
@@ -38,16 +42,16 @@ LOSSES: Mapping[str, Loss] = {
     "cispo": Loss(_POLICY, _CLIP),
     "dro": Loss(_POLICY, {"beta": 0.05}),
 }
-"""By their names in the protocol; what they compute is in `slime_events/algorithms/token_losses.py`."""
+"""Losses by name in the protocol; `slime_events/algorithms/token_losses.py` computes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Datum:
-    """tokens, targets: int32 [n]. inputs: float32 [n] by name."""
+    """A sequence with the inputs of its loss."""
 
-    tokens: Ints
-    targets: Ints
-    inputs: Mapping[str, Floats]
+    tokens: Annotated[Ints, doc("int32 [n], input tokens")]
+    targets: Annotated[Ints, doc("int32 [n], the token that each position predicts")]
+    inputs: Annotated[Mapping[str, Floats], doc("inputs of the loss by name, float32 [n] each")]
 
     @property
     def total_length(self) -> int:
@@ -63,29 +67,29 @@ class _Columns(msgspec.Struct):
 
 
 def pack_datums(datums: Sequence[Datum]) -> Array:
-    """As an event carries them. All have the same inputs."""
+    """Return the datums in wire format. All must have the same inputs."""
     names = datums[0].inputs if datums else ()
     columns = _Columns(
-        np.array([len(one.tokens) for one in datums], "<i4").tobytes(),
-        _joined([one.tokens for one in datums], "<i4"),
-        _joined([one.targets for one in datums], "<i4"),
-        {name: _joined([one.inputs[name] for one in datums], "<f4") for name in names},
+        np.array([len(datum.tokens) for datum in datums], "<i4").tobytes(),
+        _joined([datum.tokens for datum in datums], "<i4"),
+        _joined([datum.targets for datum in datums], "<i4"),
+        {name: _joined([datum.inputs[name] for datum in datums], "<f4") for name in names},
     )
     return pack(memoryview(zstandard.compress(msgspec.msgpack.encode(columns))).cast("b"), "int8")
 
 
 def unpack_datums(packed: npt.NDArray[np.int8]) -> tuple[Datum, ...]:
-    """Of `pack_datums`. Raises DamagedEvent."""
+    """Return the datums that `pack_datums` packed. Raises DamagedEvent."""
     try:
         columns = msgspec.msgpack.decode(decompress(packed.tobytes()), type=_Columns)
         ends = np.cumsum(np.frombuffer(columns.lengths, "<i4"))[:-1]
         tokens, targets = (np.split(np.frombuffer(data, "<i4"), ends) for data in (columns.tokens, columns.targets))
         inputs = {name: np.split(np.frombuffer(data, "<f4"), ends) for name, data in columns.inputs.items()}
     except (msgspec.DecodeError, ValueError) as error:
-        raise DamagedEvent(f"datums that cannot be read: {error}") from error
+        raise DamagedEvent(f"datums cannot be decoded: {error}") from error
     return tuple(
-        Datum(one, targets[place], {name: parts[place] for name, parts in inputs.items()})
-        for place, one in enumerate(tokens)
+        Datum(own, targets[index], {name: parts[index] for name, parts in inputs.items()})
+        for index, own in enumerate(tokens)
     )
 
 
@@ -95,63 +99,60 @@ def _joined(parts: Sequence[npt.NDArray[np.float32] | npt.NDArray[np.int32]], ki
 
 @dataclass(frozen=True, slots=True)
 class TrainPass:
-    """One forward pass over datums, and backward where gradients are wanted. key: the digest of its command. config:
-    the loss's numbers, those that were not given included.
-    """
+    """A forward pass over datums, with a backward pass if gradients are requested."""
 
-    key: str
-    loss: str
-    config: Mapping[str, float]
+    key: Annotated[str, doc("digest of its command")]
+    loss: Annotated[str, doc("name in `LOSSES`")]
+    config: Annotated[Mapping[str, float], doc("numbers of the loss, with defaults filled in")]
     datums: tuple[Datum, ...]
 
     @property
     def tokens(self) -> int:
-        """Of all its datums."""
-        return sum(one.total_length for one in self.datums)
+        """Tokens of all datums."""
+        return sum(datum.total_length for datum in self.datums)
 
 
 class AdamParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of one update, by the protocol's names and defaults. weight_decay: decoupled. grad_clip_norm: 0 clips nothing."""
+    """Adam's parameters for an update, with the protocol's names and defaults."""
 
     learning_rate: float = 1e-4
     beta1: float = 0.9
     beta2: float = 0.95
     eps: float = 1e-12
-    weight_decay: float = 0.0
-    grad_clip_norm: float = 0.0
+    weight_decay: Annotated[float, doc("decoupled weight decay")] = 0.0
+    grad_clip_norm: Annotated[float, doc("gradient norm clip; 0: off")] = 0.0
 
     def check(self) -> None:
-        """Raises InvalidValue."""
+        """Raise InvalidValue if a number is out of range."""
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if not np.isfinite(value) or value < 0 or (name.startswith("beta") and value >= 1):
-                raise InvalidValue(f"{name} {value}: it has to be a number from 0{' to 1' * name.startswith('beta')}")
+                raise InvalidValue(
+                    f"{name} {value}: it must be {'from 0 to below 1' if name.startswith('beta') else 'at least 0'}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Weights to go on from, in the place of an update. version: of this run; None: those that it began with.
-    optimizer: with the state that it had there; else a new one. folder, checkpoint: where weights and state lie, once
-    that is known.
-    """
+    """Weights to continue from, instead of an update."""
 
-    version: int | None = None
-    optimizer: bool = False
-    folder: str = ""
-    checkpoint: str = ""
+    version: Annotated[int | None, doc("version of this run; None: the run's first weights")] = None
+    optimizer: Annotated[bool, doc("continue with the optimizer state of that version, not a new one")] = False
+    folder: Annotated[str, doc("folder of the weights; empty until it is known")] = ""
+    checkpoint: Annotated[str, doc("folder of the optimizer state; empty until it is known")] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandedStep:
-    """What a client made a step of: gradients of the passes, summed in order, and one update; or a beginning."""
+    """A step that a client commands."""
 
-    passes: tuple[TrainPass, ...]
-    update: AdamParams | Beginning
+    passes: Annotated[tuple[TrainPass, ...], doc("passes whose gradients are summed, in order")]
+    update: Annotated[AdamParams | Beginning, doc("the update after the passes, or weights to continue from")]
 
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """log_probs: float32, of all targets of all datums end to end, in nats. loss: the sum over them."""
+    """The result of a pass."""
 
-    log_probs: Floats
-    loss: float
+    log_probs: Annotated[Floats, doc("float32 [all targets of all datums], natural log")]
+    loss: Annotated[float, doc("sum over all targets")]

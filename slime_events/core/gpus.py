@@ -1,4 +1,4 @@
-"""`Machine`: the GPUs of a machine, what torch sees of them, and what is in the way of a run on them."""
+"""`Machine`: the GPUs of a machine, what torch can use of them, and why a run may not be able to use them."""
 
 import contextlib
 import importlib
@@ -6,18 +6,21 @@ import os
 import re
 from importlib import metadata, util
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
 
+from schemas.doc import doc
+
 DEVICES = Path("/dev")
 DRIVER = Path("/proc/driver/nvidia/version")
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
-"""CUDA's major version to the driver that it needs, with any minor version (NVIDIA, CUDA compatibility)."""
+"""CUDA's major version to the oldest driver for any of its minor versions (NVIDIA, CUDA compatibility)."""
 KERNELS = ("sgl_kernel", "flashinfer", "torchvision", "triton")
-"""What SGLang imports on a GPU for a text model; on the CPU placeholders stand in for some."""
+"""Packages that SGLang imports on a GPU for a text model; on the CPU, placeholders replace some."""
 OPTIONAL_KERNELS = ("transformer_engine.pytorch",)
-"""What the trainer takes where it is installed."""
+"""Packages that the trainer uses if they are installed."""
 INSTALL = "Install the GPU set: `make SET=gpu install` (docs/gpu.md)"
 ON_CPU = "Or run on the CPU with --device cpu"
 NOT_INSTALLED = "not installed"
@@ -25,40 +28,34 @@ _HIDDEN = ("", "-1", "NoDevFiles")
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """name: of a node of a Ray cluster; empty for this machine. files: NVIDIA's device files. driver: its version.
-    ray: GPUs that Ray counts; None where it was not asked. visible: CUDA_VISIBLE_DEVICES.
+    """The GPUs of a machine. `cuda`, `seen` and `torch_error` are known only if `probed`."""
 
-    asked: whether torch was imported; what follows `broken` is known only then. torch: its version; None where it is
-    not installed. broken: packages that a run imports on a GPU and cannot, with the reasons. cuda: the version that
-    torch is built for. seen: names of the GPUs that torch can use. said: by torch, where it sees none.
-    """
-
-    name: str = ""
-    files: tuple[str, ...] = ()
-    driver: str | None = None
-    ray: int | None = None
-    visible: str | None = None
-    asked: bool = False
-    torch: str | None = None
-    broken: dict[str, str] = {}
-    cuda: str | None = None
-    seen: tuple[str, ...] = ()
-    said: str = ""
+    name: Annotated[str, doc("name of a node of a Ray cluster; empty: this machine")] = ""
+    files: Annotated[tuple[str, ...], doc("NVIDIA's device files")] = ()
+    driver: Annotated[str | None, doc("version of NVIDIA's driver; None: there is none")] = None
+    ray: Annotated[int | None, doc("GPUs that Ray counts; None: Ray was not queried")] = None
+    visible: Annotated[str | None, doc("CUDA_VISIBLE_DEVICES; None: not set")] = None
+    probed: Annotated[bool, doc("torch and the kernels were imported to look at the GPUs")] = False
+    torch: Annotated[str | None, doc("version of torch; None: not installed")] = None
+    broken: Annotated[dict[str, str], doc("packages that a run on a GPU cannot import, with the reasons")] = {}
+    cuda: Annotated[str | None, doc("CUDA version that torch is built for; None: built without CUDA")] = None
+    seen: Annotated[tuple[str, ...], doc("names of the GPUs that torch can use")] = ()
+    torch_error: Annotated[str, doc("torch's error, if it can use no GPU")] = ""
 
     @property
     def has_gpus(self) -> bool:
-        """Whether anything says that there are GPUs. Where nothing does, torch is not asked."""
+        """Whether there are signs of GPUs. If there are none, torch is not imported."""
         return bool(self.files) or bool(self.ray)
 
     @property
     def listed(self) -> int | None:
-        """GPUs by Ray's count, else by device files; None where those have no numbers (a driver alone, or WSL)."""
+        """The number of GPUs by Ray, or by device files; None if the files have no numbers (only a driver, or WSL)."""
         numbered = sum(bool(re.fullmatch(r"nvidia\d+", Path(file).name)) for file in self.files)
         return self.ray if self.ray is not None else numbered or None
 
     @property
-    def found(self) -> str:
-        """What says that there are GPUs, with its number."""
+    def evidence(self) -> str:
+        """A sentence about the signs of GPUs, with their number."""
         where, files = self.name or "this machine", ", ".join(self.files)
         if self.ray is not None:
             return f"Ray counts {gpus(self.ray)} on {where}"
@@ -67,15 +64,15 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def problem(self) -> str | None:
-        """Why GPUs that are here cannot be used, and what to do; None where they can, or where there are none."""
-        return ". ".join(said) if any(said := self.trouble()) else None
+        """Return why GPUs of this machine cannot be used, and what to do; None if they can, or there are none."""
+        return ". ".join(parts) if any(parts := self.trouble()) else None
 
     def trouble(self) -> tuple[str, str]:
-        """`problem` in two: why, and what to do. Both empty where there is none."""
+        """Return `problem` in two parts, the reason and what to do; both empty if there is no problem."""
         if not self.has_gpus:
             return "", ""
         reasons, mend = [], INSTALL if self.broken else ""
-        if self.torch is None or self._is_cpu_build or (self.asked and not self.seen):
+        if self.torch is None or self._is_cpu_build or (self.probed and not self.seen):
             reason, mend = self._blindness()
             reasons.append(f"torch{f' {self.torch}' * bool(self.torch)} sees 0: {reason}")
         if self.broken:
@@ -83,16 +80,16 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             parts = [f"{', '.join(absent)} ({NOT_INSTALLED})"] if absent else []
             parts += [f"{name} ({why})" for name, why in self.broken.items() if why != NOT_INSTALLED]
             reasons.append(f"a run on a GPU cannot import {'; '.join(parts)}")
-        return (f"{self.found}, and {', and '.join(reasons)}", f"{mend}. {ON_CPU}") if reasons else ("", "")
+        return (f"{self.evidence}, but {', and '.join(reasons)}", f"{mend}. {ON_CPU}") if reasons else ("", "")
 
     @property
     def _is_cpu_build(self) -> bool:
         return "+cpu" in (self.torch or "")
 
     def _blindness(self) -> tuple[str, str]:
-        """Why torch sees no GPU, and what to do."""
+        """Return why torch sees no GPU, and what to do."""
         if self.torch is None:
-            return self.said or f"it is {NOT_INSTALLED}", INSTALL
+            return self.torch_error or f"it is {NOT_INSTALLED}", INSTALL
         if self._is_cpu_build or self.cuda is None:
             return "it is built without CUDA", INSTALL
         if self.visible is not None and self.visible.strip() in _HIDDEN:
@@ -101,17 +98,17 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if needed and self.driver and int(self.driver.partition(".")[0]) < needed:
             reason = f"its CUDA {self.cuda} needs NVIDIA driver {needed} or newer, and {self.driver} is installed"
             return reason, "Update the driver"
-        said = self.said or "torch does not say why"
-        return f"CUDA {self.cuda} does not start ({said})", "See what nvidia-smi says"
+        error = self.torch_error or "torch gives no reason"
+        return f"CUDA {self.cuda} does not start ({error})", "See the output of nvidia-smi"
 
 
 def gpus(count: int | None) -> str:
-    """'1 GPU', '2 GPUs'."""
+    """Return '1 GPU' or '2 GPUs'."""
     return f"{count} GPU{'' if count == 1 else 's'}"
 
 
 def this_machine(name: str = "", ray: int | None = None) -> Machine:
-    """What lies in files and the environment, in a few milliseconds: torch and the kernels are not imported.
+    """Return the machine as files and the environment describe it, in a few ms: torch and kernels are not imported.
 
     name, ray: of a node of a Ray cluster.
     """
@@ -132,21 +129,26 @@ def this_machine(name: str = "", ray: int | None = None) -> Machine:
 
 
 def look(machine: Machine) -> Machine:
-    """The machine with what torch and the kernels tell in this process. It imports them all, which takes seconds."""
-    machine = replace(machine, asked=True)
+    """Return the machine with the GPUs that torch can use. Imports torch and the kernels, which takes seconds."""
+    machine = replace(machine, probed=True)
     try:
         import torch
-    except Exception as error:  # a library that does not load has its own class
-        return replace(machine, torch=None, said=f"it cannot be imported ({_first_sentence(error)})")
-    seen, said = [], ""
+    except Exception as error:  # a library that does not load may raise any class
+        return replace(machine, torch=None, torch_error=f"it cannot be imported ({_first_sentence(error)})")
+    seen, torch_error = [], ""
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         seen = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    except Exception as error:
-        said = _first_sentence(error)
+    except Exception as error:  # torch raises several classes, and any of them is the answer here
+        torch_error = _first_sentence(error)
     broken = {**machine.broken, **(_broken_kernels() if seen else {})}
     return replace(
-        machine, torch=str(torch.__version__), broken=broken, cuda=torch.version.cuda, seen=tuple(seen), said=said
+        machine,
+        torch=str(torch.__version__),
+        broken=broken,
+        cuda=torch.version.cuda,
+        seen=tuple(seen),
+        torch_error=torch_error,
     )
 
 
@@ -156,7 +158,7 @@ def _broken_kernels() -> dict[str, str]:
         if util.find_spec(name.partition(".")[0]) is not None:
             try:
                 importlib.import_module(name)
-            except Exception as error:
+            except Exception as error:  # a kernel that does not load may raise any class
                 broken[name] = _first_sentence(error)
     return broken
 

@@ -1,42 +1,43 @@
-"""`KeptTokens`: which tokens of the vocabulary top-p and top-k left to be drawn from, at each place of a response.
+"""`KeptTokens`: the vocabulary that top-p and top-k leave to sample from, at each position of a response.
 
-In the log they are bytes: for each place how many there are (0: all), then their ids in rising order as differences,
-each number in 7-bit groups, the lowest first, the high bit set on all groups but the last (LEB128).
+Wire format, per position: the number of kept ids (0: all), then the ids in ascending order as differences. Each number
+is LEB128: 7-bit groups, lowest first, with the high bit set on all groups but the last.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from schemas.doc import doc
+
 Ints = npt.NDArray[np.int64]
 GROUPS = 5
-"""7-bit groups of the largest number."""
+"""The most 7-bit groups of a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptTokens:
-    """Of response tokens [start, start + n). packed: int8, as in the log. log_probs: float32 [n], of the distribution
-    over the kept ones, natural.
-    """
+    """The kept vocabulary of response tokens [start, start + n)."""
 
-    start: int
-    packed: npt.NDArray[np.int8]
-    log_probs: npt.NDArray[np.float32]
+    start: Annotated[int, doc("index of the first response token")]
+    packed: Annotated[npt.NDArray[np.int8], doc("kept ids of each token, in the wire format")]
+    log_probs: Annotated[npt.NDArray[np.float32], doc("float32 [n], natural log, over the kept vocabulary")]
 
     def unpack(self) -> tuple[Ints, Ints]:
-        """(places, ids), int64 [kept tokens of all places]: an id that was kept at a place of the response. A place
-        that has none kept all.
+        """Return (positions, ids), int64 [all kept ids]: each kept id with its response position.
+
+        A position without ids kept the whole vocabulary.
         """
         counts, ids = unpack_kept(self.packed, len(self.log_probs))
         return np.repeat(np.arange(len(counts)) + self.start, counts), ids
 
 
-def pack_kept(counts: npt.NDArray[Any], ids: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
-    """counts: [places]; ids: of all places end to end, rising at each."""
+def pack_kept(counts: npt.NDArray[np.integer[Any]], ids: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int8]:
+    """Return the wire format. counts: [positions]; ids: of all positions in order, ascending at each position."""
     starts = np.cumsum(counts) - counts
     steps = np.diff(ids.astype(np.int64), prepend=0)
     first = starts[counts > 0]
@@ -55,7 +56,7 @@ def pack_kept(counts: npt.NDArray[Any], ids: npt.NDArray[Any]) -> npt.NDArray[np
 
 
 def unpack_kept(packed: npt.NDArray[np.int8], places: int) -> tuple[Ints, Ints]:
-    """(counts, ids) of `pack_kept`."""
+    """Return the (counts, ids) that `pack_kept` packed."""
     data = packed.view(np.uint8).astype(np.int64)
     ends = np.flatnonzero(data < 0x80) + 1
     begins = np.concatenate([[0], ends])[:-1]

@@ -1,4 +1,4 @@
-"""`config.json` of a checkpoint in Hugging Face's format, read without transformers."""
+"""Read `config.json` of a checkpoint in Hugging Face's format, without transformers."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def config_parts(checkpoint: str | Path) -> Iterator[dict[str, Any]]:
-    """The config, then that of its text model, where it has one of its own. Nothing where there is none to be read."""
+    """Yield the config, then the config of its text model if it has one. Yield nothing if there is no valid file."""
     try:
         config = json.loads((Path(checkpoint) / "config.json").read_bytes())
     except (OSError, ValueError):

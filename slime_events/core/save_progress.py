@@ -1,11 +1,14 @@
-"""`SaveProgress`: how far a checkpoint is that ranks write while they train."""
+"""`SaveProgress`: the progress of a checkpoint that ranks write while they train."""
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
+
+from schemas.doc import doc
 
 
 class SaveState(Enum):
-    """WRITING: some rank is not done. SAVED: complete and on disk. FAILED: given up, its files are removed."""
+    """WRITING: some rank is not done. SAVED: complete and on disk. FAILED: not saved, and its files are removed."""
 
     WRITING = "writing"
     SAVED = "saved"
@@ -14,7 +17,7 @@ class SaveState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SaveProgress:
-    """problem: in words, of the first rank that failed."""
+    """The state of a checkpoint that is being saved."""
 
     state: SaveState
-    problem: str = ""
+    problem: Annotated[str, doc("error of the first rank that failed; empty: none failed")] = ""

@@ -3,12 +3,13 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from schemas.arrays import Array
+from schemas.doc import doc
 from schemas.errors import RunNotFound, StorageError
 from schemas.ids import requested_sample
 from schemas.rewards import RewardAssigned
@@ -26,14 +27,14 @@ from slime_events.core.kept_tokens import KeptTokens
 from storage.log import Readable
 
 Fetch = Callable[[Array], npt.NDArray[Any]]
-"""Gives an array's numbers, from inline bytes or the blob store."""
+"""Returns an array's numbers, from inline bytes or the blob store."""
 
 
 _NO_TOKENS, _NO_LOG_PROBS = np.zeros(0, np.int32), np.zeros(0, np.float32)
 
 
 class _Growing:
-    """An array that grows by its end. Parts are joined once it is looked at, so that many take linear time."""
+    """An array that grows at its end. Parts are joined when they are read, so a series of appends takes linear time."""
 
     __slots__ = ("_parts", "length")
 
@@ -46,7 +47,7 @@ class _Growing:
         self.length += len(part)
 
     def whole(self) -> npt.NDArray[Any]:
-        if len(self._parts) == 2 and not len(self._parts[0]):  # one chunk, which needs no copy
+        if len(self._parts) == 2 and not len(self._parts[0]):  # a single chunk needs no copy
             del self._parts[0]
         elif len(self._parts) > 1:
             self._parts = [np.concatenate(self._parts)]
@@ -55,30 +56,28 @@ class _Growing:
 
 @dataclass(slots=True)
 class Trajectory:
-    """One rollout so far. prompt: int32 [prompt]; tokens: int32 [response]; log_probs: float32 [response].
-
-    position: of the newest event folded in, the fence of the next. attempt: of the newest request. rollout: the
-    requested sample, where this is a further one of its rollout. reused: recorded by another run. requested_prompt: of
-    the request, where the rollout ended with another prompt; prompt_text: the text of that other. teacher_log_probs: as
-    its reward has them. credit: float32 [response], what each token's advantage is multiplied by; None: 1.
-    """
+    """A rollout so far."""
 
     sample: str
-    prompt: Array
-    attempt: int = 0
-    position: int = 0
-    spans: tuple[WeightSpan, ...] = ()
-    loss_mask: npt.NDArray[np.int8] | None = None
-    stop: StopReason | None = None
+    prompt: Annotated[Array, doc("int32 [prompt]")]
+    attempt: Annotated[int, doc("attempt of the newest request")] = 0
+    position: Annotated[int, doc("position of the newest event folded in, which is the fence of the next")] = 0
+    spans: Annotated[tuple[WeightSpan, ...], doc("token ranges with the weight version that made them")] = ()
+    loss_mask: Annotated[npt.NDArray[np.int8] | None, doc("int8 [response], 1: trained on; None: all ones")] = None
+    stop: Annotated[StopReason | None, doc("why generation ended; None: it has not")] = None
     text: str = ""
-    digest: str = ""
-    rollout: str = ""
-    reused: bool = False
-    requested_prompt: Array | None = None
-    prompt_text: str = ""
-    kept: list[KeptTokens] = field(default_factory=list, repr=False)
-    teacher_log_probs: Array | None = None
-    credit: Array | None = None
+    digest: Annotated[str, doc("`content_digest` of the response")] = ""
+    rollout: Annotated[str, doc("the requested sample, if this is a further sample of its rollout")] = ""
+    reused: Annotated[bool, doc("recorded by another run, or made outside")] = False
+    requested_prompt: Annotated[
+        Array | None, doc("prompt of the request, if the rollout ended with a different one")
+    ] = None
+    prompt_text: Annotated[str, doc("text of that different prompt")] = ""
+    kept: Annotated[list[KeptTokens], doc("vocabulary left by top-p or top-k")] = field(
+        default_factory=list, repr=False
+    )
+    teacher_log_probs: Annotated[Array | None, doc("float32 [response], from the reward")] = None
+    credit: Annotated[Array | None, doc("float32 [response], factor of each token's advantage; None: 1")] = None
     _tokens: _Growing = field(default_factory=lambda: _Growing(_NO_TOKENS), repr=False)
     _log_probs: _Growing = field(default_factory=lambda: _Growing(_NO_LOG_PROBS), repr=False)
 
@@ -97,26 +96,26 @@ class Trajectory:
 
     @property
     def oldest(self) -> int:
-        """The oldest weight version in it."""
+        """The oldest weight version of its tokens; 0 without tokens."""
         return min([span.version for span in self.spans], default=0)
 
     @property
     def newest(self) -> int:
-        """The newest weight version in it."""
+        """The newest weight version of its tokens; 0 without tokens."""
         return max([span.version for span in self.spans], default=0)
 
     def progress(self, event: RolloutProgressed, fetch: Fetch) -> None:
-        """Append a chunk. Raises StorageError where it does not start at the end."""
+        """Append a chunk. Raises StorageError if it does not start at the end."""
         self._keep(event, fetch)
         self.join(event.start, event.tokens, event.log_probs, fetch)
         self.spans = merge_spans(self.spans, event.spans)
 
     def complete(self, event: RolloutCompleted, fetch: Fetch) -> None:
-        """Append the rest and complete the rollout."""
+        """Append the rest and complete the rollout. Raises StorageError if tokens are missing."""
         self._keep(event, fetch)
         self.join(event.start, event.tokens, event.log_probs, fetch)
         if self.length != event.length:
-            raise StorageError(f"rollout {self.sample} says {event.length} tokens, the log holds {self.length}")
+            raise StorageError(f"rollout {self.sample} has {event.length} tokens, but the log has {self.length}")
         self.spans, self.stop, self.text, self.digest = event.spans, event.stop, event.text, event.digest
         self.reused = event.origin is not None
         if event.loss_mask is not None:
@@ -130,11 +129,11 @@ class Trajectory:
             self.kept.append(KeptTokens(event.start, fetch(event.kept), fetch(event.kept_log_probs)))
 
     def join(self, start: int, tokens: Array, log_probs: Array, fetch: Fetch) -> None:
-        """Append tokens. Raises StorageError where they do not start at the end."""
+        """Append tokens. Raises StorageError if they do not start at the end."""
         if start != self.length or tokens.n != log_probs.n:
             raise StorageError(
                 f"rollout {self.sample}: a chunk of {tokens.n} tokens and {log_probs.n} log-probs starts at {start}, "
-                f"but the log holds {self.length} tokens before it"
+                f"but the log has {self.length} tokens before it"
             )
         if tokens.n:
             self._tokens.add(fetch(tokens))
@@ -142,18 +141,18 @@ class Trajectory:
 
 
 FOLDED = (RolloutRequested, RolloutProgressed, RolloutCompleted, RolloutFailed, RolloutSuspended)
-"""The event types that trajectories are made of."""
+"""The event types that trajectories are folded from."""
 
 
 class Trajectories:
-    """The rollouts of the requested samples, by sample id."""
+    """Requested rollouts and their further samples, by sample id."""
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
         self.by_sample: dict[str, Trajectory] = {}
 
     def apply(self, event: object, position: int) -> None:
-        """Fold one event in; but for a teacher's log-probs of a reward, types that are not `FOLDED` are ignored."""
+        """Fold an event in. Types outside `FOLDED` are ignored, except rewards with a teacher's log-probs."""
         if isinstance(event, RolloutRequested):
             requested = self.by_sample.setdefault(event.sample, Trajectory(event.sample, event.prompt))
             requested.attempt, requested.position = event.attempt, position
@@ -161,20 +160,20 @@ class Trajectories:
             if event.teacher_log_probs is not None and (graded := self.by_sample.get(event.sample)) is not None:
                 graded.teacher_log_probs = event.teacher_log_probs
         elif isinstance(event, FOLDED):
-            known = self.by_sample.get(event.sample)
-            if known is None and isinstance(event, RolloutCompleted):
-                known = self._sibling(event)
-            if known is None:
+            trajectory = self.by_sample.get(event.sample)
+            if trajectory is None and isinstance(event, RolloutCompleted):
+                trajectory = self._sibling(event)
+            if trajectory is None:
                 return
             if isinstance(event, RolloutProgressed):
-                if event.turn is None:  # a rollout with turns is whole in its completion
-                    known.progress(event, self._fetch)
+                if event.turn is None:  # the completion of a rollout with turns has all tokens
+                    trajectory.progress(event, self._fetch)
             elif isinstance(event, RolloutCompleted):
-                known.complete(event, self._fetch)
-            known.position = position
+                trajectory.complete(event, self._fetch)
+            trajectory.position = position
 
     def _sibling(self, event: RolloutCompleted) -> Trajectory | None:
-        """A further sample of a requested rollout."""
+        """Return a new trajectory for a further sample of a requested rollout; None if it was not requested."""
         requested = self.by_sample.get(event.rollout)
         if requested is None:
             return None
@@ -184,13 +183,13 @@ class Trajectories:
         return sibling
 
     def forget(self, samples: tuple[str, ...]) -> None:
-        """Release samples that are not needed any more."""
+        """Release samples after their last use."""
         for sample in samples:
             self.by_sample.pop(sample, None)
 
 
 async def read_trajectory(log: Readable, sample: str, fetch: Fetch) -> Trajectory:
-    """Tokens, log-probs, spans and text of one sample so far. Raises RunNotFound, BlobMissing, StorageError."""
+    """Return a sample's trajectory so far. Raises RunNotFound, BlobMissing or StorageError."""
     folded = Trajectories(fetch)
     for name in dict.fromkeys((requested_sample(sample), sample)):
         async for recorded in log.read(subject=about(log.run, "rollout", name)):
@@ -201,7 +200,7 @@ async def read_trajectory(log: Readable, sample: str, fetch: Fetch) -> Trajector
 
 
 def merge_spans(spans: tuple[WeightSpan, ...], more: tuple[WeightSpan, ...]) -> tuple[WeightSpan, ...]:
-    """Spans joined end to end; neighbours of one version become one."""
+    """Return the spans in order, with adjacent spans of the same version merged."""
     merged = list(spans)
     for span in more:
         if merged and merged[-1].version == span.version and merged[-1].end == span.start:
@@ -212,7 +211,7 @@ def merge_spans(spans: tuple[WeightSpan, ...], more: tuple[WeightSpan, ...]) -> 
 
 
 def mask_older_versions(spans: tuple[WeightSpan, ...], length: int) -> npt.NDArray[np.int8] | None:
-    """Loss mask int8 [length]: 0 on tokens of older versions than the last span's; None where there are none."""
+    """Return a loss mask, int8 [length], with 0 on tokens older than the last span's version; None if none are."""
     older = [span for span in spans if span.version < spans[-1].version]
     if not older:
         return None
@@ -223,7 +222,7 @@ def mask_older_versions(spans: tuple[WeightSpan, ...], length: int) -> npt.NDArr
 
 
 def content_digest(tokens: npt.NDArray[np.int32], log_probs: npt.NDArray[np.float32]) -> str:
-    """sha256 over the response's token bytes and log-prob bytes, little-endian; hex."""
+    """Return the sha256 of the response's token bytes and log-prob bytes, little-endian, as hex."""
     digest = hashlib.sha256(np.ascontiguousarray(tokens, dtype="<i4").tobytes())
     digest.update(np.ascontiguousarray(log_probs, dtype="<f4").tobytes())
     return digest.hexdigest()

@@ -1,12 +1,14 @@
-"""`TurnPaths`: whole prompts of the turns of agents' sessions. The log has what is new in a turn, and the rest once."""
+"""`TurnPaths`: whole prompts of turns in agents' sessions. The log has only the new tokens of each turn."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from schemas.arrays import Array
+from schemas.doc import doc
 from schemas.errors import StorageError
 from schemas.ids import turn_of_group
 from schemas.rollouts import RolloutRequested, TurnEnd
@@ -17,82 +19,84 @@ from storage.log import Readable
 
 Tokens = npt.NDArray[np.int32]
 KEPT = 64 * 1024 * 1024
-"""Tokens of sessions in memory (256 MB); those of a session that nobody asked for the longest are read again."""
+"""Default of tokens in memory (256 MB). The least recently used session is dropped, and read again if needed."""
 
 
 @dataclass(slots=True)
-class _Room:
-    """Numbers that paths share. used: how many are."""
+class _Buffer:
+    """Tokens that paths share."""
 
     numbers: Tokens = field(default_factory=lambda: np.zeros(0, np.int32))
-    used: int = 0
+    used: Annotated[int, doc("tokens of `numbers` that belong to a path")] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPath:
-    """Tokens from the beginning of a prompt on. What goes on from a path is written behind it, so a path of a thousand
-    turns takes the time and the room of its tokens; a second way on from the same path is a copy.
+    """Tokens from the start of a prompt. Shares its buffer with the paths that extend it.
+
+    A path of a thousand turns takes only the time and memory of its tokens. A second extension of a path is a copy.
     """
 
     length: int = 0
-    room: _Room = field(default_factory=_Room)
+    buffer: _Buffer = field(default_factory=_Buffer)
 
     def whole(self) -> Tokens:
-        """int32 [length], read-only."""
-        view = self.room.numbers[: self.length]
+        """Return int32 [length], read-only."""
+        view = self.buffer.numbers[: self.length]
         view.flags.writeable = False
         return view
 
     def then(self, tokens: Tokens) -> "TokenPath":
-        """The path that goes on with these."""
-        room, end = self.room, self.length + len(tokens)
-        if room.used >= end and np.array_equal(room.numbers[self.length : end], tokens):
-            return TokenPath(end, room)
-        if room.used != self.length:
-            room = _Room(room.numbers, self.length)
-        if room is not self.room or end > len(room.numbers):
+        """Return the path extended by `tokens`."""
+        buffer, end = self.buffer, self.length + len(tokens)
+        if buffer.used >= end and np.array_equal(buffer.numbers[self.length : end], tokens):
+            return TokenPath(end, buffer)
+        if buffer.used != self.length:
+            buffer = _Buffer(buffer.numbers, self.length)
+        if buffer is not self.buffer or end > len(buffer.numbers):
             numbers = np.zeros(max(end + end // 4, 64), np.int32)
-            numbers[: self.length] = room.numbers[: self.length]
-            room.numbers = numbers
-        room.numbers[self.length : end] = tokens
-        room.used = end
-        return TokenPath(end, room)
+            numbers[: self.length] = buffer.numbers[: self.length]
+            buffer.numbers = numbers
+        buffer.numbers[self.length : end] = tokens
+        buffer.used = end
+        return TokenPath(end, buffer)
 
 
 @dataclass(slots=True)
 class _Session:
-    """Ends of turns as far as they are known. position: up to where the log was read for them. size: tokens."""
+    """The ends of a session's turns that are in memory."""
 
     sample: str
     ends: dict[int, TokenPath] = field(default_factory=dict)
-    rooms: dict[int, _Room] = field(default_factory=dict)
-    position: int = 0
-    size: int = 0
+    buffers: dict[int, _Buffer] = field(default_factory=dict)
+    position: Annotated[int, doc("log position up to which turns were read")] = 0
+    size: Annotated[int, doc("tokens of all buffers")] = 0
 
     def add(self, turn: int, end: TokenPath) -> int:
-        """How many more tokens it takes."""
-        self.ends[turn], self.rooms[id(end.room)] = end, end.room
-        before, self.size = self.size, sum(len(room.numbers) for room in self.rooms.values())
+        """Add the end of a turn. Returns the growth of the buffers, in tokens."""
+        self.ends[turn], self.buffers[id(end.buffer)] = end, end.buffer
+        before, self.size = self.size, sum(len(buffer.numbers) for buffer in self.buffers.values())
         return self.size - before
 
 
 class TurnPaths:
-    """Of one run's log. kept: tokens in memory, at most."""
+    """Prompts of a run's sessions. kept: most tokens in memory."""
 
     def __init__(self, log: Readable, fetch: Fetch, kept: int = KEPT) -> None:
         self._log, self._fetch, self._most, self._size = log, fetch, kept, 0
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
 
     async def prompt(self, own: Array, after: TurnEnd | None) -> Tokens:
-        """All tokens before the first that is generated, int32 [prompt], read-only. own, after: of the request. The log
-        is read for turns that were not made here, from where it was read last. Raises StorageError where it does not
-        have the turn.
+        """Return all tokens before the first generated one, int32 [prompt], read-only.
+
+        own, after: the fields of the request. Reads new turns from the log if `after` is not in memory. Raises
+        StorageError if the log does not have it.
         """
         tokens = self._fetch(own)
         return tokens if after is None else (await self._upto(after)).then(tokens).whole()
 
-    def made(self, request: RolloutRequested, tokens: Tokens) -> None:
-        """Here, with the prompt that `prompt` gave: what goes on from the turn needs no look at the log."""
+    def add_turn(self, request: RolloutRequested, tokens: Tokens) -> None:
+        """Add a turn generated by this process, whose prompt `prompt` returned: its next turn needs no log read."""
         turn = turn_of_group(request.group)
         if turn is None:
             return
@@ -107,14 +111,14 @@ class TurnPaths:
         session = self._session(end.sample)
         if end.turn not in session.ends:
             await self._read(session)
-        found = session.ends.get(end.turn)
-        if found is None or found.length != end.length:
-            has = "not in the log" if found is None else f"{found.length} tokens long"
+        path = session.ends.get(end.turn)
+        if path is None or path.length != end.length:
+            actual = "not in the log" if path is None else f"{path.length} tokens long"
             raise StorageError(
-                f"a prompt of run {self._log.run} goes on from the first {end.length} tokens up to turn {end.turn} of "
-                f"the session of {end.sample}, and that is {has}: `slime-events audit` lists what else is missing"
+                f"a prompt of run {self._log.run} extends the first {end.length} tokens up to turn {end.turn} of the "
+                f"session of {end.sample}, but that turn is {actual}: `slime-events audit` lists what else is missing"
             )
-        return found
+        return path
 
     async def _read(self, session: _Session) -> None:
         async for recorded in self._log.read(session.position + 1, about(self._log.run, "turn", session.sample)):

@@ -122,4 +122,4 @@ async def test_a_rollout_of_a_larger_vocabulary_is_a_failure_with_its_token(
     assert isinstance(event, RolloutCompleted) is is_completed
     if isinstance(event, RolloutFailed):
         assert event.kind is FailureKind.INVALID
-        assert f"token {max(TOKENS)} is none of the model's {vocabulary}" in event.message
+        assert f"token {max(TOKENS)} is not in the model's vocabulary of {vocabulary}" in event.message

@@ -72,7 +72,7 @@ async def answers(client: httpx.AsyncClient, session: dict[str, Any], path: str,
 CHAT, GENERATE = "/v1/chat/completions", "/generate"
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "("}}}
 BAD: list[tuple[str, dict[str, Any], str]] = [
-    (GENERATE, {"input_ids": [99999]}, f"token 99999 is none of the model's {VOCABULARY}"),
+    (GENERATE, {"input_ids": [99999]}, f"token 99999 is not in the model's vocabulary of {VOCABULARY}"),
     (GENERATE, {"input_ids": [1, -1]}, "input_ids"),
     (GENERATE, {"input_ids": [1.5]}, "input_ids"),
     (GENERATE, {"input_ids": [True]}, "input_ids"),

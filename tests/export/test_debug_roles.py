@@ -177,9 +177,12 @@ async def test_without_a_trainer_steps_are_committed_with_the_weights_as_they_ar
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"tokens": [1, 2, 999]}, "sample 1 cannot be trained on: tokens: token 999 is none of the model's 256"),
+        (
+            {"tokens": [1, 2, 999]},
+            "sample 1 cannot be trained on: tokens: token 999 is not in the model's vocabulary of 256",
+        ),
         ({"tokens": [1, -2, 3]}, "token -2 is below 0"),
-        ({"tokens": [1, 2.5, 3]}, "a token id is a whole number"),
+        ({"tokens": [1, 2.5, 3]}, "a token id must be a whole number"),
         ({"tokens": [1, 2, 3], "response_length": 3}, "response_length is 3 of 3 tokens"),
         ({"response_length": 0}, "response_length is 0"),
         ({"loss_mask": [1, 1]}, "loss_mask has 2 entries"),

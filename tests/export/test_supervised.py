@@ -91,5 +91,5 @@ async def test_a_chat_with_a_token_that_the_model_has_not_is_failed_with_it(tmp_
         source.cancel()
         await asyncio.gather(source, return_exceptions=True)
     assert failed[0].kind is FailureKind.INVALID
-    assert f"token {highest} is none of the model's {highest}" in failed[0].message
+    assert f"token {highest} is not in the model's vocabulary of {highest}" in failed[0].message
     assert not sim.ranks.trained

@@ -285,5 +285,5 @@ def test_a_sample_that_was_aborted_is_its_engine_s_failure() -> None:
 
 @pytest.mark.parametrize("tokens", [[1, 2, 264, 7], [-1, 2, 3, 7], [1, 2, 3, 99999]])
 def test_a_foreign_id_is_named_with_the_size_of_the_vocabulary(tokens: list[int]) -> None:
-    with pytest.raises(PlugPointError, match=r"none of the model.s 264|below 0"):
+    with pytest.raises(PlugPointError, match=r"not in the model.s vocabulary of 264|below 0"):
         completions(sample_of(tokens=tokens, response_length=1), msgspec.structs.replace(made(), vocabulary=264))

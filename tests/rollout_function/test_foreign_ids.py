@@ -28,7 +28,7 @@ def sample(tokens: Any) -> Sample:
 @pytest.mark.parametrize(
     ("tokens", "reason"),
     [
-        ([97, 256], "token 256 is none of the model's 256"),
+        ([97, 256], "token 256 is not in the model's vocabulary of 256"),
         ([99999, 98], "token 99999"),
         ([97, -1], "token -1 is below 0"),
         ([97, 2**31], "token 2147483648"),

@@ -87,7 +87,7 @@ def test_an_answer_that_cannot_be_trained_on_is_an_error_of_the_engine(token: in
 def test_an_id_that_an_engine_samples_beyond_the_model_is_no_token() -> None:
     """A padded vocabulary has rows that no trainer has."""
     assert checked(delta([263], [-1.0]), 264, "r").tokens.tolist() == [263]
-    with pytest.raises(EngineError, match="token 264 is none of the model's 264"):
+    with pytest.raises(EngineError, match="token 264 is not in the model's vocabulary of 264"):
         checked(delta([264], [-1.0]), 264, "r")
 
 

@@ -40,9 +40,9 @@ def test_whatever_comes_is_ids_of_the_model_or_a_reason(values: list[Any]) -> No
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ([264], "token 264 is none of the model's 264"),
+        ([264], "token 264 is not in the model's vocabulary of 264"),
         ([3, -1], "token -1 is below 0"),
-        ([2**31], "none of the model's"),
+        ([2**31], "not in the model's vocabulary"),
         ([2**64], "65 bits"),
         ([-(10**5000)], "bits"),
         ([1.0], "not float 1.0"),

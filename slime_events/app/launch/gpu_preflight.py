@@ -85,7 +85,7 @@ def check_listed(needs: Needs, here: Sequence[Machine]) -> None:
     counts = [machine.listed for machine in here if machine.has_gpus]
     known = [count for count in counts if count is not None]
     if known and len(known) == len(counts):
-        _refuse(needs.refusal(" and ".join(machine.found for machine in here if machine.has_gpus), known))
+        _refuse(needs.refusal(" and ".join(machine.evidence for machine in here if machine.has_gpus), known))
 
 
 def device_for(asked: Device, needs: Needs, here: Sequence[Machine]) -> Device:
