@@ -1,10 +1,10 @@
-"""Where a request of a session goes on: at the deepest recorded turn that is a beginning of it.
+"""Finds the turn that a request extends: the deepest recorded turn that is a prefix of the request.
 
-    request -> digests of its messages -> the turn whose messages and answer they begin with
-            -> else its token ids      -> the turn whose prompt and tokens they begin with
-            -> else a new root, and why
+    request -> digests of its messages -> the turn whose messages and answer are a prefix of them
+            -> else its token ids      -> the turn whose prompt and generated tokens are a prefix of them
+            -> else a new root, with the reason
 
-Turns of a session are a forest: a turn extends another or is a root. Pure.
+The turns of a session are a forest: each turn extends another one or is a root. Functions here have no side effects.
 """
 
 import hashlib
@@ -12,23 +12,24 @@ import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
 
+from schemas.doc import doc
 from schemas.text import valid_text
 from schemas.turns import RootReason
 from serve_apps.engine.engine import Tokens
 
 Message = Mapping[str, Any]
 KEPT = 4
-"""Requests of a session by which the next is read: some agents of one session ask in turns."""
+"""Recent requests of a session that speed up reading the next one. Several agents may take turns in one session."""
 _canonical = msgspec.json.Encoder(order="sorted")
 
 
 class PriorTurn(Protocol):
-    """A recorded turn, as `turn.recorded` and its `agent` have it, the ids as arrays."""
+    """A recorded turn: fields of `turn.recorded` and its `agent`, with token ids as int32 arrays [tokens]."""
 
     @property
     def index(self) -> int: ...
@@ -58,32 +59,30 @@ class Forest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The digests of a request. frame: of its leading system messages, its tools and the template's arguments. links:
-    of its first message, of its first two, and so on; each is over the frame too, so equal links are equal chats.
-    """
+    """Digests of a request's messages. Each link covers the frame too, so equal links mean equal chats."""
 
-    frame: str
-    links: tuple[str, ...]
+    frame: Annotated[str, doc("digest of the leading system messages, the tools and the template's arguments")]
+    links: Annotated[tuple[str, ...], doc("digest of the first message, of the first two, and so on")]
 
     def answered(self, answer: Message) -> str:
-        """The next link, with this answer."""
+        """Return the next link, which covers this answer too."""
         return _link(self.links[-1] if self.links else self.frame, answer)
 
 
 class Chains:
-    """The chains of one session's requests. Most begin as one of the last did: what is linked stays so."""
+    """Computes the chains of one session's requests. A request reuses the links that it shares with a recent one."""
 
     def __init__(self) -> None:
         self._last: deque[tuple[Sequence[Message], Chain]] = deque(maxlen=KEPT)
 
     def of(self, messages: Sequence[Message], tools: Sequence[Message] = (), template: Message | None = None) -> Chain:
-        """template: `chat_template_kwargs`."""
+        """Return the chain of a request. template: `chat_template_kwargs`."""
         system = 0
         while system < len(messages) and messages[system]["role"] in {"system", "developer"}:
             system += 1
         frame = _digest(([identity(message) for message in messages[:system]], list(tools), dict(template or {})))
         alike = [(_alike(before, messages), chain) for before, chain in self._last if chain.frame == frame]
-        shared, nearest = max(alike, key=lambda one: one[0], default=(0, Chain(frame, ())))
+        shared, nearest = max(alike, key=lambda pair: pair[0], default=(0, Chain(frame, ())))
         links = [frame, *nearest.links[:shared]]
         for message in messages[shared:]:
             links.append(_link(links[-1], message))
@@ -93,18 +92,18 @@ class Chains:
 
 
 def _alike(before: Sequence[Message], messages: Sequence[Message]) -> int:
-    """How many messages they have in common from the first on."""
-    if before == messages[: len(before)]:  # most are the same objects
+    """Return the length of the common prefix, in messages."""
+    if before == messages[: len(before)]:  # fast: most messages are the same objects
         return len(before)
     pairs = enumerate(zip(before, messages, strict=False))
     return next((at for at, (a, b) in pairs if a is not b and a != b), min(len(before), len(messages)))
 
 
-def identity(message: Message) -> tuple[Any, ...]:
-    """What is the same message, however a client wrote it.
+def identity(message: Message) -> tuple[object, ...]:
+    """Return a comparison key that is equal for two spellings of one message.
 
-    Left out: ids of calls, which clients make anew; an assistant's reasoning, which most clients do not send back, and
-    white space around what it said.
+    The key leaves out ids of calls, which some clients replace, and from an assistant's message the reasoning, which
+    most clients do not send back, and white space around the content.
     """
     role, content = message["role"], content_of(message)
     if role == "assistant":
@@ -116,8 +115,8 @@ def identity(message: Message) -> tuple[Any, ...]:
     return "system" if role == "developer" else role, content, message.get("name") or ""
 
 
-def content_of(message: Message) -> Any:
-    """The text, also of a list of nothing but texts; a list with other parts as it is."""
+def content_of(message: Message) -> object:
+    """Return the content; a list of text parts becomes one text, a list with other parts is returned as it is."""
     content = message.get("content")
     if content is None:
         return ""
@@ -126,25 +125,26 @@ def content_of(message: Message) -> Any:
     return content
 
 
-def arguments_of(function: Message) -> Any:
-    """A call's arguments as a JSON value; as they are where they are no JSON.
+def arguments_of(function: Message) -> object:
+    """Return the arguments of a tool call as a JSON value, or as text if they are not JSON.
 
-    Half of a character, which JSON can name (`"\\ud83d"`), becomes U+FFFD: neither a digest nor a token can be of it.
+    A lone surrogate, which JSON can express (`"\\ud83d"`), becomes U+FFFD: it has neither a digest nor a token.
     """
-    given = function.get("arguments", "")
-    if not isinstance(given, str):
-        return given
+    arguments: object = function.get("arguments", "")
+    if not isinstance(arguments, str):
+        return arguments
     try:
-        found = json.loads(given)
-        text = json.dumps(found, ensure_ascii=False)
-        return found if (valid := valid_text(text)) == text else json.loads(valid)
+        value: object = json.loads(arguments)
+        text = json.dumps(value, ensure_ascii=False)
+        return value if (valid := valid_text(text)) == text else json.loads(valid)
     except (ValueError, RecursionError):
-        return valid_text(given)
+        return valid_text(arguments)
 
 
 def by_messages(forest: Forest, chain: Chain) -> tuple[PriorTurn, int] | None:
-    """The turn with the most messages that are, with its answer, a beginning of the request, the newest of equal ones;
-    and how many messages these are.
+    """Return the turn whose messages and answer are the longest prefix of the request, and their count.
+
+    Of turns with equal messages it is the newest one.
     """
     for count in range(len(chain.links), 0, -1):
         if (turn := forest.answered(chain.links[count - 1])) is not None:
@@ -154,58 +154,58 @@ def by_messages(forest: Forest, chain: Chain) -> tuple[PriorTurn, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class TokenMatch:
-    """How far ids go along recorded turns. turn: the last whose prompt and tokens they begin with, `length` of them;
-    of equal ones the newest. nearest: the turn that has the first token that differs, or the last in common; drift: how
-    many come before it.
-    """
+    """Longest match of token ids with recorded turns."""
 
-    turn: PriorTurn | None = None
-    length: int = 0
-    nearest: int | None = None
-    drift: int = 0
+    turn: Annotated[
+        PriorTurn | None, doc("deepest turn whose prompt and tokens are a prefix of the ids; of equal ones the newest")
+    ] = None
+    length: Annotated[int, doc("tokens of that prefix")] = 0
+    nearest: Annotated[int | None, doc("index of the turn that shares the most tokens with the ids")] = None
+    drift: Annotated[int, doc("tokens that the ids share with turn `nearest`, its prompt included")] = 0
 
 
 def walk(turns: Iterable[PriorTurn], ids: Tokens) -> TokenMatch:
-    """Each turn is compared once, with its own tokens alone."""
+    """Match token ids with the forest of turns. Each turn's own tokens are compared once."""
     children: dict[int | None, list[PriorTurn]] = {}
     for turn in turns:
         children.setdefault(turn.extends, []).append(turn)
-    walked = TokenMatch()
+    match = TokenMatch()
     open_ = [(turn, 0) for turn in children.get(None, ())]
     while open_:
         turn, at = open_.pop()
         own = np.concatenate([turn.observed, turn.generated])
         end = at + _common(own, ids[at:])
-        if walked.nearest is None or (end, turn.index) > (walked.drift, walked.nearest):
-            walked = replace(walked, nearest=turn.index, drift=end)
+        if match.nearest is None or (end, turn.index) > (match.drift, match.nearest):
+            match = replace(match, nearest=turn.index, drift=end)
         if end < at + len(own):
             continue
-        if walked.turn is None or (end, turn.index) > (walked.length, walked.turn.index):
-            walked = replace(walked, turn=turn, length=end)
+        if match.turn is None or (end, turn.index) > (match.length, match.turn.index):
+            match = replace(match, turn=turn, length=end)
         open_ += [(child, end) for child in children.get(turn.index, ())]
-    return walked
+    return match
 
 
 def why_root(turns: Iterable[PriorTurn], chain: Chain) -> RootReason:
-    """Why a request that goes on from no turn begins a root."""
-    known = list(turns)
-    same = [turn for turn in known if turn.frame == chain.frame]
-    if not known:
+    """Return the reason why a request that extends no turn begins a root."""
+    recorded = list(turns)
+    same = [turn for turn in recorded if turn.frame == chain.frame]
+    if not recorded:
         return RootReason.FIRST
     if not same:
         return RootReason.SUBAGENT
     if any(chain.links[-1:] == turn.messages[-1:] for turn in same):
         return RootReason.REPEAT
-    asked, total = 0, dict[int | None, int]()  # messages, with the answer
-    for turn in known:
+    longest, total = 0, dict[int | None, int]()  # messages of a turn's path, `total` with its answer
+    for turn in recorded:
         total[turn.index] = total.get(turn.extends, 0) + len(turn.messages) + 1
-        asked = max(asked, total[turn.index] - 1 if turn.frame == chain.frame else 0)
-    return RootReason.COMPACTION if len(chain.links) < asked else RootReason.REWRITE
+        longest = max(longest, total[turn.index] - 1 if turn.frame == chain.frame else 0)
+    return RootReason.COMPACTION if len(chain.links) < longest else RootReason.REWRITE
 
 
-def _common(one: Tokens, other: Tokens) -> int:
-    length = min(len(one), len(other))
-    differs = np.flatnonzero(one[:length] != other[:length])
+def _common(first: Tokens, second: Tokens) -> int:
+    """Return the length of the common prefix."""
+    length = min(len(first), len(second))
+    differs = np.flatnonzero(first[:length] != second[:length])
     return int(differs[0]) if len(differs) else length
 
 
@@ -213,9 +213,14 @@ def _link(last: str, message: Message) -> str:
     return _digest((last, identity(message)))
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     try:
         encoded = _canonical.encode(value)
-    except (ValueError, TypeError, OverflowError, RecursionError):  # half a character, a number above 64 bits, depth
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+    ):  # lone surrogate, integer above 64 bits, depth
         encoded = valid_text(repr(value)).encode()
     return hashlib.sha256(encoded).hexdigest()[:16]

@@ -1,43 +1,46 @@
-"""The prompt of a turn: what the engine has made stays as it is, only what is new is made into tokens.
+"""Builds the prompt of a turn. Tokens that the engine generated are never tokenized again; only new text is.
 
-    prompt = prompt of the turn that it extends + that turn's generated ids + ids of what is new
+    prompt = prompt of the turn that it extends + that turn's generated ids + new ids
 
-What is new: how the template ends the answer, tool results or the next message, and what opens the next answer. It is
-told by the first of these that can:
+The new ids are the template's end of the answer, the tool results or next message, and the start of the next answer.
+The first of these rules that applies finds them:
 
-    renderer  the `renderers` library, where it knows the model (`known_models.py`)
-    text      the rendered chat goes on with the very text that was generated
-    suffix    the rendered chat goes on with the answer as the template writes it: what is behind the answer
+    renderer  the `renderers` library knows the model (`known_models.py`)
+    text      the rendered chat contains exactly the generated text: the new ids are those of the text after it
+    suffix    the rendered chat continues the chat that ends with the answer: the new ids are those of the continuation
 
-Else the template shows the answer otherwise once it is history: the request begins a root. For `text` and `suffix` a
-long chat is rendered from its last messages, so that a turn's cost does not grow with the session.
+If no rule applies, the template renders an earlier answer differently, and the request begins a root. For `text` and
+`suffix`, only the last messages of a long chat are rendered, so a turn's cost does not grow with the session.
 """
 
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from schemas.doc import doc
 from schemas.turns import RootReason
 from serve_apps.agents.asked import AgentRequest
 from serve_apps.agents.attach import Chain, Chains, Forest, Message, PriorTurn, by_messages, walk, why_root
 from serve_apps.agents.known_models import Renderers
-from serve_apps.agents.rendering import Rendering
+from serve_apps.agents.rendering import ChatTokenizer, Rendering
 from serve_apps.engine.engine import Tokens
 from slime_events.core.context import LONG_CONTEXT
 
 WINDOW = 8
-"""Messages before an answer that are rendered with it, beside the system's and the last of a user."""
+"""Messages before an answer that are rendered with it, beside the system messages and the user's last question."""
 THINKING_ENDS = "</think>"
-"""By this templates find an answer's thinking in its text."""
+"""Mark by which templates find the end of the thinking in an answer's text."""
 PROBE = "WHAT THE TEMPLATE PUTS BEHIND THIS"
 
 
 class Rule(enum.StrEnum):
-    """What told a turn's new ids. The first three: its messages begin with those of the turn that it extends and with
-    the answer. tokens: its ids begin with that turn's. whole: it is a root.
+    """The rule that found a turn's new ids.
+
+    renderer, text and suffix: the turn's messages extend those of an earlier turn. tokens: its ids extend the ids of an
+    earlier turn. whole: the turn is a root.
     """
 
     RENDERER = "renderer"
@@ -49,64 +52,66 @@ class Rule(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a request stands. observed: the ids that are new after the tokens of turn `extends`; of a root all.
-    messages: digests of those of its messages that are not of that turn, nor its answer. root, nearest, drift: as
-    `AgentTurn` has them.
-    """
+    """Place of a request in the forest of turns."""
 
-    extends: int | None
-    observed: Tokens
+    extends: Annotated[int | None, doc("index of the turn that the request extends; None: the request is a root")]
+    observed: Annotated[Tokens, doc("prompt ids after the tokens of turn `extends`; of a root, all prompt ids. int32")]
     chain: Chain
-    messages: tuple[str, ...]
+    messages: Annotated[tuple[str, ...], doc("links of the messages after turn `extends` and its answer")]
     rule: Rule
-    root: RootReason | None = None
-    nearest: int | None = None
-    drift: int | None = None
+    root: Annotated[RootReason | None, doc("reason why the request is a root")] = None
+    nearest: Annotated[int | None, doc("index of the turn that shares the most tokens with a root")] = None
+    drift: Annotated[int | None, doc("tokens that a root shares with turn `nearest`")] = None
 
 
 class Bridge:
-    """Of one model. template: the run's arguments of the chat template. longest: tokens of a prompt."""
+    """Builds the prompts of one model. template: the run's chat template arguments. longest: prompt limit in tokens."""
 
-    def __init__(self, tokenizer: Any, template: Mapping[str, Any] | None = None, longest: int = LONG_CONTEXT) -> None:
+    def __init__(
+        self, tokenizer: ChatTokenizer, template: Mapping[str, Any] | None = None, longest: int = LONG_CONTEXT
+    ) -> None:
         self._rendering = Rendering(tokenizer, template, longest)
         self._renderers = Renderers(self._rendering)
 
     def ids(self, text: str) -> Tokens:
-        """Of a prompt that is a text. Raises BadField where it is far too long."""
+        """Return the ids of a prompt text. Raises BadField if the text is far too long."""
         return self._rendering.ids(text, "text")
 
-    def place(self, asked: AgentRequest, forest: Forest, chains: Chains | None = None) -> Placement:
-        """forest: of the session. chains: of its requests. Raises BadField where the chat template refuses the
-        messages.
+    def place(self, request: AgentRequest, forest: Forest, chains: Chains | None = None) -> Placement:
+        """Find the turn that a request extends, and its new ids. forest, chains: of the session.
+
+        Raises BadField if the chat template refuses the messages.
         """
         chains = chains or Chains()
-        if asked.tokens is not None:
-            ids = np.array(asked.tokens, np.int32)
+        if request.tokens is not None:
+            ids = np.array(request.tokens, np.int32)
             return _by_tokens(ids, forest, chains.of([{"role": "ids", "content": ids.tobytes().hex()}]))
-        chain = chains.of(asked.messages, asked.tools, self._rendering.arguments(asked.template))
-        found = by_messages(forest, chain)
-        if found is not None and (new := self._new_ids(asked, *found)) is not None:
-            return Placement(found[0].index, new[0], chain, chain.links[found[1] :], new[1])
-        ids = self._rendering.ids(self._rendering.text(asked.messages, asked.tools, asked.template))
-        return _by_tokens(ids, forest, chain, drifts=found is not None)
+        chain = chains.of(request.messages, request.tools, self._rendering.arguments(request.template))
+        match = by_messages(forest, chain)
+        if match is not None and (new := self._new_ids(request, *match)) is not None:
+            turn, covered = match
+            return Placement(turn.index, new[0], chain, chain.links[covered:], new[1])
+        ids = self._rendering.ids(self._rendering.text(request.messages, request.tools, request.template))
+        return _by_tokens(ids, forest, chain, drifts=match is not None)
 
-    def _new_ids(self, asked: AgentRequest, turn: PriorTurn, covered: int) -> tuple[Tokens, Rule] | None:
+    def _new_ids(self, request: AgentRequest, turn: PriorTurn, covered: int) -> tuple[Tokens, Rule] | None:
+        """Return the ids after a turn's tokens. covered: messages of the turn and its answer. None: no rule applies."""
         at = covered - 1
-        ids = self._renderers.new_ids(asked, at, turn)
+        ids = self._renderers.new_ids(request, at, turn)
         if ids is not None:
             return ids, Rule.RENDERER
-        before, answer, new = asked.messages[:at], asked.messages[at], asked.messages[at + 1 :]
+        before, answer, new = request.messages[:at], request.messages[at], request.messages[at + 1 :]
         shown = last_of(before)
-        long = self._rendering.text([*shown, answer, *new], asked.tools, asked.template)
-        start = self._rendering.text(shown, asked.tools, asked.template)
-        said = self._rendering.decode(turn.generated)
-        if long.startswith(start + said):
-            return self._rendering.ids(long[len(start) + len(said) :]), Rule.TEXT
-        short = self._rendering.text([*shown, answer], asked.tools, asked.template, asks=False)
+        long = self._rendering.text([*shown, answer, *new], request.tools, request.template)
+        start = self._rendering.text(shown, request.tools, request.template)
+        generated = self._rendering.decode(turn.generated)
+        if long.startswith(start + generated):
+            return self._rendering.ids(long[len(start) + len(generated) :]), Rule.TEXT
+        short = self._rendering.text([*shown, answer], request.tools, request.template, asks=False)
         if not long.startswith(short):
             return None
         probe = [*shown, {"role": "assistant", "content": PROBE}]
-        end = self._rendering.text(probe, asked.tools, asked.template, asks=False).rpartition(PROBE)[2]
+        end = self._rendering.text(probe, request.tools, request.template, asks=False).rpartition(PROBE)[2]
         end = end if short.endswith(end) else ""
         new_ids = self._rendering.ids(end + long[len(short) :])
         ended = self._rendering.ends(turn.generated, new_ids, closes=bool(end))
@@ -114,9 +119,11 @@ class Bridge:
 
 
 def last_of(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages that are rendered in the place of a long chat: the system's, the last of a user, the last answer
-    that has thought since (templates hide that once there is another question) with its calls' results, the last few.
-    They do not begin with a tool's result, whose call would be missing.
+    """Return the messages of a long chat that are rendered.
+
+    They are the system messages, the user's last question, the last answer with thinking after it with the results of
+    its calls (templates hide thinking before the last question), and the last few messages. The last few never begin
+    with a tool result, whose call would be missing.
     """
     head = 0
     while head < len(messages) and messages[head]["role"] in {"system", "developer"}:
@@ -126,14 +133,14 @@ def last_of(messages: Sequence[Message]) -> Sequence[Message]:
         tail -= 1
     if tail <= head:
         return messages
-    asked = next((place for place in range(tail - 1, head, -1) if messages[place]["role"] == "user"), head)
-    thought = next((place for place in range(tail - 1, asked, -1) if _has_thought(messages[place])), tail)
+    question = next((at for at in range(tail - 1, head, -1) if messages[at]["role"] == "user"), head)
+    thought = next((at for at in range(tail - 1, question, -1) if _has_thought(messages[at])), tail)
     until = min(thought + 1, tail)
     while until < tail and messages[until]["role"] == "tool":
         until += 1
-    if messages[tail]["role"] == "user":  # it is the last question before these few
+    if messages[tail]["role"] == "user":  # the last few begin with the question
         return [*messages[:head], *messages[tail:]]
-    questions = [messages[asked]] if messages[asked]["role"] == "user" else []
+    questions = [messages[question]] if messages[question]["role"] == "user" else []
     return [*messages[:head], *questions, *messages[thought:until], *messages[tail:]]
 
 
@@ -144,10 +151,10 @@ def _has_thought(message: Message) -> bool:
 
 
 def _by_tokens(ids: Tokens, forest: Forest, chain: Chain, *, drifts: bool = False) -> Placement:
-    known = forest.turns()
-    walked = walk(known, ids)
-    if walked.turn is not None:
-        return Placement(walked.turn.index, ids[walked.length :], chain, chain.links, Rule.TOKENS)
-    root = RootReason.DRIFT if drifts else why_root(known, chain)
-    drift = walked.drift if known else None
-    return Placement(None, ids, chain, chain.links, Rule.WHOLE, root, walked.nearest, drift)
+    turns = forest.turns()
+    match = walk(turns, ids)
+    if match.turn is not None:
+        return Placement(match.turn.index, ids[match.length :], chain, chain.links, Rule.TOKENS)
+    root = RootReason.DRIFT if drifts else why_root(turns, chain)
+    drift = match.drift if turns else None
+    return Placement(None, ids, chain, chain.links, Rule.WHOLE, root, match.nearest, drift)

@@ -1,38 +1,41 @@
-"""Canonical messages: the same conversation is the same messages, whatever dialect tells it and whoever echoes it."""
+"""Canonical messages: one conversation has the same messages in every dialect and from every client."""
 
 import base64
 import binascii
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from schemas.doc import doc
 from schemas.text import valid_text
 
 _CARRIER = "text:"
 
 
 class Call(NamedTuple):
-    """A call of a tool. arguments: JSON text."""
+    """A call of a tool."""
 
     id: str
     name: str
-    arguments: str
+    arguments: Annotated[str, doc("JSON text")]
 
 
 def assistant(content: str = "", reasoning: str = "", calls: Iterable[Call] = ()) -> dict[str, Any]:
-    """What the model said. content is there, if empty; the rest where there is some."""
-    made = [
+    """Return an assistant's message. `content` may be empty; other keys are left out if they are empty."""
+    tool_calls = [
         {"id": id, "type": "function", "function": {"name": valid_text(name), "arguments": canonical_json(arguments)}}
         for id, name, arguments in calls
     ]
     message: dict[str, Any] = {"role": "assistant", "content": valid_text(content)}
     thought = {"reasoning_content": valid_text(reasoning)} if reasoning else {}
-    return message | thought | ({"tool_calls": made} if made else {})
+    return message | thought | ({"tool_calls": tool_calls} if tool_calls else {})
 
 
 class Conversation:
-    """The messages of a request, as they are read item by item. messages: before those items; whole ones alone.
-    counts: after each item, how many there are, or None where the last may go on with the next item.
+    """Reads the messages of a request item by item.
+
+    messages: complete messages, at first those before the items. counts: number of messages after each item; None if
+    the next item may extend the last message.
     """
 
     def __init__(self, messages: Iterable[dict[str, Any]] = ()) -> None:
@@ -40,27 +43,27 @@ class Conversation:
         self.counts: list[int | None] = []
 
     def take(self, items: Iterable[tuple[dict[str, Any], str]]) -> None:
-        """All items of a request, or those after the ones that `messages` are of; each with its path."""
+        """Read items, each with its path: all items of a request, or those after the ones that `messages` cover."""
         for item, path in items:
             self.add(item, path)
             self.counts.append(None if self.is_open else len(self.messages))
         self.close()
 
     def add(self, item: dict[str, Any], path: str) -> None:
-        """One item. Raises BadField."""
+        """Read one item. Raises BadField."""
         raise NotImplementedError
 
     @property
     def is_open(self) -> bool:
-        """Whether a message is under way."""
+        """Whether the next item may extend the last message."""
         return False
 
     def close(self) -> None:
-        """End what is under way."""
+        """End the last message."""
 
 
 def calls_of(message: Mapping[str, Any]) -> list[Call]:
-    """The calls of a canonical message."""
+    """Return the calls of a canonical message."""
     return [
         Call(call["id"], call["function"]["name"], call["function"]["arguments"])
         for call in message.get("tool_calls", ())
@@ -68,36 +71,38 @@ def calls_of(message: Mapping[str, Any]) -> list[Call]:
 
 
 def canonical_json(text: str) -> str:
-    """A call's arguments as a client gives them back that has read them: spaces, escapes and 1.0 for 1 are gone. As
-    they are where they are no JSON. Half of a character, which JSON can name (`"\\ud83d"`), becomes U+FFFD.
+    """Return arguments of a call as a client sends them back that has parsed them: with default spaces and escapes.
+
+    Integers are written without `.0`. Text that is not JSON is returned as it is. A lone surrogate (`"\\ud83d"`)
+    becomes U+FFFD.
     """
     try:
-        found = json.dumps(_plain(json.loads(text)), ensure_ascii=False, allow_nan=False)
+        normal = json.dumps(_plain(json.loads(text)), ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError):
         return valid_text(text)
-    return valid_text(found)
+    return valid_text(normal)
 
 
-def _plain(value: Any) -> Any:
-    """JavaScript has one kind of number."""
+def _plain(value: object) -> object:
+    """Replace floats by equal integers, as clients in JavaScript do, whose numbers are of one type."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return {name: _plain(one) for name, one in value.items()} if isinstance(value, dict) else value
+        return [_plain(item) for item in value]
+    return {name: _plain(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """Arguments for an API that has an object in their place. Empty for what is no object, such as half of one."""
+    """Return arguments as an object, for an API that needs one. Empty if the text is not an object, e.g. cut off."""
     try:
-        found = json.loads(text)
+        arguments = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return arguments if isinstance(arguments, dict) else {}
 
 
 def leading_system(messages: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """The messages with those of the system at their head made one: most chat templates take one, and there alone."""
+    """Join the leading system messages: most chat templates accept a single one, at the beginning."""
     count = next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages))
     if count < 2:
         return tuple(messages)
@@ -106,12 +111,12 @@ def leading_system(messages: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], 
 
 
 def carry(text: str) -> str:
-    """Reasoning in a field that clients give back without reading it. No secret: the agent may read it."""
+    """Encode reasoning for a field that clients send back unread. It is not encrypted: agents may read it."""
     return _CARRIER + base64.urlsafe_b64encode(text.encode()).decode()
 
 
 def carried(field: str) -> str:
-    """What `carry` put there; empty for the field of another server."""
+    """Decode reasoning from `carry`; empty if another server wrote the field."""
     if not field.startswith(_CARRIER):
         return ""
     try:

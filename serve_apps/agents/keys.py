@@ -1,7 +1,7 @@
-"""Keys of a session: one for its agent, another for its harness, which the agent never has.
+"""Keys of a session: one for its agent, and one for its harness that the agent never gets.
 
-They follow from the session's name and a secret of the run's gateways, so any gateway makes and checks them, and none
-is in an event.
+Keys are derived from the session's name and a secret that the run's gateways share. So any gateway can create and check
+them, and no event contains one.
 """
 
 import base64
@@ -18,38 +18,38 @@ FILE = "session-secret"
 
 
 class Capability(enum.StrEnum):
-    """What a key is for: turns, or state and end."""
+    """Use of a key. agent: make turns. control: read the state and seal the session."""
 
     AGENT = "agent"
     CONTROL = "control"
 
 
 class SessionKeys:
-    """secret: of the run's gateways."""
+    """Derives keys. secret: shared by the run's gateways."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def of(self, session: str, capability: Capability) -> str:
-        """The key: sha256 HMAC, base64url without padding."""
+        """Return the key: sha256 HMAC, base64url without padding."""
         digest = hmac.digest(self._secret, f"{capability}:{session}".encode(), hashlib.sha256)
         return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
     def check(self, session: str, key: str, capability: Capability) -> bool:
-        """Whether it is the session's, in a time that tells nothing about it."""
+        """Return whether the key is the session's, in a time that does not depend on the key."""
         return hmac.compare_digest(self.of(session, capability).encode(), key.encode())
 
     def session_of(self, bearer: str) -> str | None:
-        """The session that `<session>.<agent key>` is of; None where it is of none."""
+        """Return the session of a bearer token `<session>.<agent key>`; None if the token is not valid."""
         session, point, key = bearer.rpartition(".")
         return session if point and self.check(session, key, Capability.AGENT) else None
 
 
 def session_keys(folder: Path) -> SessionKeys:
-    """With the secret in a private file of the folder, which the first gateway makes."""
+    """Return keys with the secret in a private file of the folder. The first gateway creates the file."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / FILE
     if not path.is_file():
-        with contextlib.suppress(FileExistsError):  # another gateway is faster
+        with contextlib.suppress(FileExistsError):  # another gateway created it first
             write_private(path, secrets.token_urlsafe(32), new=True)
     return SessionKeys(path.read_text(encoding="ascii").encode())

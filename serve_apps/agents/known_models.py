@@ -1,18 +1,18 @@
-"""The `renderers` library, for models that it knows: how a chat goes on after what the engine has generated.
+"""Uses the `renderers` library to continue a chat after generated tokens, for models that the library supports.
 
-It knows a model by its name. A checkpoint's folder may bear a model's name and hold another template: what the library
-makes of some chats has to be what the template makes of them, else it is not used.
+The library finds a model by its name. A checkpoint's folder may have a model's name and a different template. So the
+library is used only if it renders some test chats exactly as the template does.
 """
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from serve_apps.agents.asked import AgentRequest
-from serve_apps.agents.attach import PriorTurn
+from serve_apps.agents.attach import Message, PriorTurn
 from serve_apps.agents.rendering import Rendering, for_template
 from serve_apps.engine.engine import Tokens
 
@@ -25,50 +25,77 @@ _TOOL = {
     },
 }
 _CALL = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": {"word": "slime"}}}
-_ASKED: list[dict[str, Any]] = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "What is it?"}]
+_QUESTION: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be short."},
+    {"role": "user", "content": "What is it?"},
+]
 _CALLED: list[dict[str, Any]] = [
-    *_ASKED,
+    *_QUESTION,
     {"role": "assistant", "content": "I look.", "tool_calls": [_CALL]},
     {"role": "tool", "tool_call_id": "call_1", "name": "look_up", "content": "A framework."},
 ]
-"""Chats by which a template is told from another."""
+"""Test chats that tell one template from another."""
+
+
+class Renderer(Protocol):
+    """A renderer of the library."""
+
+    def render_ids(
+        self, messages: Sequence[Message], *, tools: Sequence[Message] | None, add_generation_prompt: bool
+    ) -> list[int]: ...
+
+    def bridge_to_next_turn(
+        self,
+        previous_prompt_ids: list[int],
+        previous_completion_ids: list[int],
+        new_messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None,
+    ) -> "RenderedTokens | None": ...
+
+
+class RenderedTokens(Protocol):
+    """Result of a renderer."""
+
+    token_ids: list[int]
 
 
 class Renderers:
-    """One renderer for each set of the template's arguments; none for a model that the library does not know."""
+    """Creates a renderer for each set of template arguments. A model that the library does not support has none."""
 
     def __init__(self, rendering: Rendering) -> None:
         self._rendering = rendering
         self._name = known_name(str(rendering.tokenizer.name_or_path))
-        self._made: dict[str, Any] = {}
+        self._renderers: dict[str, Renderer | None] = {}
 
-    def new_ids(self, asked: AgentRequest, at: int, turn: PriorTurn) -> Tokens | None:
-        """Ids of what comes after the turn's tokens, whose answer is message `at`. None: it cannot tell."""
-        if not self._name or (renderer := self._renderer(asked.template)) is None:
+    def new_ids(self, request: AgentRequest, at: int, turn: PriorTurn) -> Tokens | None:
+        """Return the ids after a turn's tokens, int32; None if no renderer finds them. at: index of its answer."""
+        if not self._name or (renderer := self._renderer(request.template)) is None:
             return None
-        names = {call.get("id"): call["function"]["name"] for call in asked.messages[at].get("tool_calls") or ()}
-        new = [for_template(message) for message in asked.messages[at + 1 :]]
+        names = {call.get("id"): call["function"]["name"] for call in request.messages[at].get("tool_calls") or ()}
+        new = [for_template(message) for message in request.messages[at + 1 :]]
         for message in new:
             if message["role"] == "tool" and message.get("tool_call_id") in names:
                 message.setdefault("name", names[message["tool_call_id"]])
-        # Of the prompt it needs what opens the answer. The turn's own part has it, and does not grow with the session.
+        # The renderer needs the end of the prompt. The turn's own part contains it and does not grow with the session.
         before, generated = turn.observed.tolist(), turn.generated.tolist()
-        bridged = renderer.bridge_to_next_turn(before, generated, new, tools=list(asked.tools) or None)
+        bridged = renderer.bridge_to_next_turn(before, generated, new, tools=list(request.tools) or None)
         if bridged is None or bridged.token_ids[: len(before) + len(generated)] != before + generated:
             return None
         return np.array(bridged.token_ids[len(before) + len(generated) :], np.int32)
 
-    def _renderer(self, template: Mapping[str, Any]) -> Any:
+    def _renderer(self, template: Mapping[str, Any]) -> Renderer | None:
         arguments = self._rendering.arguments(template)
         key = json.dumps(arguments, sort_keys=True)
-        if key not in self._made:
-            self._made[key] = _proven(self._rendering, self._name, arguments)
-        return self._made[key]
+        if key not in self._renderers:
+            self._renderers[key] = _proven(self._rendering, self._name, arguments)
+        return self._renderers[key]
 
 
 def known_name(model: str) -> str:
-    """The library's renderer for a model's name, or for a folder that bears one: `/models/Qwen3-4B`, or a snapshot of
-    Hugging Face's cache. Empty where there is none.
+    """Return the library's renderer for a model, or empty.
+
+    model: a model's name, or a folder with that name: `/models/Qwen3-4B`, or a snapshot in Hugging Face's cache.
     """
     from renderers.base import MODEL_RENDERER_MAP
 
@@ -78,16 +105,17 @@ def known_name(model: str) -> str:
     return str(MODEL_RENDERER_MAP.get(model) or names.get(folder, ""))
 
 
-def _proven(rendering: Rendering, name: str, arguments: dict[str, Any]) -> Any:
-    """The renderer, if it makes the same ids of the chats as the template. None: it does not, or cannot be made."""
+def _proven(rendering: Rendering, name: str, arguments: dict[str, Any]) -> Renderer | None:
+    """Return the renderer if it renders the test chats as the template does, otherwise None."""
     from renderers import config_from_name, create_renderer
 
     try:
-        renderer = create_renderer(rendering.tokenizer, config_from_name(name), chat_template_kwargs=arguments)
-        for chat, tools in ((_ASKED, None), (_CALLED, [_TOOL])):
-            made = renderer.render_ids(chat, tools=tools, add_generation_prompt=True)
-            if made != rendering.ids(rendering.text(chat, tools or (), arguments)).tolist():
+        config = config_from_name(name)
+        renderer: Renderer = create_renderer(rendering.tokenizer, config, chat_template_kwargs=arguments)
+        for chat, tools in ((_QUESTION, None), (_CALLED, [_TOOL])):
+            ids = renderer.render_ids(chat, tools=tools, add_generation_prompt=True)
+            if ids != rendering.ids(rendering.text(chat, tools or (), arguments)).tolist():
                 return None
-    except Exception:  # another tokenizer than the name says, arguments that it does not know, files it does not have
+    except Exception:  # the library raises any error for a wrong tokenizer, unknown arguments or missing files
         return None
     return renderer

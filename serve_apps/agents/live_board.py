@@ -1,4 +1,4 @@
-"""`LiveBoard`: the session board of a run, read on whenever somebody looks at it."""
+"""`LiveBoard`: the session board of a run, brought up to date at each read."""
 
 import asyncio
 
@@ -7,14 +7,12 @@ from storage.log import Readable
 
 
 class LiveBoard:
-    """events: the run's log."""
-
     def __init__(self, events: Readable) -> None:
         self._events, self._lock = events, asyncio.Lock()
         self._board = SessionBoard()
 
     async def read(self) -> SessionBoard:
-        """As the log has it now. Raises StorageError."""
+        """Return the board with all events of the log. Raises StorageError."""
         async with self._lock:
             await read_board(self._events, self._board)
         return self._board

@@ -1,9 +1,11 @@
-"""`LiveSession`: a session as one gateway knows it, and `Turn`: one of its turns, under way or recorded."""
+"""`LiveSession`: a gateway's copy of a session. `Turn`: one of its turns, in progress or recorded."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from schemas.doc import doc
 from schemas.rollouts import StopReason
 from schemas.turns import AgentTurn, TurnRecorded
 from serve_apps.agents.asked import AgentRequest
@@ -16,7 +18,7 @@ from slime_events.core.turn_paths import TokenPath
 
 
 class TurnRefused(Exception):
-    """A turn that is not made: with this HTTP status, for this reason. again_s: when to come again."""
+    """A request that gets no turn. status: HTTP status of the answer. again_s: seconds until a retry makes sense."""
 
     def __init__(self, status: int, message: str, *, again_s: float | None = None) -> None:
         super().__init__(message)
@@ -25,17 +27,15 @@ class TurnRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TurnKey:
-    """How a request is known again. digest: of its Idempotency-Key or its body. is_retry: its client says that it has
-    sent it before; a repeated body alone is another turn.
-    """
+    """Identity of a request, by which a retry finds its turn."""
 
-    digest: str
-    is_retry: bool
+    digest: Annotated[str, doc("digest of the Idempotency-Key, or of path and body")]
+    is_retry: Annotated[bool, doc("the client marks a retry; without a mark, an equal body begins another turn")]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedTurn:
-    """A recorded turn, as `attach.Known`."""
+    """A recorded turn with its arrays loaded; implements `attach.PriorTurn`."""
 
     event: TurnRecorded
     agent: AgentTurn
@@ -45,7 +45,6 @@ class LoadedTurn:
 
     @classmethod
     def of(cls, event: TurnRecorded, fetch: Fetch) -> "LoadedTurn":
-        """Of a turn of an agent."""
         assert event.agent is not None
         return cls(event, event.agent, fetch(event.observed), fetch(event.tokens), fetch(event.log_probs))
 
@@ -71,118 +70,114 @@ class LoadedTurn:
 
     @property
     def stop(self) -> StopReason:
-        """Why it ended."""
         return self.event.stop or StopReason.STOP
 
 
 @dataclass(slots=True)
 class LiveSession:
-    """A session as this gateway knows it: it may be behind the log, which a fence then tells. name: of this attempt;
-    its sample may have another one by now.
-    """
+    """A gateway's copy of a session. It may be behind the log; then the fence of a write fails."""
 
-    name: str
-    folded: Session
+    name: Annotated[str, doc("name of this attempt; the sample may have a newer attempt")]
+    folded: Annotated[Session, doc("state from the events read so far")]
     fetch: Fetch
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    under_way: dict[int, "Turn"] = field(default_factory=dict)
+    lock: Annotated[asyncio.Lock, doc("held while a request finds its place and begins its turn")] = field(
+        default_factory=asyncio.Lock
+    )
+    under_way: Annotated[dict[int, "Turn"], doc("turns in progress, by index")] = field(default_factory=dict)
     chains: Chains = field(default_factory=Chains)
-    _known: dict[int, LoadedTurn] = field(default_factory=dict)
+    _loaded: dict[int, LoadedTurn] = field(default_factory=dict)
     _ends: dict[int, TokenPath] = field(default_factory=dict)
 
     @property
     def takes_turns(self) -> bool:
-        """As far as this gateway knows."""
+        """Whether the session takes turns, by the events read so far."""
         return self.folded.takes_turns and self.folded.name == self.name
 
     def turns(self) -> list[LoadedTurn]:
-        """The recorded turns, oldest first."""
+        """Return the recorded turns, oldest first."""
         return [self.turn(index) for index in sorted(self.folded.turns)]
 
     def turn(self, index: int) -> LoadedTurn:
-        """A recorded turn."""
         event = self.folded.turns[index]
-        if index not in self._known or self._known[index].event is not event:
-            self._known[index] = LoadedTurn.of(event, self.fetch)
-        return self._known[index]
+        if index not in self._loaded or self._loaded[index].event is not event:
+            self._loaded[index] = LoadedTurn.of(event, self.fetch)
+        return self._loaded[index]
 
     def answered(self, digest: str) -> LoadedTurn | None:
-        """The newest turn whose messages and answer have this digest."""
+        """Return the newest turn whose messages and answer have this digest."""
         index = self.folded.answered(digest)
         return None if index is None else self.turn(index)
 
     def fixed(self) -> "FixedForest":
-        """The recorded turns as they are now, for a thread."""
+        """Return the recorded turns as an immutable forest, for a thread."""
         turns = self.turns()
         return FixedForest(turns, {turn.answered: turn for turn in turns})
 
     def prompt(self, extends: int | None, observed: Tokens) -> TokenPath:
-        """All tokens before a turn's own."""
+        """Return the whole prompt of a turn that extends `extends` with `observed`."""
         return (TokenPath() if extends is None else self.end(extends)).then(observed)
 
     def end(self, index: int) -> TokenPath:
-        """Prompt and generated tokens of a recorded turn."""
-        todo = list[LoadedTurn]()
+        """Return prompt and generated tokens of a recorded turn."""
+        missing = list[LoadedTurn]()
         at: int | None = index
         while at is not None and at not in self._ends:
-            todo.append(self.turn(at))
-            at = todo[-1].extends
-        for turn in reversed(todo):
+            missing.append(self.turn(at))
+            at = missing[-1].extends
+        for turn in reversed(missing):
             self._ends[turn.index] = self.prompt(turn.extends, turn.observed).then(turn.generated)
         return self._ends[index]
 
 
 @dataclass(frozen=True, slots=True)
 class FixedForest:
-    """Recorded turns, as `attach.Forest`, to which none is added."""
+    """An immutable `attach.Forest`."""
 
-    known: list[LoadedTurn]
-    by_answer: dict[str, LoadedTurn]
+    recorded: Annotated[list[LoadedTurn], doc("recorded turns, oldest first")]
+    by_answer: Annotated[dict[str, LoadedTurn], doc("newest turn by the digest of its messages and answer")]
 
     def turns(self) -> list[LoadedTurn]:
-        """Oldest first."""
-        return self.known
+        return self.recorded
 
     def answered(self, digest: str) -> LoadedTurn | None:
-        """The newest turn whose messages and answer have this digest."""
         return self.by_answer.get(digest)
 
 
 @dataclass(slots=True)
 class Turn:
-    """One turn, under way or recorded. id: the same at each try. prompt: its token ids. task: records it."""
+    """One turn, in progress or recorded."""
 
-    id: str
-    created: int
-    asked: AgentRequest
-    prompt: Tokens
-    stops: tuple[str, ...]
-    call: Call | None = None
-    task: asyncio.Task[LoadedTurn] | None = None
-    recorded: LoadedTurn | None = None
+    id: Annotated[str, doc("id of the turn; a retry gets the same id")]
+    created: Annotated[int, doc("seconds of Unix time")]
+    request: AgentRequest
+    prompt: Annotated[Tokens, doc("token ids of the whole prompt, int32 [tokens]")]
+    stops: Annotated[tuple[str, ...], doc("stop strings of the run and of the request")]
+    call: Annotated[Call | None, doc("generation of the turn; None if the turn was already recorded")] = None
+    task: Annotated[asyncio.Task[LoadedTurn] | None, doc("records the turn; None if it was already recorded")] = None
+    recorded: Annotated[LoadedTurn | None, doc("the turn in the log, once it is there")] = None
 
     async def end(self) -> LoadedTurn:
-        """What the log has of it. Raises TurnRefused, StorageError."""
+        """Wait until the turn is in the log. Raises TurnRefused, StorageError."""
         if self.recorded is None:
             assert self.task is not None
             self.recorded = await asyncio.shield(self.task)
         return self.recorded
 
     async def tokens(self, quiet_s: float) -> AsyncIterator[tuple[list[int], list[float]]]:
-        """Its tokens and log-probs from the first on, as they come; none of either where nothing came for long."""
+        """Yield the turn's token ids and log-probs as they come; empty lists if none come for `quiet_s` seconds."""
         seen = 0
         if self.call is not None and self.task is not None:
             moved = self.call.moved
             self.task.add_done_callback(lambda _: moved.set())
         while self.recorded is None and self.call is not None and self.task is not None and not self.task.done():
             self.call.moved.clear()
-            known = self.call.known
-            if known.length > seen:
-                start, seen = seen, known.length
-                yield known.tokens[start:seen].tolist(), known.log_probs[start:seen].tolist()
+            generated = self.call.known
+            if generated.length > seen:
+                start, seen = seen, generated.length
+                yield generated.tokens[start:seen].tolist(), generated.log_probs[start:seen].tolist()
                 continue
             try:
-                async with asyncio.timeout(quiet_s):  # no task of its own: it would cost each token two wake-ups
+                async with asyncio.timeout(quiet_s):  # not wait_for with a task, which costs two wake-ups per token
                     await self.call.moved.wait()
             except TimeoutError:
                 yield [], []
@@ -192,12 +187,12 @@ class Turn:
 
 
 def check_open(live: LiveSession) -> None:
-    """Raises TurnRefused where the session takes no turns."""
+    """Raise TurnRefused if the session takes no turns."""
     session = live.folded
     if session.name != live.name:
-        raise TurnRefused(409, f"session {live.name} was given up: the run has asked for its rollout again")
+        raise TurnRefused(409, f"session {live.name} was abandoned: the run has requested its rollout again")
     if session.opened is None:
-        raise TurnRefused(404, f"no session {session.name} is open")
+        raise TurnRefused(404, f"session {session.name} is not open")
     if session.sealed is not None:
         raise TurnRefused(409, f"session {session.name} was sealed ({session.sealed.reason}): it takes no more turns")
     if session.ended is not None:

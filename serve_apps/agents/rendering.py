@@ -1,8 +1,8 @@
-"""Chat messages as the model's template shows them, and as token ids."""
+"""Renders chat messages with the model's template, and tokenizes the text."""
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,15 +11,44 @@ from serve_apps.agents.asked import BadField
 from serve_apps.agents.attach import Message, arguments_of, content_of
 from serve_apps.engine.engine import Tokens
 from slime_events.core.context import LONG_CONTEXT
-from slime_events.plugins.tokenizer import has_far_more
+from slime_events.plugins.tokenizer import Tokenizer, has_far_more
+
+
+class ChatTokenizer(Tokenizer, Protocol):
+    """More of a transformers tokenizer, for chats and for single tokens."""
+
+    name_or_path: str
+    chat_template: str | None
+    eos_token_id: int | None
+    pad_token_id: int | None
+
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, object]:
+        """Tokens that were added to the vocabulary, by id."""
+
+    def decode(
+        self,
+        token_ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = ...,
+        clean_up_tokenization_spaces: bool = ...,
+    ) -> str:
+        """Return the text of some tokens."""
+
+    def convert_ids_to_tokens(self, ids: int) -> str | None:
+        """Return a token as the vocabulary writes it."""
 
 
 class Rendering:
-    """tokenizer: of transformers, with a chat template. template: the run's `--apply-chat-template-kwargs`, which a
-    request's own override. longest: tokens of a prompt.
+    """Renders chats of one model.
+
+    template: the run's `--apply-chat-template-kwargs`, which a request's own arguments override. longest: prompt limit
+    in tokens.
     """
 
-    def __init__(self, tokenizer: Any, template: Mapping[str, Any] | None = None, longest: int = LONG_CONTEXT) -> None:
+    def __init__(
+        self, tokenizer: ChatTokenizer, template: Mapping[str, Any] | None = None, longest: int = LONG_CONTEXT
+    ) -> None:
         self.tokenizer, self._template, self._longest = tokenizer, dict(template or {}), longest
 
     def text(
@@ -30,37 +59,41 @@ class Rendering:
         *,
         asks: bool = True,
     ) -> str:
-        """asks: with the generation prompt. Raises BadField where the template refuses the messages."""
+        """Return a chat as text. asks: end with the generation prompt. Raises BadField if the template refuses it."""
         more = self.arguments(template) | ({"tools": list(tools)} if tools else {})
         plain, errors = [for_template(message) for message in messages], list[Exception]()
-        for given in (plain, [_with_json(message) for message in plain]):  # some templates take arguments as JSON alone
+        for chat in (plain, [_with_json(message) for message in plain]):  # some templates take arguments as JSON only
             try:
-                made = self.tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=asks, **more)
-                return valid_text(str(made))
-            except Exception as error:  # whatever a template raises: it is a program of the model's authors
+                text = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=asks, **more)
+                return valid_text(str(text))
+            except Exception as error:  # a template is a program of the model's authors and raises any error
                 errors.append(error)
         raise BadField("messages", f"the model's chat template refuses them: {message_text(errors[0])}")
 
     def arguments(self, template: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Of the template, for a request with its own."""
+        """Return the run's chat template arguments, overridden by a request's."""
         return self._template | dict(template or {})
 
     def ids(self, text: str, field: str = "messages") -> Tokens:
-        """Token ids of a text, without special tokens added. Raises BadField, about that field, where the context has
-        by far no room for them.
+        """Return the token ids of a text, int32, without added special tokens.
+
+        Raises BadField for this field if the text has far more tokens than the context.
         """
         text = valid_text(text)
         if has_far_more(self.tokenizer, text, self._longest):
-            raise BadField(field, f"{len(text):,} characters: the context has room for {self._longest:,} tokens")
+            message = f"{len(text):,} characters do not fit in a context of {self._longest:,} tokens: send fewer"
+            raise BadField(field, message)
         return np.array(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
 
     def decode(self, ids: Tokens) -> str:
-        """With special tokens, and nothing cleaned up."""
+        """Return the text of token ids, with special tokens and without clean-up of spaces."""
         return str(self.tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def ends(self, generated: Tokens, new: Tokens, *, closes: bool) -> bool:
-        """Whether the first of the new ids, a special token, has been generated. closes: it ends an answer, so that the
-        model may have ended it with its own end token instead; else it opens the next message.
+        """Return whether the model already generated the first of the new ids, a special token.
+
+        closes: this token ends an answer, which the model may have ended with its own end token instead. Otherwise it
+        opens the next message.
         """
         if not len(generated) or not len(new) or int(new[0]) not in self.tokenizer.added_tokens_decoder:
             return False
@@ -69,7 +102,7 @@ class Rendering:
 
 
 def for_template(message: Message) -> dict[str, Any]:
-    """One message as chat templates take it: contents are texts, arguments objects."""
+    """Return a message in the form of chat templates: content is text, arguments of calls are objects."""
     plain = {key: value for key, value in message.items() if value is not None} | {"content": content_of(message)}
     plain["role"] = "system" if message["role"] == "developer" else message["role"]
     if calls := message.get("tool_calls"):
@@ -81,7 +114,7 @@ def _call(call: Message) -> dict[str, Any]:
     function = dict(call.get("function", call))
     arguments = arguments_of(function)
     if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
-        arguments = {}  # a call without arguments; a template would print nothing, and JSON without a value is none
+        arguments = {}  # a call without arguments: a template would print nothing, which is not JSON
     return {"type": "function", **call, "function": function | {"arguments": arguments}}
 
 
@@ -93,5 +126,5 @@ def _with_json(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_json(function: dict[str, Any]) -> dict[str, str]:
-    given = function["arguments"]
-    return {"arguments": given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)}
+    arguments = function["arguments"]
+    return {"arguments": arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)}

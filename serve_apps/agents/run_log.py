@@ -1,4 +1,4 @@
-"""`RunLog`: a run's log as a gateway writes to it: a participant, its appends, and the calls of turns under way."""
+"""`RunLog`: a gateway's access to a run's log: appends as a participant, and follows the generations of its turns."""
 
 import asyncio
 import contextlib
@@ -18,17 +18,19 @@ from storage.group_commit import GroupCommit
 from storage.log import Append, EventLog, Fence, Recorded, once
 
 LOOK_S = 0.003
-"""Seconds between two looks at the log while an engine answers, for a gateway that nobody tells."""
+"""Seconds between two reads of the log while an engine generates, for a gateway that gets no notifications."""
 TOLD_LOOK_S = 0.1
-"""The same for one that is told: for what was lost on the way, or is another gateway's."""
+"""Same for a gateway that gets notifications: finds lost ones, and generations of other gateways."""
 AWAY_S = 0.5
 log = logging.getLogger(__name__)
 
 
 class RunLog:
-    """As a context manager. offload: puts an event's large arrays into the blob store. attempts: of one generation.
-    tells_early: the run has one engine, which is told of requests before they are stored. Of several it is the log that
-    chooses one.
+    """Appends events and follows generations, as a context manager.
+
+    offload: moves an event's large arrays to the blob store. attempts: most attempts of one generation. look_s: seconds
+    between two reads of the log. tells_early: send requests to the engine before they are stored. Only for a run with
+    one engine: of several engines, the log decides which one generates.
     """
 
     def __init__(
@@ -42,10 +44,10 @@ class RunLog:
         tells_early: bool = False,
     ) -> None:
         self.events, self.fetch, self._offload, self._look_s = events, fetch, offload, look_s
-        self.worker = Participant(events, "gateway")  # an id of its own: that of its events has it
+        self.worker = Participant(events, "gateway")  # its own id becomes a part of the ids of its events
         self.commit = GroupCommit(events)
         self.calls = OpenCalls(self.worker, self._append_one, fetch, attempts, lambda: (0, None))
-        self._position, self._some, self._look = 0, asyncio.Event(), asyncio.Event()
+        self._position, self._has_calls, self._look = 0, asyncio.Event(), asyncio.Event()
         self._stack = contextlib.AsyncExitStack()
         self._tells_early, self._engine = tells_early, ""
 
@@ -53,12 +55,12 @@ class RunLog:
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self.commit)
             try:
-                await stack.enter_async_context(self.events.hear(self.worker.id, self._told))
+                await stack.enter_async_context(self.events.hear(self.worker.id, self._on_notified))
             except AccessDenied as error:
                 self._look_s = LOOK_S
                 log.warning(
-                    "%s: the gateway is not told when engines make tokens, and looks for them every %.0f ms, which "
-                    "agents wait longer for: `slime-events nats-config --agents` prints what it may hear",
+                    "%s: the gateway gets no notifications of new tokens. It reads the log every %.0f ms, which delays "
+                    "answers. `slime-events nats-config --agents` prints the permissions that it needs",
                     error,
                     LOOK_S * 1e3,
                 )
@@ -73,50 +75,55 @@ class RunLog:
         await self._stack.aclose()
 
     def _see_engine(self, recorded: Recorded) -> None:
-        """The newest that the log has is the one that lives."""
+        """Take the engine of the newest event: it is the one that runs."""
         self._engine = getattr(recorded.envelope.event, "engine", self._engine)
 
-    def _told(self, recorded: Recorded) -> None:
+    def _on_notified(self, recorded: Recorded) -> None:
         self._see_engine(recorded)
         if not self.calls.take_told(recorded):
             self._look.set()
 
     async def append(self, events: Sequence[Event], fence: Fence) -> list[Recorded]:
-        """Append in one call, under one fence; those about something else than it may be there only once. What was
-        stored, without its bytes. Raises Conflict, StorageError.
+        """Append events in one call. Returns what was stored, without its bytes. Raises Conflict, StorageError.
+
+        Events with the fence's subject are appended under the fence, others only if their subject is new.
         """
         envelopes = [self.worker.enclose(await self._offload(event)) for event in events]
-        appends = [Append(one, fence) if matches(fence.subject, one.subject) else once(one) for one in envelopes]
+        appends = [
+            Append(envelope, fence) if matches(fence.subject, envelope.subject) else once(envelope)
+            for envelope in envelopes
+        ]
         await self._tell_early(appends)
         positions = await self.commit.append(appends)
-        return [Recorded(at, one.subject, one, b"") for at, one in zip(positions, envelopes, strict=True)]
+        pairs = zip(positions, envelopes, strict=True)
+        return [Recorded(position, envelope.subject, envelope, b"") for position, envelope in pairs]
 
     async def _tell_early(self, appends: Sequence[Append]) -> None:
-        """The engine begins with requests while they are stored, and shows nothing until they are."""
-        requests = [one for one in appends if isinstance(one.envelope.event, RolloutRequested)]
+        """Send requests to the engine, which generates while they are stored and returns nothing before that."""
+        requests = [append for append in appends if isinstance(append.envelope.event, RolloutRequested)]
         if not (self._tells_early and self._engine and requests):
             return
-        told = [Recorded(0, one.envelope.subject, one.envelope, one.encoded()) for one in requests]
+        messages = [Recorded(0, append.envelope.subject, append.envelope, append.encoded()) for append in requests]
         try:
-            await self.events.tell(self._engine, told, early=True)
+            await self.events.tell(self._engine, messages, early=True)
         except AccessDenied as error:
             self._tells_early = False
             log.warning(
-                "%s: engines begin with an agent's request when the log has it, and its client waits longer: "
-                "`slime-events nats-config --agents` prints what a gateway may say",
+                "%s: engines get an agent's request only once it is in the log, which delays answers. "
+                "`slime-events nats-config --agents` prints the permissions that a gateway needs",
                 error,
             )
 
     async def call(self, request: RolloutRequested, *, since: int) -> Call:
-        """The call of a request that is in the log. since: a position before it."""
+        """Follow the generation of a request that is in the log. since: a position before the request."""
         if not self.calls.by_sample:
             self._position = max(self._position, since)
         call = self.calls.open(request)
-        self._some.set()
+        self._has_calls.set()
         return call
 
     async def read_call(self, sample: str) -> Call | None:
-        """A call that another gateway requested; None where the log has none."""
+        """Follow a generation that another gateway requested; None if the log has no such request."""
         first = None
         async for recorded in self.events.read(1, about(self.events.run, "rollout", sample)):
             first = recorded.envelope.event
@@ -131,13 +138,13 @@ class RunLog:
         await self.commit.append([append])
 
     async def _follow(self) -> None:
-        """Hand events of calls over, while there are some under way."""
+        """Read the log for the events of generations, while any is in progress."""
         run = self.events.run
         subjects = tuple(of_type(run, f"rollout.{verb}") for verb in ("progressed", "completed", "failed"))
         while True:
-            await self._some.wait()
+            await self._has_calls.wait()
             if not self.calls.by_sample:
-                self._some.clear()
+                self._has_calls.clear()
                 continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._look_s):
@@ -149,5 +156,5 @@ class RunLog:
                     self._see_engine(recorded)
                     self.calls.apply(recorded)
             except SlimeEventsError as error:
-                log.warning("the gateway waits for the log of run %s: %s", run, error)
+                log.warning("cannot read the log of run %s, next try in %g s: %s", run, AWAY_S, error)
                 await asyncio.sleep(AWAY_S)

@@ -1,17 +1,18 @@
-"""A session that is sealed, as events: the samples that its turns come to, their rewards, or why it is not trained on.
+"""Events that seal a session: samples of its turns with their rewards, or the reason why it is not trained on.
 
-forest of turns -> its leaves -> one sample each, of the tokens on the path to it -> rollout.completed
+forest of turns -> its leaves -> for each leaf, a sample of the tokens on the path to it -> rollout.completed
 
-A token of several paths is trained on in one of them alone.
+A token that several paths share is trained on in one of them only.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec.structs import replace
 
 from schemas.arrays import Array, pack
+from schemas.doc import doc
 from schemas.errors import shown_text
 from schemas.event import Event
 from schemas.ids import sibling_id
@@ -20,6 +21,7 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested, StopReason, Timings
 from schemas.sessions import SealReason, SessionSealed
 from serve_apps.agents.live_session import LoadedTurn
+from serve_apps.agents.rendering import ChatTokenizer
 from serve_apps.engine.engine import Tokens
 from serve_apps.generate.custom import Made, completion
 from serve_apps.generate.journal import Ended
@@ -29,55 +31,57 @@ from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.sample_view import sample_to_make
 
 HARNESS = "harness:"
-"""Before the source's name, in the place of a grader's."""
+"""Prefix of `RewardAssigned.grader` if the harness named after it gave the reward."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a harness says of a session. rewards: of single paths, by the turns that ended them."""
+    """Outcome of a session, from its harness or from the gateway."""
 
     reason: SealReason
-    reward: float | None = None
-    rewards: dict[int, float] = field(default_factory=dict)
-    exit_code: int | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
+    reward: Annotated[float | None, doc("reward of each path that has none in `rewards`")] = None
+    rewards: Annotated[dict[int, float], doc("rewards of single paths, by the index of their last turn")] = field(
+        default_factory=dict
+    )
+    exit_code: Annotated[int | None, doc("exit code of the harness; nonzero: it failed")] = None
+    metadata: Annotated[dict[str, Any], doc("JSON values that are added to the metadata of each sample")] = field(
+        default_factory=dict
+    )
 
     def reward_of(self, leaf: int) -> float | None:
-        """Of the path that ended with this turn."""
+        """Return the reward of the path whose last turn is `leaf`."""
         return self.rewards.get(leaf, self.reward)
 
 
 def verdict_of(
     reward: float | None, rewards: dict[int, float], exit_code: int | None, metadata: dict[str, Any]
 ) -> Verdict:
-    """A harness's."""
+    """Return a harness's verdict."""
     rewarded = not exit_code and (reward is not None or bool(rewards))
     return Verdict(SealReason.REWARD if rewarded else SealReason.EXIT, reward, rewards, exit_code, metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class Sealing:
-    """What is needed of the run. prompt: as requested. gateway: who seals. grades: the run's grader grades what has no
-    reward. now: ns of Unix time. fails_idle: an idle session is a failed rollout.
-    """
+    """Run data that `sealed` needs."""
 
-    asked: PromptSubmitted
-    prompt: Tokens
+    prompt: Annotated[PromptSubmitted, doc("prompt of the session's group")]
+    prompt_tokens: Annotated[Tokens, doc("token ids of the requested prompt, int32 [tokens]")]
     credit: CreditRule
-    tokenizer: Any
-    gateway: str
-    grades: bool
-    now: int
-    fails_idle: bool = False
+    tokenizer: ChatTokenizer
+    gateway: Annotated[str, doc("id of the gateway that seals")]
+    grades: Annotated[bool, doc("the run's grader grades samples without a reward")]
+    now: Annotated[int, doc("nanoseconds of Unix time")]
+    fails_idle: Annotated[bool, doc("an idle session becomes a failed rollout")] = False
 
 
-def sealed(session: Session, known: Sequence[LoadedTurn], verdict: Verdict, run: Sealing) -> list[Event]:
-    """The events that end a session, in the order in which they are appended."""
+def sealed(session: Session, recorded: Sequence[LoadedTurn], verdict: Verdict, run: Sealing) -> list[Event]:
+    """Return the events that end a session, in the order in which they are appended."""
     assert session.request is not None
     assert session.opened is not None
     sender = session.opened.sender
     leaves = session.leaves()
-    paths = credited_paths({turn.index: turn.extends for turn in known}, leaves, run.credit)
+    paths = credited_paths({turn.index: turn.extends for turn in recorded}, leaves, run.credit)
     trained = [path.turns[-1] for path in paths]
     seconds = (run.now - session.opened_at) / 1e9
     seal = SessionSealed(
@@ -98,25 +102,26 @@ def sealed(session: Session, known: Sequence[LoadedTurn], verdict: Verdict, run:
     )
     if why := why_not_trained(session, verdict, trained, grades=run.grades, fails_idle=run.fails_idle):
         return [seal, _failed(session, why, run.gateway)]
-    turns = {turn.index: turn for turn in known}
+    turns = {turn.index: turn for turn in recorded}
     completed = list[RolloutCompleted]()
     for number, credited in enumerate(paths):
         path = [turns[index] for index in credited.turns]
-        made = Made(
+        shared = Made(
             session.request,
-            run.asked,
             run.prompt,
-            list(_placed(path)),
+            run.prompt_tokens,
+            list(_with_starts(path)),
             run.gateway,
             run.tokenizer,
             Timings(generating=seconds),
         )
         sample, credit = _sample(path, credited, verdict, session.request, run), _credit(path, credited)
-        one = completion(sample, sibling_id(session.sample, number), made)
-        completed.append(one if credit is None else replace(one, credit=credit))
+        event = completion(sample, sibling_id(session.sample, number), shared)
+        completed.append(event if credit is None else replace(event, credit=credit))
+    grader = f"{HARNESS}{sender}"
     rewards = [
-        RewardAssigned(sample=one.sample, group=one.group, value=value, grader=f"{HARNESS}{sender}", grader_digest="")
-        for one, leaf in zip(completed, trained, strict=True)
+        RewardAssigned(sample=event.sample, group=event.group, value=value, grader=grader, grader_digest="")
+        for event, leaf in zip(completed, trained, strict=True)
         if (value := verdict.reward_of(leaf)) is not None
     ]
     return [seal, *completed[1:], *completed[:1], *rewards[1:], *rewards[:1]]
@@ -125,25 +130,25 @@ def sealed(session: Session, known: Sequence[LoadedTurn], verdict: Verdict, run:
 def why_not_trained(
     session: Session, verdict: Verdict, trained: Sequence[int], *, grades: bool, fails_idle: bool = False
 ) -> str:
-    """Empty where it is trained on."""
+    """Return the reason why a session is not trained on; empty if it is."""
     if verdict.exit_code:
         error = verdict.metadata.get("error")
         why = f": {shown_text(error)}" if isinstance(error, str) and error else ""
         return f"its program ended with exit code {verdict.exit_code}{why}"
     if verdict.reason is SealReason.OVER:
-        return "nothing could come of it any more: its group was decided, or the run has ended"
+        return "its rollout is no longer needed: its group was decided, or the run has ended"
     if not trained:
-        under_way = f" ({len(session.open)} under way)" if session.open else ""
-        return f"it made no turn that ended{under_way}"
+        under_way = f" ({len(session.open)} in progress)" if session.open else ""
+        return f"it has no completed turn{under_way}"
     if verdict.reason is SealReason.IDLE and fails_idle:
         return "it was idle, and the run fails idle sessions (--agent-idle fail)"
     if not grades and any(verdict.reward_of(leaf) is None for leaf in trained):
-        return "nobody gave it a reward, and the run has no grader"
+        return "it was sealed without a reward, and the run has no grader"
     return ""
 
 
-def _placed(path: Sequence[LoadedTurn]) -> Iterator[tuple[int, Ended]]:
-    """The turns, and where the tokens of each begin."""
+def _with_starts(path: Sequence[LoadedTurn]) -> Iterator[tuple[int, Ended]]:
+    """Yield each turn with the index of its first generated token."""
     begin = 0
     for turn in path:
         begin += len(turn.observed)
@@ -154,8 +159,8 @@ def _placed(path: Sequence[LoadedTurn]) -> Iterator[tuple[int, Ended]]:
 def _sample(
     path: Sequence[LoadedTurn], credited: CreditedPath, verdict: Verdict, request: RolloutRequested, run: Sealing
 ) -> Sample:
-    """What is trained on of a path: the tokens of its trained turns. All before the first answer is its prompt."""
-    sample = sample_to_make(request, run.asked)
+    """Return the sample of a path. Its prompt ends at the first answer; its loss mask selects the trained turns."""
+    sample = sample_to_make(request, run.prompt)
     tokens, log_probs, texts = list[int](), list[float](), list[str]()
     for turn in path:
         if tokens:

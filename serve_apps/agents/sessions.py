@@ -1,7 +1,7 @@
-"""`Sessions`: the sessions of one gateway. It keeps them as it knows them; what is true is in the log.
+"""`Sessions`: the sessions of one gateway. They are a cache: the log is authoritative.
 
-A write that is refused by its fence is made again of what the log has then. So any number of gateways may serve the
-same session, and one that was killed is replaced by any other.
+If a fence refuses a write, the gateway reads the log and tries again. So any number of gateways may serve the same
+session, and any gateway replaces one that was killed.
 """
 
 import asyncio
@@ -33,24 +33,24 @@ from storage.cancellation import end_all
 from storage.log import Fence
 
 KEPT = 4096
-"""Sessions that are kept in memory; an older one is read again."""
+"""Sessions in memory. The least recently used one is dropped, and read again if it is needed."""
 LOOK_S = 2.0
-"""Seconds between two looks whether a session has to be sealed."""
+"""Seconds between two checks whether a session must be sealed."""
 WAIT_LOOK_S = 0.25
 AGAIN_S = 2.0
 RESUME_S = 30.0
-"""Until a harness asks again whether an interrupted run was resumed."""
-INTERRUPTED = "the run was interrupted, and goes on with `slime-events resume`"
+"""Seconds after which a harness retries to open a session of an interrupted run."""
+INTERRUPTED = "the run was interrupted: `slime-events resume` continues it"
 log = logging.getLogger(__name__)
 
 
 class Sessions:
-    """As a context manager. place: entered by the caller."""
+    """Opens, serves and seals sessions, as a context manager. run_log: entered by the caller."""
 
-    def __init__(self, place: RunLog, setup: AgentSetup, *, look_s: float = LOOK_S) -> None:
-        self._place, self.setup, self._look_s = place, setup, look_s
-        self._board = LiveBoard(place.events)
-        self._turns, self._prompts = Turns(place, setup, self._board), Prompts(place.events)
+    def __init__(self, run_log: RunLog, setup: AgentSetup, *, look_s: float = LOOK_S) -> None:
+        self._run_log, self.setup, self._look_s = run_log, setup, look_s
+        self._board = LiveBoard(run_log.events)
+        self._turns, self._prompts = Turns(run_log, setup, self._board), Prompts(run_log.events)
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
         self._rates = Rates()
         self._looking: asyncio.Task[None] | None = None
@@ -67,17 +67,18 @@ class Sessions:
     async def open(
         self, sender: str, *, group: str | None = None, wait_s: float = 0.0, key: str | None = None
     ) -> tuple[Session, PromptSubmitted]:
-        """A session of the oldest rollout that waits for an agent, once an engine can answer it. wait_s: how long to
-        wait for both. key: the same one of the same sender is the same session. Raises TurnRefused (429 where none
-        waits, or no engine is ready), StorageError.
+        """Open a session of the oldest rollout that waits for an agent, once an engine is ready.
+
+        wait_s: seconds to wait for both. key: a second call of the same sender with the same key returns the same
+        session. Raises TurnRefused (429 if no rollout waits or no engine is ready), StorageError.
         """
         end = time.monotonic() + wait_s
         key = key or secrets.token_hex(16)
         while True:
             board = await self._board.read()
             can_answer = board.over or board.ready_at is not None
-            if can_answer and (given := board.given.get((sender, key))) is not None:
-                return await self._opened(given)
+            if can_answer and (earlier := board.given.get((sender, key))) is not None:
+                return await self._opened(earlier)
             if board.over or not can_answer or (request := board.next(group)) is None:
                 if board.over or time.monotonic() >= end:
                     raise _none_waits(board, group)
@@ -91,15 +92,15 @@ class Sessions:
                 group=request.group,
                 sender=sender,
                 key=key,
-                gateway=self._place.worker.id,
+                gateway=self._run_log.worker.id,
             )
             if is_free and await self._append_opened(session, opened):
                 return await self._opened(opened)
 
     async def _append_opened(self, session: Session, opened: SessionOpened) -> bool:
         try:
-            (recorded,) = await self._place.append([opened], self._fence(session))
-        except Conflict:  # another gateway was first
+            (recorded,) = await self._run_log.append([opened], self._fence(session))
+        except Conflict:  # another gateway opened it first
             return False
         session.apply(recorded)
         return True
@@ -108,47 +109,52 @@ class Sessions:
         live = await self._live_of(session_name(opened.sample, opened.attempt))
         return live.folded, await self._prompts.of(opened.group)
 
-    async def ask(self, name: str, asked: AgentRequest, body: bytes, key: TurnKey) -> Turn:
-        """The turn of an agent's request. Raises TurnRefused, BadField, StorageError."""
+    async def ask(self, name: str, request: AgentRequest, body: bytes, key: TurnKey) -> Turn:
+        """Return the turn of an agent's request. Raises TurnRefused, BadField, StorageError."""
         self._admit(name)
-        return await self._turns.ask(await self._live_of(name), asked, body, key)
+        return await self._turns.ask(await self._live_of(name), request, body, key)
 
-    async def count(self, name: str, asked: AgentRequest, size: int) -> int:
-        """Tokens of the prompt that an agent's request would have. size: bytes of it. Raises TurnRefused, BadField,
-        StorageError.
+    async def count(self, name: str, request: AgentRequest, size: int) -> int:
+        """Return the number of prompt tokens of a request. size: bytes of the request.
+
+        Raises TurnRefused, BadField, StorageError.
         """
         self._admit(name)
-        return await self._turns.count(await self._live_of(name), asked, size)
+        return await self._turns.count(await self._live_of(name), request, size)
 
     def _admit(self, name: str) -> None:
         most = self.setup.rules.turns_per_minute
         if wait_s := self._rates.wait_s(name, most):
-            message = f"the session may make {most:,} requests a minute (--agent-turns-per-minute): come again later"
-            raise TurnRefused(429, message, again_s=math.ceil(wait_s))
+            seconds = math.ceil(wait_s)
+            message = f"a session may make {most:,} requests a minute (--agent-turns-per-minute): retry in {seconds} s"
+            raise TurnRefused(429, message, again_s=seconds)
 
     @property
     def turns(self) -> Turns:
-        """How what they said is read."""
+        """Reads the turns of these sessions."""
         return self._turns
 
     async def state(self, name: str) -> Session:
-        """As the log has it now; where the run has asked for its rollout again, as it ended. Raises TurnRefused where
-        there is none.
+        """Return a session's state from the log. Raises TurnRefused if it does not exist.
+
+        If the run has requested the rollout again, the state is the last one of the earlier attempt.
         """
         with contextlib.suppress(TurnRefused):
             live = await self._live_of(name)
-            await read_session(self._place.events, live.folded.sample, live.folded)
+            await read_session(self._run_log.events, live.folded.sample, live.folded)
             if live.folded.name == name:
                 return live.folded
         parts = session_of(name)
-        before = None if parts is None else await read_attempt(self._place.events, *parts)
+        before = None if parts is None else await read_attempt(self._run_log.events, *parts)
         if before is None or before.opened is None or before.name != name:
             raise TurnRefused(404, f"there is no session {name}")
         return before
 
     async def seal(self, name: str, verdict: Verdict) -> SessionSealed:
-        """End a session; the same verdict again is no error. Raises TurnRefused (409 where it has ended otherwise),
-        StorageError, PlugPointError where a sample of it cannot be trained on.
+        """End a session. A second call with the same verdict returns the same seal.
+
+        Raises TurnRefused (409 if the session has ended differently), StorageError, and PlugPointError if one of its
+        samples cannot be trained on.
         """
         while True:
             session = await self.state(name)
@@ -156,7 +162,7 @@ class Sessions:
                 return _same(session.sealed, verdict)
             live = self._live.get(name)
             if live is None or session is not live.folded:
-                raise TurnRefused(409, f"session {name} was given up: the run has asked for its rollout again")
+                raise TurnRefused(409, f"session {name} was abandoned: the run has requested its rollout again")
             if session.ended is not None:
                 raise TurnRefused(409, f"session {name} has ended")
             try:
@@ -167,39 +173,39 @@ class Sessions:
     async def _seal(self, live: LiveSession, verdict: Verdict) -> SessionSealed:
         session, setup = live.folded, self.setup
         assert session.request is not None
-        asked = await self._prompts.of(session.request.group)
-        own = asked.custom_rm_path or (isinstance(asked.metadata, dict) and asked.metadata.get("rm_type"))
+        prompt = await self._prompts.of(session.request.group)
+        own = prompt.custom_rm_path or (isinstance(prompt.metadata, dict) and prompt.metadata.get("rm_type"))
         run = Sealing(
-            asked,
+            prompt,
             setup.fetch(session.request.prompt),
             setup.rules.credit,
             setup.tokenizer,
-            self._place.worker.id,
+            self._run_log.worker.id,
             grades=setup.rules.grades or bool(own),
             now=time.time_ns(),
             fails_idle=setup.rules.fails_idle,
         )
         events = await asyncio.to_thread(sealed, session, live.turns(), verdict, run)
         fence = self._fence(session)
-        for recorded in await self._place.append(events, fence):
+        for recorded in await self._run_log.append(events, fence):
             if matches(fence.subject, recorded.subject):
-                session.apply(recorded)  # and no further: the run may have asked for the rollout again
+                session.apply(recorded)  # not later events: the run may have requested the rollout again
         for turn in list(live.under_way.values()):
             if turn.call is not None:
-                await self._place.calls.abort(turn.call, "its session was sealed")
+                await self._run_log.calls.abort(turn.call, "its session was sealed")
         self._live.pop(live.name, None)
         self._turns.requests.forget(live.name)
         assert session.sealed is not None
         return _same(session.sealed, verdict)
 
     def _fence(self, session: Session) -> Fence:
-        return Fence(everything_about(self._place.events.run, session.sample), session.position)
+        return Fence(everything_about(self._run_log.events.run, session.sample), session.position)
 
     async def _read(self, sample: str) -> Session:
-        return await read_session(self._place.events, sample)
+        return await read_session(self._run_log.events, sample)
 
     async def _live_of(self, name: str) -> LiveSession:
-        """Raises TurnRefused for a name of none."""
+        """Return an opened session. Raises TurnRefused if it does not exist."""
         parts = session_of(name)
         live = self._live.get(name)
         if live is None and parts is not None:
@@ -214,28 +220,32 @@ class Sessions:
         return live
 
     async def _look(self) -> None:
-        """Seal sessions that are over, whoever has opened them. Of several gateways one is first."""
+        """Seal sessions that are due, also those that other gateways opened. The first gateway to append wins."""
         while True:
             await asyncio.sleep(self._look_s)
             try:
                 board, now = await self._board.read(), time.time_ns()
                 idle_ns = self.setup.rules.limits.idle_s * 1e9
                 for sample, opened in list(board.open.items()):
-                    wanted = board.is_wanted(sample) and not board.over
+                    is_needed = board.is_wanted(sample) and not board.over
                     live = self._live.get(session_name(sample, opened.attempt))
                     moved = live.folded.moved_at if live else board.opened_at[sample]
-                    if not wanted or now - moved >= idle_ns or now - board.opened_at[sample] >= idle_ns:
+                    if not is_needed or now - moved >= idle_ns or now - board.opened_at[sample] >= idle_ns:
                         name = session_name(sample, opened.attempt)
-                        await self._seal_if_due(name, now, wanted=wanted, ready_at=board.ready_at)
+                        await self._seal_if_due(name, now, is_needed=is_needed, ready_at=board.ready_at)
             except SlimeEventsError as error:
-                log.warning("agents' sessions were not looked at: %s", error)
+                log.warning(
+                    "cannot check which agents' sessions are due to be sealed, next try in %g s: %s",
+                    self._look_s,
+                    error,
+                )
 
-    async def _seal_if_due(self, name: str, now: int, *, wanted: bool, ready_at: int | None) -> None:
+    async def _seal_if_due(self, name: str, now: int, *, is_needed: bool, ready_at: int | None) -> None:
         with contextlib.suppress(TurnRefused):
             session, limits = await self.state(name), self.setup.rules.limits
             if not session.takes_turns:
                 return
-            reason = seal_due(session, now, limits, wanted=wanted, ready_at=ready_at)
+            reason = seal_due(session, now, limits, wanted=is_needed, ready_at=ready_at)
             if reason is not None:
                 await self.seal(name, Verdict(reason))
 
@@ -243,19 +253,20 @@ class Sessions:
 def _none_waits(board: SessionBoard, group: str | None) -> TurnRefused:
     which = "no rollout" if group is None else f"no rollout of group {group}"
     if board.interrupted:
-        return TurnRefused(503, f"{INTERRUPTED}: {which} is given out until then", again_s=RESUME_S)
+        return TurnRefused(503, f"{INTERRUPTED}. Until then {which} can be opened", again_s=RESUME_S)
     if board.over:
         return TurnRefused(409, f"the run is over: {which} waits for an agent")
     if board.ready_at is None:
-        message = f"no engine is ready: {which} is given out until one has loaded the run's weights"
+        message = f"no engine is ready: {which} can be opened until an engine has loaded the run's weights"
         return TurnRefused(429, message, again_s=AGAIN_S)
-    message = f"{which} waits for an agent: those that the run wants now, by its staleness, are open or made"
+    message = f"{which} waits for an agent: every rollout that the run's staleness limit allows now is open or done"
     return TurnRefused(429, f"{message} ({len(board.open)} sessions are open)", again_s=AGAIN_S)
 
 
 def _same(sealed: SessionSealed, verdict: Verdict) -> SessionSealed:
-    """The seal that is there, if it is of the same verdict. Raises TurnRefused."""
-    said = (sealed.reward, sealed.rewards, sealed.exit_code, sealed.metadata)
-    if said != (verdict.reward, verdict.rewards, verdict.exit_code, verdict.metadata):
-        raise TurnRefused(409, f"the session of sample {sealed.sample} was sealed before ({sealed.reason})")
+    """Return the existing seal if it has the same verdict. Raises TurnRefused."""
+    existing = (sealed.reward, sealed.rewards, sealed.exit_code, sealed.metadata)
+    if existing != (verdict.reward, verdict.rewards, verdict.exit_code, verdict.metadata):
+        message = f"the session of sample {sealed.sample} is already sealed ({sealed.reason}) with a different verdict"
+        raise TurnRefused(409, message)
     return sealed

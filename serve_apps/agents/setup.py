@@ -1,17 +1,19 @@
-"""`AgentSetup`: what a gateway knows of a run whose rollouts agents make."""
+"""`AgentSetup`: what a gateway needs to serve a run whose rollouts come from agents."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, cast
 
+from schemas.doc import doc
 from schemas.errors import ConfigError
 from schemas.event import Event
 from schemas.turns import AgentTurn
 from serve_apps.agents.bridge import Bridge
 from serve_apps.agents.parsing import Parsers, parser_names
+from serve_apps.agents.rendering import ChatTokenizer
 from serve_apps.engine.limits import NO_LIMITS, EngineLimits
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.context import LONG_CONTEXT, context_of
@@ -23,71 +25,65 @@ from storage.blobs import BlobStore
 from storage.payloads import fetch, offload_async
 
 BODY_LIMIT = 8 * 1024
-"""Bytes of a request above which its body is a blob: each of a session's has all messages before it, and whoever reads
-its turns does not need them.
+"""Bytes of a request above which its body becomes a blob. Readers of turns do not need the body, which repeats all
+earlier messages of the session.
 """
 
-
 BYTES_OF_A_TOKEN = 32
-"""Of a request's body, at most. Of most texts a token has 4 bytes, and 12 where JSON escapes each character; of white
-space it may have some dozens."""
+"""Most bytes of a request's body for each token. In most texts a token has 4 bytes, or 12 if JSON escapes each
+character; a token of white space may have a few dozen."""
 BYTES_BESIDE = 1024 * 1024
-"""Of a request's body that become no tokens: fields, ids, log-probs that an answer brought."""
+"""Most bytes of a request's body that become no tokens: fields, ids, log-probs of earlier answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentRules:
-    """From the run's settings. context: tokens of prompt and answer; None where the engine alone limits them. seed: of
-    the run. attempts: of one generation. tokens_in_flight: of the turns under way at one gateway. turns_per_minute: of
-    a session there. grades: the run has a grader for every rollout. engines: of the run. room: tokens that its model
-    has room for, where that is known: what is by far longer is not read. fails_idle: an idle session is a failed
-    rollout.
-    """
+    """Settings of the run that apply to agents."""
 
     credit: CreditRule
     limits: Limits
-    context: int | None
-    seed: int
-    attempts: int
-    tokens_in_flight: int
-    turns_per_minute: int
-    grades: bool
-    engines: int = 1
-    room: int | None = None
-    fails_idle: bool = False
+    context: Annotated[int | None, doc("limit of prompt and answer [tokens]; None: only the engine limits them")]
+    seed: Annotated[int, doc("seed of the run")]
+    attempts: Annotated[int, doc("most attempts of one generation")]
+    tokens_in_flight: Annotated[int, doc("limit for all turns in progress at one gateway [tokens]")]
+    turns_per_minute: Annotated[int, doc("limit of a session's requests at one gateway, each minute")]
+    grades: Annotated[bool, doc("the run has a grader for every rollout")]
+    engines: Annotated[int, doc("number of the run's engines")] = 1
+    room: Annotated[int | None, doc("context of the model [tokens], if known; far longer prompts are not read")] = None
+    fails_idle: Annotated[bool, doc("an idle session becomes a failed rollout")] = False
 
     @property
     def longest(self) -> int:
-        """Tokens of a prompt, at most. No request has more messages: each has a token at least."""
+        """Limit of a prompt in tokens, and of the number of its messages: each has at least one token."""
         return self.room or self.context or LONG_CONTEXT
 
     @property
     def most_bytes(self) -> int:
-        """Of a request: a longer one cannot be within the context, and is refused before anything is done with it."""
+        """Limit of a request in bytes. A longer one cannot fit in the context, and is refused before it is read."""
         return BYTES_BESIDE + BYTES_OF_A_TOKEN * self.longest
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSetup:
-    """bridge, parsers, tokenizer: of the run's model. engine: what its engines are not asked. fetch, offload: large
-    arrays from the blob store, and into it.
-    keep: the body of a request into it, unless it is small.
-    """
+    """Rules, model parts and storage functions for the agents of a run."""
 
     rules: AgentRules
-    tokenizer: Any
+    tokenizer: ChatTokenizer
     bridge: Bridge
     parsers: Parsers
-    fetch: Fetch
-    offload: Callable[[Event], Awaitable[Event]]
-    keep: Callable[[AgentTurn], Awaitable[AgentTurn]]
-    engine: EngineLimits = NO_LIMITS
+    fetch: Annotated[Fetch, doc("loads an array, from the blob store if it is large")]
+    offload: Annotated[Callable[[Event], Awaitable[Event]], doc("moves an event's large arrays to the blob store")]
+    keep: Annotated[
+        Callable[[AgentTurn], Awaitable[AgentTurn]],
+        doc("moves the body of a request to the blob store, if it is large"),
+    ]
+    engine: Annotated[EngineLimits, doc("limits of the engines that the gateway checks itself")] = NO_LIMITS
 
 
 def agent_rules(settings: TrainSettings) -> AgentRules:
-    """Raises ConfigError where the run's rollouts are made otherwise."""
+    """Return the rules of a run. Raises ConfigError if its rollouts do not come from agents."""
     if not settings.rollout.agents:
-        raise ConfigError(f"run {settings.run.run} has no --agents: its engines make its rollouts")
+        raise ConfigError(f"run {settings.run.run} was started without --agents, so it has no sessions for agents")
     agents, rollout, reward = settings.agents, settings.rollout, settings.reward
     return AgentRules(
         credit=CreditRule.of_settings(agents),
@@ -105,10 +101,10 @@ def agent_rules(settings: TrainSettings) -> AgentRules:
 
 
 async def agent_setup(settings: TrainSettings, blob_url: str) -> AgentSetup:
-    """With the tokenizer of the run's checkpoint. Raises ConfigError, InvalidValue, MissingPart."""
+    """Load the tokenizer of the run's checkpoint. Raises ConfigError, InvalidValue, MissingPart."""
     rules, blobs = agent_rules(settings), BlobStore(blob_url)
     folder = settings.engine.hf_checkpoint
-    tokenizer = await asyncio.to_thread(load_tokenizer, folder)
+    tokenizer = cast(ChatTokenizer, await asyncio.to_thread(load_tokenizer, folder))
     return AgentSetup(
         rules,
         tokenizer,

@@ -1,15 +1,15 @@
-"""The text of a turn to content, reasoning and calls, as its tokens come.
+"""Splits a turn into content, reasoning and tool calls while its tokens come.
 
 tokens -> Detokenizer -> StopFilter -> SGLang's reasoning parser -> its tool parser -> Part ...
 
-SGLang's parsers say something else about the same text where it comes in other pieces. So they are fed by token, and
-not by what came at a time: an answer that is read again from the log, or streamed, is the same message.
+The result of SGLang's parsers depends on how the text is split into pieces. So the parsers get one token at a time,
+however many come at once: an answer that is streamed equals the same answer read from the log.
 """
 
 import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from schemas.rollouts import StopReason
 from schemas.text import valid_text
@@ -19,25 +19,56 @@ from serve_apps.agents.detokenizer import Detokenizer, StopFilter
 
 _log = logging.getLogger(__name__)
 _LAG = 32
-"""SGLang reads all of a call's arguments again with each piece. Pieces that grow with them (1/32) keep that linear."""
+"""SGLang parses all arguments of a call again with each piece. Pieces of 1/32 of a call keep the total cost linear."""
+T = TypeVar("T")
+
+
+class ParsedCall(Protocol):
+    """A piece of a tool call from SGLang's parser."""
+
+    name: str | None
+    parameters: str
+
+
+class ToolParser(Protocol):
+    """SGLang's `FunctionCallParser`: splits text into content and tool calls."""
+
+    detector: object
+
+    def parse_stream_chunk(self, chunk_text: str) -> tuple[str, list[ParsedCall]]: ...
+    def parse_stream_end(self) -> tuple[str, list[ParsedCall]]: ...
+    def has_tool_call(self, text: str) -> bool: ...
+
+
+class ReasoningParser(Protocol):
+    """SGLang's `ReasoningParser`: splits text into reasoning and the text after it."""
+
+    def parse_stream_chunk(self, stream_chunk: str) -> tuple[str | None, str | None]: ...
+    def parse_stream_end(self) -> tuple[str | None, str | None]: ...
 
 
 class TurnReader:
-    """One turn as it comes. ends: token ids that end an answer. After `end` it has message, text, matched, pieces and
-    reasoning_tokens, as `Said` has them.
+    """Reads one turn. ends: token ids that end an answer.
+
+    After `end`, the properties `message`, `text`, `matched`, `pieces` and `reasoning_tokens` equal those of `Answer`.
     """
 
     def __init__(
-        self, asked: AgentRequest, ends: Collection[int], stops: StopFilter, detokenizer: Detokenizer, parsed: "Parsed"
+        self,
+        request: AgentRequest,
+        ends: Collection[int],
+        stops: StopFilter,
+        detokenizer: Detokenizer,
+        parsed: "Parsed",
     ) -> None:
         self._ends, self._stops, self._detokenizer, self._parsed = ends, stops, detokenizer, parsed
-        self._trims, self._with_pieces = asked.trim_stop, asked.log_probs is not None
+        self._trims, self._with_pieces = request.trim_stop, request.log_probs is not None
         self._held: int | None = None
         self._text: list[str] = []
         self._pieces: list[bytes] = []
 
     def feed(self, tokens: Sequence[int], log_probs: Sequence[float]) -> list[Part]:
-        """What the next tokens say. The last part of them has the tokens."""
+        """Return the parts that the next tokens add. The last part is a `Content` with all these tokens."""
         parts: list[Part] = []
         for batch in self._batches(tokens):
             parts += self._read(self._detokenizer.add(batch), len(batch))
@@ -49,7 +80,7 @@ class TurnReader:
         return [*parts, Content("", *of_tokens)] if tokens else parts
 
     def end(self, stop: StopReason) -> list[Part]:
-        """What was held back. stop: why the turn has ended."""
+        """Return the parts that were held back. stop: reason why the turn ended."""
         self.matched: str | int | None = None
         parts: list[Part] = []
         if self._held is not None:
@@ -86,7 +117,7 @@ class TurnReader:
         return self._parsed.feed(shown, tokens)
 
     def _batches(self, tokens: Sequence[int]) -> Iterator[list[int]]:
-        """One by one for parsers, at once without. A token that may be the answer's end waits for another one."""
+        """Yield tokens one by one for parsers, otherwise together. Hold a possible end token until the next token."""
         batch: list[int] = []
         for token in tokens:
             if self._held is not None:
@@ -102,20 +133,30 @@ class TurnReader:
 
 
 class Parsed:
-    """Text by SGLang's parsers, and what it has come to. Text that a parser cannot read is content."""
+    """Runs SGLang's parsers and collects their result. Text that a parser cannot read is content.
 
-    def __init__(self, reasoning: Any, tools: Any, ids: Callable[[int, str], str], *, parallel: bool) -> None:
+    ids: returns the id of a call from its index and name. parallel: the answer may have several calls.
+    """
+
+    def __init__(
+        self,
+        reasoning: ReasoningParser | None,
+        tools: ToolParser | None,
+        ids: Callable[[int, str], str],
+        *,
+        parallel: bool,
+    ) -> None:
         self._reasoning_parser, self._tool_parser = reasoning, tools
         self._ids, self._most = ids, None if parallel else 1
         self.is_parsed = reasoning is not None or tools is not None
-        self._content, self._reasoning, self._said = "", "", ""
+        self._content, self._reasoning, self._raw = "", "", ""
         self._calls: list[list[str]] = []
         self._is_muted = False
         self._waiting, self._waiting_tokens, self._tokens, self._of_call = "", 0, 0, 0
         self.reasoning_tokens = 0
 
     def feed(self, text: str, tokens: int) -> list[Part]:
-        """The parts that a piece of text makes; tokens: of it."""
+        """Return the parts that a piece of text adds. tokens: number of its tokens."""
         self._waiting, self._waiting_tokens = self._waiting + text, self._waiting_tokens + tokens
         self._of_call += tokens if self._calls else 0
         if self._waiting_tokens < self._of_call // _LAG:
@@ -129,37 +170,37 @@ class Parsed:
         return parts
 
     def _count(self, tokens: int) -> None:
-        """Reasoning takes the tokens up to the first that is none."""
+        """Count tokens before the first content or call as reasoning, if there is reasoning."""
         is_over = bool(self._content or self._calls)
         self._tokens += 0 if is_over else tokens
         self.reasoning_tokens = self._tokens if self._reasoning else 0
 
     def _parts(self, text: str) -> list[Part]:
-        thought = ""
-        if self._reasoning_parser is not None:
-            parser = self._reasoning_parser
-            thought, text = self._guarded(lambda: parser.parse_stream_chunk(text), ("", text), "_reasoning_parser")
-        return self._thought(thought) + self._normal(text)
+        if (parser := self._reasoning_parser) is None:
+            return self._after_reasoning(text)
+        fallback: tuple[str | None, str | None] = ("", text)
+        thought, rest = self._guarded(lambda: parser.parse_stream_chunk(text), fallback, "_reasoning_parser")
+        return self._thought(thought) + self._after_reasoning(rest)
 
     def _thought(self, text: str | None) -> list[Part]:
         self._reasoning += text or ""
         return [Reasoning(text)] if text else []
 
-    def _normal(self, text: str | None) -> list[Part]:
+    def _after_reasoning(self, text: str | None) -> list[Part]:
         if not text:
             return []
-        self._said += text
-        if self._tool_parser is None:
+        self._raw += text
+        if (parser := self._tool_parser) is None:
             return self._shown(text)
-        parser = self._tool_parser
-        shown, calls = self._guarded(lambda: parser.parse_stream_chunk(text), (text, []), "_tool_parser")
-        return self._shown(shown) + self._called(calls)
+        fallback = (text, list[ParsedCall]())
+        shown, calls = self._guarded(lambda: parser.parse_stream_chunk(text), fallback, "_tool_parser")
+        return self._shown(shown) + self._call_parts(calls)
 
     def _shown(self, text: str | None) -> list[Part]:
         self._content += text or ""
         return [Content(text)] if text else []
 
-    def _called(self, calls: Sequence[Any]) -> list[Part]:
+    def _call_parts(self, calls: Sequence[ParsedCall]) -> list[Part]:
         parts: list[Part] = []
         for call in calls:
             if call.name:
@@ -170,55 +211,55 @@ class Parsed:
                 self._of_call = 0
                 parts.append(CallBegun(index, self._calls[-1][0], call.name))
             if call.parameters and self._calls and not self._is_muted:
-                arguments = valid_text(call.parameters)  # the parser has read the model's JSON: "\\ud83d" is in it
+                arguments = valid_text(call.parameters)  # the parser decodes JSON, where "\\ud83d" is a lone surrogate
                 self._calls[-1][2] += arguments
                 parts.append(CallArguments(len(self._calls) - 1, arguments))
         return parts
 
     def end(self) -> list[Part]:
-        """What the parsers held back."""
+        """Return the parts that the parsers held back."""
         parts = self._parse()
         if self._reasoning_parser is not None:
-            thought, text = self._guarded(self._reasoning_parser.parse_stream_end, ("", ""), "_reasoning_parser")
-            parts += self._thought(thought) + self._normal(text)
+            fallback: tuple[str | None, str | None] = ("", "")
+            thought, text = self._guarded(self._reasoning_parser.parse_stream_end, fallback, "_reasoning_parser")
+            parts += self._thought(thought) + self._after_reasoning(text)
         if self._tool_parser is not None:
-            parts += self._end_of_calls()
+            parts += self._end_of_calls(self._tool_parser)
         return parts
 
-    def _end_of_calls(self) -> list[Part]:
-        parser, parts = self._tool_parser, list[Part]()
-        text, calls = self._guarded(parser.parse_stream_end, ("", []), "_tool_parser")
-        parts += self._shown(text) + self._called(calls)
+    def _end_of_calls(self, parser: ToolParser) -> list[Part]:
+        text, calls = self._guarded(parser.parse_stream_end, ("", list[ParsedCall]()), "_tool_parser")
+        parts = self._shown(text) + self._call_parts(calls)
         if self._tool_parser is None:
             return parts
         if self._calls:
-            return parts + self._called(_arguments_left(parser.detector))
-        # A parser holds back what may begin a call, and does not give it out where none came of it.
-        if self._said.startswith(self._content) and not parser.has_tool_call(self._said):
-            parts += self._shown(self._said[len(self._content) :])
+            return parts + self._call_parts(_arguments_left(parser.detector))
+        # A parser holds back text that may begin a call, and never returns it if no call follows.
+        if self._raw.startswith(self._content) and not parser.has_tool_call(self._raw):
+            parts += self._shown(self._raw[len(self._content) :])
         return parts
 
-    def _guarded(self, parse: Callable[[], Any], otherwise: Any, parser: str) -> Any:
-        """SGLang's parsers raise on some texts that a model in training writes. The rest of the text goes past it."""
+    def _guarded(self, parse: Callable[[], T], fallback: T, parser: str) -> T:
+        """Return the parser's result. If it raises, drop the parser and return `fallback`: the rest is content."""
         try:
             return parse()
-        except Exception as error:
-            _log.warning("SGLang's parser raised %s: %s; the text goes on as content", type(error).__name__, error)
+        except Exception as error:  # SGLang's parsers raise any error on some texts that a model in training writes
+            _log.warning("SGLang's parser raised %s: %s. The text is kept as content", type(error).__name__, error)
             setattr(self, parser, None)
-            return otherwise
+            return fallback
 
     def message(self) -> dict[str, Any]:
         return assistant(self._content, self._reasoning, [Call(*call) for call in self._calls])
 
 
-def _arguments_left(detector: Any) -> list[Any]:
-    """The last call's arguments that the parser has read and not given out: it does so with the next piece only."""
-    read, given = getattr(detector, "prev_tool_call_arr", None), getattr(detector, "streamed_args_for_tool", None)
-    if not read or not given or len(read) > len(given):
+def _arguments_left(detector: object) -> list[ParsedCall]:
+    """Return the last call's arguments that the parser holds back until a next piece, which does not come."""
+    read, returned = getattr(detector, "prev_tool_call_arr", None), getattr(detector, "streamed_args_for_tool", None)
+    if not read or not returned or len(read) > len(returned):
         return []
     arguments = read[-1].get("arguments", {})
     whole = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    sent = given[len(read) - 1]
+    sent = returned[len(read) - 1]
     if not whole.startswith(sent) or whole == sent:
         return []
     from sglang.srt.function_call.core_types import ToolCallItem

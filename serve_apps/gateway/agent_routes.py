@@ -171,7 +171,7 @@ async def _turn(agents: AgentAccess, request: Request, dialect: Any, settings: G
         if asked.stream:
             return StreamingResponse(_streamed(sessions.turns, turn, dialect), media_type="text/event-stream")
         known = await turn.end()
-        return _json(dialect.whole(turn.asked, sessions.turns.said_of(turn, known)))
+        return _json(dialect.whole(turn.request, sessions.turns.read_answer(turn, known)))
 
     return await _answered(dialect, request, agents, answer)
 
@@ -191,7 +191,7 @@ def _client(request: Request) -> str:
 
 async def _streamed(turns: Any, turn: Any, dialect: Any) -> AsyncIterator[bytes]:
     """The answer as it comes. The terminal events are sent once the turn is in the log."""
-    encoder = dialect.stream(turn.asked, turn.id, turn.created, len(turn.prompt))
+    encoder = dialect.stream(turn.request, turn.id, turn.created, len(turn.prompt))
     yield encoder.begin()
     reader = turns.reader(turn)
     try:
@@ -207,7 +207,7 @@ async def _streamed(turns: Any, turn: Any, dialect: Any) -> AsyncIterator[bytes]
         return
     for part in reader.end(known.stop):
         yield encoder.part(part)
-    yield encoder.end(turns.said(turn, known, reader))
+    yield encoder.end(turns.answer(turn, known, reader))
 
 
 async def _answered(

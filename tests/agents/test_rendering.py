@@ -188,7 +188,7 @@ class Renderer:
 def test_results_of_tools_are_named_for_a_renderer() -> None:
     """By the call that they answer, where they do not say it."""
     renderers, renderer = Renderers(Rendering(tokenizer(MODELS[0], "Qwen/Qwen3-4B"))), Renderer()
-    renderers._made = dict.fromkeys(["{}"], renderer)
+    renderers._renderers = dict.fromkeys(["{}"], renderer)
     call = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
     results = [{"role": "tool", "tool_call_id": one, "content": "r"} for one in ("c", "other")]
     results.append(results[0] | {"name": "own"})

@@ -164,7 +164,7 @@ HARNESS = Verdict(SealReason.REWARD, 1.0)
 def test_turns_that_were_under_way_are_counted_where_none_ended(open_: int) -> None:
     _, failed = ended(live(open_=open_), HARNESS)
     assert isinstance(failed, RolloutFailed)
-    assert re.findall(r"\d+ under way", failed.message) == ([f"{open_} under way"] if open_ else [])
+    assert re.findall(r"\d+ in progress", failed.message) == ([f"{open_} in progress"] if open_ else [])
 
 
 @pytest.mark.parametrize(

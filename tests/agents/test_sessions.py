@@ -306,7 +306,7 @@ async def test_a_session_without_turns_is_told_so_when_it_is_sealed(stage: Stage
         nothing, something = await seal(client, empty, reward=1.0), await seal(client, used, reward=1.0)
     assert nothing.status_code == something.status_code == 200
     assert nothing.json()["session"] == empty["session"]
-    assert "made no turn that ended" in nothing.json()["failed"]
+    assert "has no completed turn" in nothing.json()["failed"]
     assert "failed" not in something.json()
     (failed,) = stage.simulation.events(RolloutFailed)
     assert failed.message == nothing.json()["failed"] == nothing.json()["result"]

@@ -72,7 +72,7 @@ async def test_the_engine_that_was_heard_last_is_told() -> None:
     log = Telling()
     await activated(log, "old")
     async with place_of(log) as place:
-        place._told(await made(Participant(log, "engine"), chunk(0, 1)))
+        place._on_notified(await made(Participant(log, "engine"), chunk(0, 1)))
         await place.append([REQUEST], Fence(ABOUT, 0))
         assert [whom for whom, *_ in log.early] == ["e"]
         assert "agents' calls" in {task.get_name() for task in asyncio.all_tasks()}

@@ -263,7 +263,7 @@ async def test_a_seal_that_trains_on_nothing_says_so(tmp_path: Path) -> None:
         scene.stage.simulation.start_engine(Script(chunk=8))
         result = await thread(work)
     assert not result.is_trained
-    assert "made no turn that ended" in result.why_not
+    assert "has no completed turn" in result.why_not
 
 
 @pytest.mark.parametrize("is_on", [True, False], ids=["gateway-of-the-run", "gateway-beside-it"])

@@ -57,7 +57,7 @@ class Turn:
 
     pieces: tuple[tuple[int, ...], ...] = ()
     error: Exception | None = None
-    asked: Asked = Asked()
+    request: Asked = Asked()
     id: str = "id"
     created: int = 7
     prompt: tuple[int, ...] = (1, 2, 3)
@@ -89,8 +89,8 @@ class Sessions:
         return SimpleNamespace(
             requests=SimpleNamespace(of=lambda _: self),
             reader=lambda _: reader,
-            said=lambda turn, known, reader: known.stop,
-            said_of=lambda turn, known: known.stop,
+            answer=lambda turn, known, reader: known.stop,
+            read_answer=lambda turn, known: known.stop,
         )
 
     async def read_off_loop(self, dialect: Any, path: str, body: bytes) -> tuple[Asked, str]:
