@@ -1,4 +1,4 @@
-"""`FollowedBatches`: a learner's pending batches: named by its own log, made of its parent's rollouts."""
+"""`FollowedBatches`: a learner's pending batches, which its own log names and its parent's rollouts fill."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,11 +13,14 @@ from slime_events.loop.learner.batches import DerivedBatch
 from slime_events.loop.training.pending_batches import PendingBatches, build_batch
 
 AHEAD = 4
-"""Batches whose rollouts are held at a time; later ones stay in the parent's log."""
+"""Batches whose rollouts are held in memory; later rollouts stay in the parent's log."""
 
 
 class FollowedBatches(PendingBatches):
-    """shared: the newest version that both runs have."""
+    """Folds batches of the learner's log and rollouts of the parent's log.
+
+    shared: the newest version that both runs have.
+    """
 
     folded = (BatchSealed,)
 
@@ -29,17 +32,17 @@ class FollowedBatches(PendingBatches):
         self._changed = asyncio.Event()
 
     def apply(self, event: Event, position: int) -> None:
-        """Fold the next event of the learner's own log in."""
+        """Fold the next event of the learner's own log."""
         if isinstance(event, BatchSealed):
             self.sealed[event.step] = event
 
     def read(self, event: Event, position: int) -> None:
-        """Fold the next event of the parent's log in."""
+        """Fold the next event of the parent's log."""
         if not (isinstance(event, RolloutRequested) and event.purpose is not Purpose.TRAIN):
             self._trajectories.apply(event, position)
 
     def take(self, taken: DerivedBatch) -> None:
-        """Drop rollouts that no batch needs; a batch that is taken has all its rollouts now."""
+        """Drop rollouts that no batch needs, and mark the batch of `taken`, whose rollouts are complete."""
         self._trajectories.forget(taken.unused)
         if taken.batch is None:
             return
@@ -50,11 +53,11 @@ class FollowedBatches(PendingBatches):
             self._changed.set()
 
     async def room(self) -> None:
-        """Wait until the rollouts of another batch may be held: until the trainer has trained one."""
+        """Wait until the trainer has trained enough batches to hold the rollouts of another."""
         await self._until(lambda: len(self._whole) < AHEAD)
 
-    async def made(self, step: int) -> TrainBatch:
-        """`make`, once the parent's log was read that far. Its reader has a deadline."""
+    async def when_ready(self, step: int) -> TrainBatch:
+        """Wait until the parent's log is read that far, and `make` the batch. The log's reader has a deadline."""
         await self._until(lambda: step in self._whole)
         return self.make(step)
 
@@ -64,13 +67,13 @@ class FollowedBatches(PendingBatches):
             await self._changed.wait()
 
     def make(self, step: int) -> TrainBatch:
-        """The batch of a step. Raises StorageError where the parent's log does not hold exactly what was sealed."""
-        sealed, known = self.sealed[step], self._trajectories.by_sample
-        shared = {name: _as_seen(known[name], self._shared) for name in sealed.samples if name in known}
+        """Return the batch of a step. Raises StorageError if the parent's log does not hold exactly what was sealed."""
+        sealed, trajectories = self.sealed[step], self._trajectories.by_sample
+        shared = {name: _as_seen(trajectories[name], self._shared) for name in sealed.samples if name in trajectories}
         return build_batch(sealed, shared, self._fetch, temperature=self._temperature)
 
     def forget(self, step: int) -> None:
-        """Drop the rollouts of a trained step, also those that the parent's log is yet to give."""
+        """Drop the rollouts of a trained step, including those not yet read from the parent's log."""
         super().forget(step)
         self._done.add(step)
         if (whole := self._whole.pop(step, None)) is not None:
@@ -79,6 +82,6 @@ class FollowedBatches(PendingBatches):
 
 
 def _as_seen(trajectory: Trajectory, shared: int) -> Trajectory:
-    """A parent's rollout with spans newer than the shared version clamped to it."""
+    """Return a parent's rollout with the spans that are newer than the shared version clamped to it."""
     spans = tuple(WeightSpan(span.start, span.end, min(span.version, shared)) for span in trajectory.spans)
     return replace(trajectory, spans=spans)

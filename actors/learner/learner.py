@@ -1,11 +1,11 @@
-"""`Learner`: trains on the rollouts of another run. What it decides and does is in its own log.
+"""`Learner`: trains on the rollouts of another run, and records its own decisions and steps in its own log.
 
     parent's log -> `Batches` (pure) -> batch.sealed ─┐
                                                       ├─ own log -> run.finished
     parent's rollouts -> `FollowedBatches` -> Trainer ┘  step.committed + weights.published, checkpoint.saved
 
-A learner that replaces a killed one reads the parent's log again and gets the same batches: those in its own log are
-compared, not appended again. Steps are trained and committed as in any run.
+A learner that replaces a killed learner reads the parent's log again and gets the same batches: batches that its own
+log has are compared, not appended again. Steps are trained and committed as in any run.
 """
 
 import asyncio
@@ -42,19 +42,19 @@ OpenParent = Callable[[str], AbstractAsyncContextManager[OpenedRun]]
 async def parent_records(
     where: str, *, deadline_s: float, open_parent: OpenParent = open_run
 ) -> AsyncGenerator[Recorded, None]:
-    """The parent's whole log: an archive to its end, a run until it has ended.
+    """Yield the parent's whole log: an archive to its end, a live run until it has ended.
 
-    A run stops its server when it ends, and a learner may still be behind: the log is then opened again, as that of a
-    run that has finished. Raises DeadlineExceeded where an unfinished run appends nothing for `deadline_s`, or its log
-    does not answer for that long.
+    A run stops its server when it ends, while a learner may still be behind: the log is then opened again as that of a
+    finished run. Raises DeadlineExceeded if an unfinished run appends nothing, or its log does not answer, for
+    `deadline_s`.
     """
     position, over, news = 0, False, time.monotonic()
 
     def check_news() -> None:
         if time.monotonic() - news > deadline_s:
             raise DeadlineExceeded(
-                f"the run at {where} has appended nothing for {deadline_s:.0f} s and has not ended: see whether "
-                "it is on; the same command goes on from here"
+                f"the run at {where} has appended nothing for {deadline_s:.0f} s and has not ended: check that it is "
+                "running; the same command continues from here"
             )
 
     while True:
@@ -75,13 +75,15 @@ async def parent_records(
                 return
         except LogUnavailable as error:
             check_news()
-            log.warning("the log of %s went away at position %d and is opened again: %s", where, position, error)
+            log.warning("lost the log of %s at position %d; opening it again: %s", where, position, error)
             await asyncio.sleep(LOOK_S)
 
 
 class Learner:
-    """parent: its log from the first event on, to where it ends (`parent_records`). The trainer's plan says how many
-    steps are trained at most, those before the learner's first included. see: is shown the own log.
+    """Seals batches from the parent's log, trains them, and ends the run.
+
+    parent: the parent's whole log (`parent_records`). trainer: its plan limits the steps, which include those before
+    the learner's first. see: called with each record of the own log.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class Learner:
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> int:
-        """Train to the parent's end; the version reached. Raises what the trainer and the parent's log raise."""
+        """Train to the parent's end; return the last version. Raises errors of the trainer and of the parent's log."""
         before = await read_training_state(self._worker)
         if before.over:
             return before.version
@@ -113,7 +115,7 @@ class Learner:
         return self._end.result()
 
     async def _seal(self) -> None:
-        """Append the batches that the parent's log gives, at the trainer's pace."""
+        """Append the batches of the parent's log, at the trainer's pace."""
         run, end = self._worker.log.run, self._batches.first
         digests = {
             recorded.envelope.event.step: recorded.envelope.event.digest
@@ -130,8 +132,8 @@ class Learner:
                         await self._worker.append([batch])
                     elif before != batch.digest:
                         raise StorageError(
-                            f"step {batch.step} has batch {before} in the log of {run}, and its parent's "
-                            f"gives {batch.digest} now: one of them was changed, or other code decides"
+                            f"step {batch.step} has batch {before} in the log of {run}, but its parent's log now gives "
+                            f"{batch.digest}: one of the logs was changed, or the code that decides has changed"
                         )
                     end = batch.step + 1
                 self._rollouts.take(taken)
@@ -140,13 +142,13 @@ class Learner:
                 await self._rollouts.room()
         if lost := [step for step in digests if step >= end]:
             raise StorageError(
-                f"the parent's log ends before its batch of step {lost[0]}, which {run} has trained on or is to: open "
-                "the whole of it"
+                f"the parent's log ends before its batch of step {lost[0]}, which is sealed in {run}: open the whole "
+                "log"
             )
         self._end.set_result(end)
 
     async def _finish(self) -> None:
-        """Fold the own log; once all steps are in it, append that the run is over."""
+        """Fold the own log and, when it has all steps, append that the run is over."""
         own = self._worker.log
         state, saved = RunState(run=own.run), 0
         async with Follower(own) as follower:
@@ -160,7 +162,7 @@ class Learner:
                 is_trained = self._end.done() and state.version >= self._end.result()
                 if is_trained and (due <= state.first or saved >= due):
                     reason = FinishReason.ALL_STEPS if state.version >= self._plan.steps else FinishReason.INTERRUPTED
-                    # The archivist may append something meanwhile: then it is read, and this is tried again.
+                    # If the archivist appends an event meanwhile, read it and try again.
                     with contextlib.suppress(Conflict):
                         await append_finished(self._worker, state, reason)
                         return

@@ -1,8 +1,8 @@
-"""`retrain`: steps of a run trained again from its log, and compared.
+"""`retrain`: train recorded steps of a run again from its log, and compare the results.
 
-same topology     every digest as it was committed, bit for bit; where one is not, how far the weights are
-another topology  how far the weights are from the recorded ones: from their files, or, where those are gone, from
-                  a training on the run's own topology just before, whose digests are all those of the log
+same topology     every digest must equal the committed digest; if the weights differ, their distance is reported
+another topology  the distance of the weights from the recorded weights is reported: from their files or, if these are
+                  gone, from weights retrained on the run's own topology, whose digests must equal those of the log
 """
 
 import tempfile
@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 from msgspec.structs import replace
 
@@ -18,7 +19,7 @@ from actors.offline.retrainer import (
     Judge,
     MakeRanks,
     begin,
-    far_from,
+    distance_from_recorded,
     past_versions,
     retrain_steps,
     run_steps,
@@ -28,6 +29,7 @@ from actors.offline.retrainer import (
 from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.local_ranks import local_ranks
 from actors.trainer.ranks import Ranks
+from schemas.doc import doc
 from schemas.errors import ImpossibleCombination, TrainerError
 from schemas.trainers import Fidelity
 from slime_events.analysis.retrain.difference import Retrained
@@ -43,45 +45,47 @@ SAME = "rewards, batch, weights and optimizer digest of each step with those in 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Weights of a version into the folder `out`, as a run keeps them; with `checkpoint` the trainer's state too."""
+    """A version to save."""
 
     version: int
-    out: str
-    checkpoint: bool = False
+    out: Annotated[str, doc("Folder for the weights, in the layout of a run.")]
+    checkpoint: Annotated[bool, doc("Save the trainer's state too.")] = False
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """steps: as `Chain.chosen` reads them. from_base: pass checkpoints over. tensor, ranks: another topology."""
+class RetrainRequest:
+    """Steps to retrain, and the topology to use."""
 
-    steps: str | None = None
-    from_base: bool = False
-    tensor: int | None = None
-    ranks: int | None = None
+    steps: Annotated[str | None, doc("Steps, as `Chain.chosen` parses them; None is all.")] = None
+    from_base: Annotated[bool, doc("Start from the run's beginning, not from a checkpoint.")] = False
+    tensor: Annotated[int | None, doc("Tensor parallel ranks of another topology.")] = None
+    ranks: Annotated[int | None, doc("Ranks of another topology.")] = None
     save: Save | None = None
 
 
 async def retrain(
     opened: OpenedRun,
-    wanted: Wanted,
+    request: RetrainRequest,
     on_step: Callable[[Retrained], None] = lambda step: None,
     *,
     environment: Mapping[str, str] | None = None,
     make_ranks: MakeRanks = local_ranks,
     begun: float | None = None,
 ) -> Report:
-    """Train them, from the nearest checkpoint or the run's beginning. environment: versions of the parts here.
+    """Retrain the requested steps, from the nearest checkpoint or from the run's beginning.
 
-    begun: `time.perf_counter` when the work began, by default now. It ends at the first step that the log itself
-    contradicts, or before a version to save at the first that differs. Raises RunNotFound, InvalidValue for steps that
-    there are not, TrainerError where the run's beginning is another one, StorageError.
+    environment: versions of the software here. begun: `time.perf_counter` at the begin of the work, by default now.
+    Retraining ends at the first step that contradicts the log or, before a version to save, at the first step that
+    differs. Raises RunNotFound, InvalidValue for steps that do not exist, TrainerError if the base checkpoint has
+    changed, StorageError.
     """
     begun = time.perf_counter() if begun is None else begun
     chain = await read_chain(opened.log)
-    settings = with_topology(opened.settings, wanted.tensor, wanted.ranks)
-    exact, steps, save, base = is_same(settings, opened.settings), _steps(chain, wanted), wanted.save, wanted.from_base
+    settings = with_topology(opened.settings, request.tensor, request.ranks)
+    exact, steps = is_same(settings, opened.settings), _steps(chain, request)
+    save, base = request.save, request.from_base
     if save is not None and not exact:
-        raise ImpossibleCombination("--save-version makes weights that the run had: only the run's own topology can")
+        raise ImpossibleCombination("--save-version needs the run's own topology: leave out the flags that change it")
     trained, saved = list[Retrained](), tuple[str, ...]()
 
     def judged(step: Retrained) -> None:
@@ -115,21 +119,28 @@ async def retrain(
         run_seconds=chain.seconds(range(first, steps.stop)),
         saved=saved,
     )
+    return _with_causes(report, chain, first, environment or {})
+
+
+def _with_causes(report: Report, chain: Chain, first: int, environment: Mapping[str, str]) -> Report:
     if (wrong := report.wrong) is None:
         return report
-    vague = [one.version for one in chain.trained.restored if one.optimizer is Fidelity.APPROXIMATE]
-    restored = max((version for version in vague if first <= version <= wrong.step), default=None)
-    return replace(report, causes=likely_causes(wrong, chain.started, environment or {}, restored=restored))
+    approximate = [event.version for event in chain.trained.restored if event.optimizer is Fidelity.APPROXIMATE]
+    restored = max((version for version in approximate if first <= version <= wrong.step), default=None)
+    return replace(report, causes=likely_causes(wrong, chain.started, environment, restored=restored))
 
 
 @asynccontextmanager
 async def _by_distance(
     opened: OpenedRun, chain: Chain, steps: range, from_base: bool, make_ranks: MakeRanks
 ) -> AsyncIterator[tuple[Judge, str]]:
-    """How steps are judged on another topology, and what is compared, in words."""
+    """Open the judge of steps on another topology, with a text that says what is compared."""
     written = partial(weights_folder, opened, chain)
     if all(written(step + 1) for step in steps):
-        yield partial(far_from, written), "the weights after each step with the files that the run has written"
+        yield (
+            partial(distance_from_recorded, written),
+            "the weights after each step with the files that the run has written",
+        )
         return
     with tempfile.TemporaryDirectory(prefix="slime-events-retrain-") as folder:
         store = WeightStore(folder, durable=False)
@@ -138,11 +149,11 @@ async def _by_distance(
             own = run_steps(opened, chain, range(first, steps.stop))
             if wrong := await retrain_steps(ranks, partial(same_digests, keep=store), own, past=past):
                 raise TrainerError(
-                    f"step {wrong.step} differs from what was committed on the run's own topology already: "
+                    f"step {wrong.step} differs from the committed step even on the run's own topology: "
                     f"{', '.join(map(str, wrong.differences))}"
                 )
         yield (
-            partial(far_from, store.folder),
+            partial(distance_from_recorded, store.folder),
             f"the weights after each step with those of a training on the run's own topology "
             f"({topology_text(opened.settings)}) just before, whose digests were all those of the log: the run's own "
             "files are gone",
@@ -150,7 +161,7 @@ async def _by_distance(
 
 
 async def _save(ranks: Ranks, settings: TrainSettings, save: Save) -> tuple[str, ...]:
-    """Write the version that the ranks are at; the folders."""
+    """Save the ranks' version; return the folders."""
     store = WeightStore(save.out, base=settings.trainer.hf_checkpoint)
     manifest = await ranks.write_weights(store, save.version, save.version - 1 if save.version else None)
     folder = store.folder(save.version, manifest.digest)
@@ -161,18 +172,19 @@ async def _save(ranks: Ranks, settings: TrainSettings, save: Save) -> tuple[str,
     return folder, checkpoint
 
 
-def _steps(chain: Chain, wanted: Wanted) -> range:
-    """What is to be trained; with a version to save alone, up to that version."""
-    if wanted.save is None:
-        return chain.chosen(wanted.steps)
-    version = wanted.save.version
+def _steps(chain: Chain, request: RetrainRequest) -> range:
+    """Return the steps to compare; none if only a version to save is requested."""
+    if request.save is None:
+        return chain.chosen(request.steps)
+    version = request.save.version
     chain.check(version)
-    if wanted.steps is None:
+    if request.steps is None:
         return range(version, version)
-    steps = chain.chosen(wanted.steps)
+    steps = chain.chosen(request.steps)
     if not steps.start <= version <= steps.stop:
         raise ImpossibleCombination(
-            f"--save-version {version} is none of the versions {steps.start} to {steps.stop} of --steps {wanted.steps}"
+            f"--save-version {version} is not one of the versions {steps.start} to {steps.stop} of --steps "
+            f"{request.steps}"
         )
     return steps
 
@@ -180,4 +192,4 @@ def _steps(chain: Chain, wanted: Wanted) -> range:
 def _origin(first: int, chain: Chain) -> str:
     if first in chain.trained.saved:
         return f"the checkpoint of version {first}"
-    return f"version {first}, which the run branched off from" if first else "the base checkpoint"
+    return f"version {first}, from which the run branched" if first else "the base checkpoint"

@@ -1,6 +1,6 @@
-"""`RetrainedVersions`: weights that recorded steps need beside their own, while they are trained again.
+"""`RetrainedVersions`: earlier weights that recorded steps need while they are retrained.
 
-They are those that training again has just made, or the files of the run where those are still there.
+The weights come from the retraining itself or, if they still exist, from the run's files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from storage.weights.store import WeightStore, local_folder, read_manifest
 
 
 class RetrainedVersions:
-    """folder_of: the folder of a version's weights that the run has written. weights: what a batch needs."""
+    """Stores retrained weights in a scratch folder.
+
+    folder_of: returns the run's folder of a version's weights. `weights` adds the weights that a batch needs.
+    """
 
     def __init__(
         self, settings: TrainSettings, chain: Chain, folder_of: Callable[[int], str | None], scratch: str
@@ -34,19 +37,19 @@ class RetrainedVersions:
     async def of(
         cls, settings: TrainSettings, chain: Chain, folder_of: Callable[[int], str | None]
     ) -> AsyncIterator[RetrainedVersions]:
-        """With a folder of its own, which is removed with it."""
+        """Create with a temporary folder of weights, which is deleted on exit."""
         with tempfile.TemporaryDirectory(prefix="slime-events-versions-") as scratch:
             yield cls(settings, chain, folder_of, scratch)
 
     def keep(self, version: int, tensors: Sequence[TensorBytes]) -> None:
-        """Hold what was made again as a version, and let go of what no later step needs."""
+        """Store retrained weights as a version, and remove versions that no later step needs."""
         if self.weights.is_needed:
             self._store.write(version, tensors, parent=None)
             needed = self.weights.needed_at(version)
-            self._store.remove([one for one in self._store.versions() if one < version and one not in needed])
+            self._store.remove([old for old in self._store.versions() if old < version and old not in needed])
 
     def _find(self, version: int) -> StoredVersion | None:
-        """Another topology makes other weights, and steps after them need those."""
+        """Prefer retrained weights: on another topology they differ from the run's, and later steps need them."""
         if version in self._store.versions():
             folder = self._store.folder(version)
             return StoredVersion(version, folder, read_manifest(local_folder(folder)).digest)

@@ -1,10 +1,9 @@
-"""`retrain_steps`: recorded steps through the ranks once more, each compared with what the run made of it.
-`ranks_at`: ranks at a weight version of a run, from its nearest checkpoint or from its beginning.
+"""`retrain_steps`: train recorded steps again and compare each with the run's result.
+`ranks_at`: bring ranks to a weight version of a run, from its nearest checkpoint or from its beginning.
 
     log -> `RecordedStep` n + 1 | ranks train n | the result of n - 1 is judged
 
-The three go on at the same time: reading and building batches in the event loop, training wherever the ranks are,
-digests in a thread.
+The three stages run concurrently: the event loop reads and builds batches, the ranks train, a thread computes digests.
 """
 
 import asyncio
@@ -52,7 +51,10 @@ MakeRanks = Callable[[TrainSettings], AbstractAsyncContextManager[Ranks]]
 
 
 async def run_steps(opened: OpenedRun, chain: Chain, steps: range) -> AsyncGenerator[RecordedStep, None]:
-    """Those of `steps`, which are committed, in order. Raises StorageError, RunNotFound for a parent that is gone."""
+    """Yield the recorded steps of `steps`, which are committed, in order.
+
+    Raises StorageError, RunNotFound if a learner's parent is gone.
+    """
     if not steps:
         return
     temperature = opened.settings.rollout.rollout_temperature
@@ -70,7 +72,7 @@ async def run_steps(opened: OpenedRun, chain: Chain, steps: range) -> AsyncGener
 async def followed_steps(
     own: Readable, parent: Readable, batches: FollowedBatches, steps: range, branched: Branched
 ) -> AsyncGenerator[RecordedStep, None]:
-    """Of a learner: one pass over the parent's log, which holds no other rollouts than those of batches to come."""
+    """Yield a learner's recorded steps in one pass over the parent's log, keeping only rollouts of later batches."""
     committed = {
         recorded.envelope.event.step: recorded.envelope.event
         async for recorded in own.read(1, of_type(own.run, "step.committed"))
@@ -83,12 +85,12 @@ async def followed_steps(
         if isinstance(sealed, BatchSealed) and sealed.step in steps:
             batches.apply(sealed, recorded.position)
             lacking[sealed.step] = set(sealed.samples)
-    wanted = {group_of(sample): step for step, samples in lacking.items() for sample in samples}
+    step_of_group = {group_of(sample): step for step, samples in lacking.items() for sample in samples}
     left = list(steps)
     async for recorded in parent.read():
         event = recorded.envelope.event
         sample = getattr(event, "sample", "")
-        step = wanted.get(group_of(sample))
+        step = step_of_group.get(group_of(sample))
         if step in seen:
             batches.read(event, recorded.position)
             seen[step].add(sample)
@@ -103,13 +105,13 @@ async def followed_steps(
             return
     if left:
         raise StorageError(
-            f"step {left[0]} of run {own.run} was trained on rollouts that the log of {parent.run} at {branched.where} "
-            "does not hold"
+            f"step {left[0]} of run {own.run} was trained on rollouts that are not in the log of {parent.run} at "
+            f"{branched.where}"
         )
 
 
 Judge = Callable[[RecordedStep, StepResult, list[TensorBytes]], tuple[tuple[Difference, ...], Distance | None]]
-"""What differs from the recorded step, and how far the weights are from its own where digests cannot be equal."""
+"""Returns the differences from the recorded step and, if digests differ or cannot be equal, the weights' distance."""
 
 
 def same_digests(
@@ -120,8 +122,9 @@ def same_digests(
     keep: WeightStore | None = None,
     folder_of: Callable[[int], str | None] = lambda version: None,
 ) -> tuple[tuple[Difference, ...], Distance | None]:
-    """Judges that a step came out bit for bit, and by how much its weights did not. keep: where the weights of every
-    step are written. folder_of: see `far_from`.
+    """Judge whether a step is equal bit for bit, and measure the weights' distance if it is not.
+
+    keep: store for the weights of every step. folder_of: see `distance_from_recorded`.
     """
     committed = step.committed
     weights = keep.write(committed.version, tensors, committed.step).digest if keep else digest_of(tensors)
@@ -131,15 +134,15 @@ def same_digests(
     differences = step.differences + trained
     if weights == committed.weights_digest:
         return differences, None
-    return differences, far_from(folder_of, step, result, tensors)[1]
+    return differences, distance_from_recorded(folder_of, step, result, tensors)[1]
 
 
-def far_from(
-    folder_of: Callable[[int], str | None], step: RecordedStep, _: StepResult, tensors: list[TensorBytes]
+def distance_from_recorded(
+    folder_of: Callable[[int], str | None], step: RecordedStep, result: StepResult, tensors: list[TensorBytes]
 ) -> tuple[tuple[Difference, ...], Distance | None]:
-    """Judges by how much the weights are other ones, which is no error: on another topology sums are other sums.
+    """Measure the weights' distance from the recorded weights. On another topology sums differ, which is not an error.
 
-    folder_of: the folder of the recorded weights of a version; None where they are not there.
+    folder_of: returns the folder of a version's recorded weights; None if they are gone.
     """
     folder = folder_of(step.committed.version)
     return step.differences, None if folder is None else distance(read(folder)[1], tensors)
@@ -154,9 +157,10 @@ async def retrain_steps(
     *,
     past: RetrainedVersions | None = None,
 ) -> Retrained | None:
-    """Train them; the step at which it ends, by default the first that differs, or None. The ranks have trained it
-    then, and perhaps the one after it. on_step: called with every judged step, in order. past: as given to `begin`.
-    Raises what the ranks and the log raise.
+    """Retrain the steps; return the step at which retraining ends early, by default the first that differs, or None.
+
+    The ranks have then trained this step and possibly the next. on_step: called with every judged step, in order. past:
+    as for `begin`. Raises errors of the ranks and of the log.
     """
 
     def judged(step: RecordedStep, result: StepResult, tensors: list[TensorBytes], seconds: float) -> Retrained:
@@ -180,13 +184,13 @@ async def retrain_steps(
                 return untrained
             building = asyncio.ensure_future(anext(steps, None))
             begun = time.perf_counter()
-            batch = past.weights.given(step.batch) if past else step.batch
+            batch = past.weights.fill(step.batch) if past else step.batch
             training = asyncio.ensure_future(train(ranks, batch))
             wrong = await report(judging)
             result = await training
             if wrong:
                 return wrong
-            # Copied: the tensors of a rank in this process would change with its next step.
+            # Copy, because the tensors of a rank in this process change with its next step.
             tensors = [(name, dtype, shape, bytes(data)) for name, dtype, shape, data in await ranks.export_weights()]
             if past:
                 await asyncio.to_thread(past.keep, step.committed.version, tensors)
@@ -205,7 +209,7 @@ def _retrained(
 
 
 def weights_folder(opened: OpenedRun, chain: Chain, version: int) -> str | None:
-    """The folder of a version's weights, where the run's files are still there."""
+    """Return the folder of a version's weights, if the run's files still exist."""
     published = chain.trained.published.get(version)
     if published is not None and Path(published.url).is_dir():
         return published.url
@@ -224,11 +228,11 @@ async def ranks_at(
     from_base: bool = False,
     on_step: Callable[[Retrained], None] = lambda step: None,
 ) -> Digests:
-    """Bring ranks, as they were built from `opened.settings`, to a version that the run has made; its digests.
+    """Bring ranks, newly built from `opened.settings`, to a version of the run; return its digests.
 
-    They begin with the nearest usable checkpoint at or before it, or with the run's beginning, and train the steps
-    since once more from the log. Raises RunNotFound for a version that was not made, TrainerError at the first step
-    that differs from what was committed, StorageError where the log does not hold what was sealed.
+    The ranks start from the nearest usable checkpoint at or before the version, or from the run's beginning, and
+    retrain the later steps from the log. Raises RunNotFound for a version that does not exist, TrainerError at the
+    first step that differs from the committed step, StorageError if the log does not hold what was sealed.
     """
     chain = await read_chain(opened.log)
     chain.check(version)
@@ -240,8 +244,8 @@ async def ranks_at(
     if wrong:
         raise TrainerError(
             f"step {wrong.step} of run {opened.run} differs from what was committed: "
-            f"{', '.join(map(str, wrong.differences))}: see `slime-events retrain {opened.where}`. Take a version that "
-            "has a checkpoint, or where the optimizer may begin anew branch off with --reset-optimizer"
+            f"{', '.join(map(str, wrong.differences))}: see `slime-events retrain {opened.where}`. Choose a version "
+            "with a checkpoint or, if the optimizer may start anew, branch with --reset-optimizer"
         )
     if version > begun:
         return chain.trained.committed[version]
@@ -250,7 +254,7 @@ async def ranks_at(
 
 
 def past_versions(opened: OpenedRun, chain: Chain) -> AbstractAsyncContextManager[RetrainedVersions]:
-    """For `begin` and the steps after it."""
+    """Open the earlier weights for `begin` and the steps after it."""
     return RetrainedVersions.of(opened.settings, chain, partial(weights_folder, opened, chain))
 
 
@@ -264,10 +268,10 @@ async def begin(
     from_base: bool = False,
     exact: bool = True,
 ) -> int:
-    """Bring ranks to the nearest checkpoint at or before `newest`, or to the run's beginning; the version that it is.
+    """Bring ranks to the nearest checkpoint at or before `newest`, or to the run's beginning; return its version.
 
-    exact: the ranks have the run's topology, so that the optimizer's digest is comparable. Raises TrainerError where
-    the beginning has other weights than the run began with.
+    exact: the ranks have the run's topology, so that the optimizer's digest is comparable. Raises TrainerError if the
+    base checkpoint has different weights than the run began with.
     """
     trained = chain.trained if exact else _by_weights(chain.trained)
     trained = replace(trained, saved={}) if from_base else trained
@@ -276,8 +280,8 @@ async def begin(
     first = chain.trained.published.get(version)
     if version == 0 and first is not None and (weights := await ranks.weights_digest()) != first.digest:
         raise TrainerError(
-            f"the run began with weights {first.digest}, but the base checkpoint has {weights}: give the one that it "
-            "began with (--hf-checkpoint FOLDER)"
+            f"the run began with weights {first.digest}, but the base checkpoint has {weights}: give the original base "
+            "checkpoint (--hf-checkpoint FOLDER)"
         )
     if past.weights.is_needed:
         await asyncio.to_thread(past.keep, version, await ranks.export_weights())
@@ -285,18 +289,18 @@ async def begin(
 
 
 def _by_weights(trained: TrainingState) -> TrainingState:
-    """Checkpoints that their weights alone vouch for: on another topology the optimizer's digest differs."""
+    """Return the state with only the weights' digests: on another topology the optimizer's digest differs."""
     committed = {version: Digests(digests.weights, "") for version, digests in trained.committed.items()}
     saved = {
-        version: structs.replace(one, optimizer_digest="", critic_digest="")
-        for version, one in trained.saved.items()
-        if trained.matches(one)
+        version: structs.replace(checkpoint, optimizer_digest="", critic_digest="")
+        for version, checkpoint in trained.saved.items()
+        if trained.matches(checkpoint)
     }
     return replace(trained, committed=committed, saved=saved)
 
 
 def _folders(opened: OpenedRun, trained: TrainingState) -> CheckpointFolders:
-    """Where the run's checkpoints are: as its settings say, in its folder, or where the log last named one."""
+    """Return the checkpoint folders: from the settings, in the run's folder, or next to the last recorded one."""
     if opened.settings.trainer.save:
         return CheckpointFolders(opened.settings.trainer.save)
     if opened.folder is not None:

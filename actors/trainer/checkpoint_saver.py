@@ -1,4 +1,4 @@
-"""`CheckpointSaver`: saves the checkpoints of a run, at once or while the ranks train on (`--async-save`)."""
+"""`CheckpointSaver`: saves the checkpoints of a run, in the foreground or during training (`--async-save`)."""
 
 import asyncio
 import logging
@@ -19,10 +19,12 @@ Append = Callable[[CheckpointSaved], Awaitable[None]]
 
 
 class CheckpointSaver:
-    """append: is given each checkpoint once it is on disk, whole. last: the newest version that one is due of: no run
-    ends without it. background: the ranks train on meanwhile.
+    """Saves one checkpoint at a time.
 
-    A checkpoint that cannot be written in the background is given up with a warning; `failed` counts them. In the
+    append: called with each checkpoint when it is complete on disk. last: the newest version that needs a checkpoint,
+    without which the run does not end. background: save while the ranks train.
+
+    A checkpoint that cannot be written in the background is dropped with a warning and counted in `failed`. In the
     foreground the error is raised.
     """
 
@@ -36,11 +38,11 @@ class CheckpointSaver:
 
     @property
     def pending(self) -> set[int]:
-        """The version that is being written, if any."""
+        """The version in writing, if any."""
         return {self._pending[0].version} if self._pending else set()
 
     async def save(self, version: int, digests: Digests, *, at_once: bool = False) -> None:
-        """Save the ranks' version. It waits for the one before. at_once: in the foreground."""
+        """Save the ranks' version after the last save is done. at_once: save in the foreground."""
         await self._finish(wait=True)
         begun = time.perf_counter()
         await asyncio.to_thread(self._folders.make_way, version)
@@ -56,12 +58,12 @@ class CheckpointSaver:
             self._pending = saved, begun
         else:
             await self._ranks.save_checkpoint(saved.url)
-            await self._append(_took(saved, begun))
+            await self._append(_timed(saved, begun))
 
     async def settle(self, version: int, committed: Mapping[int, Digests], *, wait: bool = False) -> None:
-        """Append the checkpoint that was being written, if it is done. wait: for its end.
+        """Append the checkpoint in writing, if it is complete. wait: wait until it is.
 
-        A run ends with its last checkpoint. Where that failed, the ranks' `version` is saved in the foreground.
+        If the run's last checkpoint failed, save the ranks' `version` in the foreground.
         """
         failed = await self._finish(wait=wait)
         if failed is not None and failed.version >= self._last:
@@ -69,7 +71,7 @@ class CheckpointSaver:
             await self.save(version, same if failed.version == version else committed[version], at_once=True)
 
     async def _finish(self, *, wait: bool) -> CheckpointSaved | None:
-        """The checkpoint that has failed, if that is what has come of it."""
+        """Append the checkpoint in writing if it is complete; return it if it failed."""
         if self._pending is None:
             return None
         saved, begun = self._pending
@@ -78,12 +80,12 @@ class CheckpointSaver:
             return None
         self._pending = None
         if progress.state is SaveState.SAVED:
-            await self._append(_took(saved, begun))
+            await self._append(_timed(saved, begun))
             return None
         self.failed += 1
         log.warning("the checkpoint of version %d could not be written: %s", saved.version, progress.problem)
         return saved
 
 
-def _took(saved: CheckpointSaved, begun: float) -> CheckpointSaved:
+def _timed(saved: CheckpointSaved, begun: float) -> CheckpointSaved:
     return replace(saved, seconds=time.perf_counter() - begun)

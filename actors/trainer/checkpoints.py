@@ -1,4 +1,4 @@
-"""A run's trainer checkpoints: where they are (`CheckpointFolders`), and which one is loaded (`restore`)."""
+"""A run's trainer checkpoints: their folders (`CheckpointFolders`), and which checkpoint is loaded (`restore`)."""
 
 import asyncio
 import contextlib
@@ -19,20 +19,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFolders:
-    """`<root>/v000012`, one for each version that was due."""
+    """Checkpoint folders `<root>/v000012` by version."""
 
     root: str
 
     def of(self, version: int) -> str:
-        """The folder of a version."""
         return f"{self.root}/v{version:06d}"
 
     def find(self, saved: CheckpointSaved) -> str:
-        """Where a checkpoint of the log is: at its url, or here if the run's folder was moved."""
+        """Return the folder of a recorded checkpoint: its url, or a folder here if the run's folder was moved."""
         return saved.url if Path(saved.url).exists() else self.of(saved.version)
 
     def make_way(self, version: int) -> None:
-        """Move away an older folder of that name: a checkpoint that was refused or never committed. One is kept."""
+        """Rename an older folder of that name, a checkpoint that was refused or never committed. One copy is kept."""
         folder = Path(self.of(version))
         if folder.exists():
             aside = folder.with_name(f".{folder.name}.aside")
@@ -40,9 +39,9 @@ class CheckpointFolders:
             folder.rename(aside)
 
     def remove(self, versions: Collection[int]) -> None:
-        """Delete checkpoints (see `Retention` for which may go); those that are not there are passed over."""
+        """Delete the checkpoints of these versions, if they exist. `Retention` decides which can be deleted."""
         for folder in map(Path, map(self.of, versions)):
-            # Renamed first, so that a half-deleted folder is never taken for a checkpoint.
+            # Rename first, so that a partly deleted folder never looks like a checkpoint.
             gone = folder.with_name(f".{folder.name}.removed")
             with contextlib.suppress(FileNotFoundError):
                 folder.rename(gone)
@@ -57,12 +56,12 @@ async def restore(
     newest: int,
     lacks: Callable[[int], str | None] = lambda version: None,
 ) -> int:
-    """Load a checkpoint of version `newest` or before, or go back to the beginning; the version of the ranks then.
+    """Load a checkpoint of version `newest` or earlier, or return to the beginning; return the ranks' version.
 
-    The beginning is the base checkpoint; a branch's is a checkpoint of the version that it branched off from, which was
-    put into its folder before its trainer was started. A checkpoint that is incomplete, does not fit or has other
-    digests than were committed is passed over, and so is one that `lacks` something else, in words. The ranks must be
-    as they were built. Raises TrainerError where a branch has lost its beginning too.
+    The beginning is the base checkpoint. The beginning of a branch is a checkpoint of the version from which it
+    branched, which is put into its folder before its trainer starts. A checkpoint is skipped if it is incomplete, does
+    not fit, has different digests than were committed, or if `lacks` returns a reason. The ranks must be as they were
+    built. Raises TrainerError if a branch has lost its beginning.
     """
     touched = False
     for version in sorted((v for v in trained.saved if v <= newest), reverse=True):
@@ -74,8 +73,8 @@ async def restore(
         if reason is None:
             log.info("restored from the checkpoint of version %d", version)
             return version
-        log.warning("the checkpoint of version %d is passed over: %s", version, reason)
-    if touched:  # a critic that the beginning does not have is as it was built
+        log.warning("skipping the checkpoint of version %d: %s", version, reason)
+    if touched:  # reset returns a critic, which the beginning does not have, to its built state
         await ranks.reset()
     if trained.is_branch:
         weights, optimizer, critic = trained.committed[trained.first]
@@ -89,14 +88,14 @@ async def restore(
         )
         if reason := await _load(ranks, saved, folder):
             raise TrainerError(
-                f"the run branches off from version {trained.first}, and that is not to be had: {reason}. Remove "
-                f"{folder}, and `slime-events resume` makes it again from the run that it branched off from"
+                f"the run branches from version {trained.first}, which cannot be loaded: {reason}. Remove {folder}: "
+                "`slime-events resume` then makes it again from the original run"
             )
     return trained.first
 
 
 async def _load(ranks: Ranks, saved: CheckpointSaved, folder: str) -> str | None:
-    """Why the ranks are not at the checkpoint now; None where they are."""
+    """Load a checkpoint; return why the ranks are not at it, or None if they are."""
     try:
         await ranks.load_checkpoint(folder)
     except CheckpointMismatch as error:
@@ -104,17 +103,18 @@ async def _load(ranks: Ranks, saved: CheckpointSaved, folder: str) -> str | None
     weights = await ranks.weights_digest()
     optimizer, critic = saved.optimizer_digest, saved.critic_digest
     if not await asyncio.to_thread(_is_of_parts, Path(folder)):
-        # None of an optimizer that a branch begins anew, which no run has had before, and with --optimizer-digest off.
+        # Empty if a branch starts a new optimizer, which no run has had before, or with --optimizer-digest off.
         optimizer = await ranks.optimizer_digest() if optimizer else ""
-        # A branch may have no critic where its parent had one.
+        # A branch may have no critic although its parent had one.
         critic = (await ranks.critic_digest() if critic else "") or critic
-    found = Digests(weights, optimizer, critic)
-    return None if found == digests_of(saved) else f"{folder} holds {found}, saved were {digests_of(saved)}"
+    held = Digests(weights, optimizer, critic)
+    return None if held == digests_of(saved) else f"{folder} holds {held}, but {digests_of(saved)} were saved"
 
 
 def _is_of_parts(folder: Path) -> bool:
-    """Whether several ranks of an older version saved it: their digests were of each rank's part, and cannot be
-    compared with those of now. Its weights can.
+    """Return whether several ranks of an older version saved the checkpoint.
+
+    Their optimizer digests were per rank and cannot be compared with today's digests. The weights' digest can.
     """
     try:
         mark = json.loads((folder / "trainer.json").read_text())

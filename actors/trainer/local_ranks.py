@@ -1,4 +1,4 @@
-"""`LocalRanks`: trainer ranks that are processes of this machine: for work on a log, without Ray and a run."""
+"""`LocalRanks`: trainer ranks as local processes, for offline work on a log without Ray or a live run."""
 
 import asyncio
 import contextlib
@@ -22,15 +22,16 @@ from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, r
 from slime_events.plugins.trainer_points import rank_args
 
 CLOSE_S = 10.0
-"""Seconds that a rank has to leave its group; then it is killed."""
+"""Seconds after which a rank that has not left its group is killed."""
 QUOTED_BYTES = 600
-"""Of a lost rank's output, shown with its loss."""
+"""Bytes at the end of a lost rank's output that its error quotes."""
 
 
 class RankProcess:
-    """A process that has been started: `python -m actors.trainer.local_ranks <pipe's fd>`.
+    """A started process `python -m actors.trainer.local_ranks <pipe's fd>`.
 
-    It answers calls from the pipe in order and ends when the pipe closes, so it never outlives its parent.
+    The process answers calls from the pipe in order and ends when the pipe closes, so that it never outlives its
+    parent.
     """
 
     def __init__(self, rank: int, environment: Mapping[str, str]) -> None:
@@ -46,25 +47,25 @@ class RankProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # an interrupt of the terminal is its parent's to handle
+                start_new_session=True,  # only the parent handles an interrupt of the terminal
             )
 
-    async def call(self, method: str, *arguments: Any) -> Any:
-        """What the rank's method gave, or raises what it raised. Raises RankLost where the process has ended."""
+    async def call(self, method: str, *arguments: object) -> Any:
+        """Call a method of the rank; return its result or raise its error. Raises RankLost if the process has ended."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._call, method, arguments)
 
     async def close(self) -> None:
-        """Let it leave the group and end; in the middle of a call it is killed."""
+        """Let the rank leave its group and end. During a call, kill it."""
         if self._is_called:
             self.kill()
         await asyncio.get_running_loop().run_in_executor(self._thread, self._end)
         self._thread.shutdown()
 
     def kill(self) -> None:
-        """End it at once; calls that wait for an answer get RankLost."""
+        """Kill the process; open calls raise RankLost."""
         self._process.kill()
 
-    def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+    def _call(self, method: str, arguments: tuple[object, ...]) -> Any:
         self._is_called = True
         try:
             self._pipe.send((method, arguments))
@@ -98,12 +99,12 @@ class RankProcess:
 
 
 class LocalRanks(Ranks):
-    """One for each process, in the order of ranks."""
+    """All ranks of a trainer. processes: in the order of ranks."""
 
     def __init__(self, processes: Sequence[RankProcess]) -> None:
         self._processes = processes
 
-    async def everywhere(self, method: str, *args: Any) -> Any:
+    async def everywhere(self, method: str, *args: object) -> Any:
         return await collective([process.call(method, *args) for process in self._processes], give_up=self.kill)
 
     def kill(self) -> None:
@@ -113,21 +114,23 @@ class LocalRanks(Ranks):
 
 @contextlib.asynccontextmanager
 async def local_ranks(settings: TrainSettings) -> AsyncIterator[LocalRanks]:
-    """Ranks with the weights that a run of these settings begins with, in as many processes as its trainer has.
+    """Start ranks with the initial weights of a run with these settings, in as many processes as its trainer has.
 
-    They train as the run's own do: the same code, threads and environment give the same digests on the same hardware
-    and versions. Raises CheckpointMismatch, ConfigError, TrainerError as `TrainerRank`.
+    The ranks train like the run's own: the same code, threads and environment give the same digests on the same
+    hardware and versions. Raises CheckpointMismatch, ConfigError, TrainerError as `TrainerRank`.
     """
     trainer, algorithm, world = settings.trainer, settings.algorithm, settings.trainer.world_size
     environment = rank_variables(trainer) | rank_secrets(trainer)
     processes = [RankProcess(rank, environment) for rank in range(world)]
     try:
         ranks = LocalRanks(processes)
-        await ranks.everywhere("ready")  # they import for seconds, in which an address chosen before could be taken
+        await ranks.everywhere("ready")  # imports take seconds, in which another process could take a chosen port
         master = rendezvous_address()
-        given = (trainer, algorithm)
         shown = rank_args(settings)
-        starts = [one.call("start", *given, rank, world, master, shown) for rank, one in enumerate(processes)]
+        starts = [
+            process.call("start", trainer, algorithm, rank, world, master, shown)
+            for rank, process in enumerate(processes)
+        ]
         await collective(starts, give_up=ranks.kill)
         yield ranks
     finally:
@@ -137,7 +140,7 @@ async def local_ranks(settings: TrainSettings) -> AsyncIterator[LocalRanks]:
 def main() -> None:
     """Serve the calls of a `RankProcess` until the pipe is closed."""
     pipe = Connection(int(sys.argv[1]))
-    gc.disable()  # nothing that an import makes is garbage: looking through it costs a tenth of the time
+    gc.disable()  # objects of imports are never garbage: scanning them costs a tenth of the time
     from actors.megatron.rank import TrainerRank  # takes seconds, in which the parent reads the log
 
     gc.freeze()
@@ -151,11 +154,11 @@ def main() -> None:
             try:
                 if method == "start":
                     rank = TrainerRank(*arguments)
-                elif method != "ready":  # which is answered once everything is imported
+                elif method != "ready":  # answered when all imports are done
                     value = getattr(rank, method)(*arguments)
                 if method == "export_bytes":
                     value = [(name, dtype, shape, bytes(data)) for name, dtype, shape, data in value]
-            except Exception as error:  # the reason is the caller's, who decides whether the rank goes on
+            except Exception as error:  # sent to the caller, which decides whether to use the rank further
                 plain = type(error).__module__ == "schemas.errors"
                 done, value = False, error if plain else TrainerError(raised_text(error))
             pipe.send((done, value))

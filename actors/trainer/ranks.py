@@ -1,6 +1,6 @@
-"""`Ranks`: all ranks of a trainer as one, wherever they are.
+"""`Ranks`: calls all ranks of a trainer together, in any kind of process.
 
-`collective` is one call that every rank takes part in.
+`collective` makes a call in which every rank takes part.
 """
 
 import asyncio
@@ -20,93 +20,93 @@ from storage.weights.store import WeightManifest, WeightStore, digest_of
 
 T = TypeVar("T")
 BLAME_S = 5.0
-"""Seconds that the other ranks have to answer, once one has failed; then none of them is of use any more."""
+"""Seconds after the first failure in which the other ranks can still answer; then all ranks are given up."""
 
 
 class Ranks:
-    """Calls go to every rank, answers are rank 0's. How they get there is `everywhere`, of each kind of ranks."""
+    """Base class: each call goes to every rank, and the result is rank 0's. Subclasses implement `everywhere`."""
 
-    async def everywhere(self, method: str, *args: Any) -> Any:
-        """Rank 0's answer once all have theirs. A lost rank is named, not the ranks that waited for it."""
+    async def everywhere(self, method: str, *args: object) -> Any:
+        """Return rank 0's result when all ranks are done. An error names the lost rank, not ranks that wait for it."""
         raise NotImplementedError
 
     async def train(self, batch: TrainBatch) -> StepResult:
-        """One rollout step: all its optimizer steps."""
+        """Train a rollout step with all its optimizer steps."""
         result: StepResult = await self.everywhere("train", batch)
         return result
 
-    async def run_pass(self, asked: TrainPass, *, backward: bool) -> PassResult:
-        """A pass that a client asks for; backward: its gradients are part of the next step."""
-        result: PassResult = await self.everywhere("run_pass", asked, backward)
+    async def run_pass(self, request: TrainPass, *, backward: bool) -> PassResult:
+        """Run a client's pass. backward: add its gradients to the next step."""
+        result: PassResult = await self.everywhere("run_pass", request, backward)
         return result
 
     async def export_weights(self) -> list[TensorBytes]:
-        """HF-named tensors, all of them in this process. They may change with the next call."""
+        """Return all tensors under Hugging Face names, in this process. The next call may change them."""
         tensors: list[TensorBytes] = await self.everywhere("export_bytes")
         return tensors
 
     async def weights_digest(self) -> str:
-        """sha256 hex of the weights, as a version of them has it."""
+        """Return the sha256 (hex) of the weights, equal to that of a stored version."""
         return str(await self.everywhere("weights_digest"))
 
     async def write_weights(self, store: WeightStore, version: int, parent: int | None) -> WeightManifest:
-        """Store the weights as a version, each rank its share. Raises as `WeightStore.write`."""
+        """Store the weights as a version; each rank writes its share. Raises as `WeightStore.write`."""
         with store.draft(version) as draft:
             shards = await self.everywhere("write_shards", str(draft), store.max_shard_bytes, store.durable)
             return await asyncio.to_thread(store.complete, draft, version, shards, parent)
 
     async def weights_distance(self, folder: str) -> Distance:
-        """Of the weights from those of a Hugging Face folder. Raises CheckpointMismatch where it has other tensors."""
+        """Measure the weights against a Hugging Face folder. Raises CheckpointMismatch if it has different tensors."""
         apart: Distance = await self.everywhere("weights_distance", folder)
         return apart
 
     async def show_weights(self, folder: str) -> dict[str, str]:
-        """Show a weight version's files to the user's function of each rank; digests of sources by setting."""
+        """Call each rank's user function with a weight version's folder; return digests of sources by setting."""
         digests: dict[str, str] = await self.everywhere("show_weights", folder)
         return digests
 
     async def optimizer_digest(self) -> str:
-        """sha256 hex over the state of all ranks' optimizers, as in a step's result."""
+        """Return the sha256 (hex) of the state of all ranks' optimizers, as in a step's result."""
         return str(await self.everywhere("optimizer_digest"))
 
     async def critic_digest(self) -> str:
-        """The same over all ranks' critics, weights and optimizers; empty without a critic."""
+        """Return the sha256 (hex) of all ranks' critics, weights and optimizers; empty without a critic."""
         return str(await self.everywhere("critic_digest"))
 
     async def save_checkpoint(self, folder: str) -> None:
-        """Model, optimizer and scheduler of all ranks, and those of a critic."""
+        """Save model, optimizer and scheduler of all ranks, and those of a critic."""
         await self.everywhere("save_checkpoint", folder)
 
     async def begin_checkpoint(self, folder: str) -> None:
-        """The same, written while the ranks train on: what they have now is copied. One at a time."""
+        """Copy the state for a checkpoint, and write it while the ranks train. One at a time."""
         await self.everywhere("begin_checkpoint", folder)
 
     async def finish_checkpoint(self, *, wait: bool) -> SaveProgress:
-        """How far that one is. wait: for its end."""
+        """Return the progress of the checkpoint in writing. wait: wait until it is done."""
         progress: SaveProgress = await self.everywhere("finish_checkpoint", wait)
         return progress
 
     async def load_checkpoint(self, folder: str) -> None:
-        """Go on from such a folder. Raises CheckpointMismatch where it is incomplete or does not fit; the ranks are
-        then to be reset or to load another."""
+        """Continue from a checkpoint. Raises CheckpointMismatch if it is incomplete or does not fit; the ranks must
+        then be reset or load another checkpoint."""
         await self.everywhere("load_checkpoint", folder)
 
     async def load_weights(self, folder: str) -> None:
-        """Take the weights of a Hugging Face folder. Moments, step count and schedule stay, main weights follow. Raises
-        CheckpointMismatch where it does not fit; the ranks are then not to be used."""
+        """Load the weights of a Hugging Face folder. Moments, step count and schedule stay; main weights follow the new
+        weights. Raises CheckpointMismatch if the folder does not fit; the ranks are then unusable."""
         await self.everywhere("load_weights", folder)
 
     async def advance_schedule(self, optimizer_steps: int) -> None:
-        """Let the learning rate be what it is so many optimizer steps later."""
+        """Advance the learning rate schedule by a number of optimizer steps."""
         await self.everywhere("advance_schedule", optimizer_steps)
 
     async def reset(self) -> None:
-        """Back to what the run started from: weights, new optimizer, new schedule."""
+        """Return to the state in which the run started: initial weights, new optimizer, new schedule."""
         await self.everywhere("reset")
 
 
 class HeldWeights:
-    """A part of ranks whose weights are few and in this process, as `export_weights` gives them."""
+    """A mixin for ranks whose weights are small and in this process, as `export_weights` returns them."""
 
     async def export_weights(self) -> list[TensorBytes]:
         raise NotImplementedError
@@ -122,17 +122,17 @@ class HeldWeights:
 
 
 async def train(ranks: Ranks, batch: TrainBatch) -> StepResult:
-    """One rollout step. An empty batch, which only a learner has, leaves everything as it is."""
+    """Train a rollout step. An empty batch, which only a learner has, changes nothing."""
     if not batch.samples and batch.commanded is None:
         return StepResult({"samples": 0.0}, await ranks.optimizer_digest(), critic_digest=await ranks.critic_digest())
     return await ranks.train(batch)
 
 
 async def collective(parts: Sequence[Awaitable[T]], give_up: Callable[[], None]) -> T:
-    """Rank 0's answer once all have theirs, `parts` in the order of ranks.
+    """Await all `parts`, which are in the order of ranks, and return rank 0's result.
 
-    Raises the error of a lost rank if there is one, else the first error. give_up: called when some still wait after an
-    error; they wait for a rank that will not come.
+    Raises the error of a lost rank if there is one, else the first error. give_up: called if ranks still wait after an
+    error, since they wait for a lost rank.
     """
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
@@ -151,5 +151,5 @@ async def collective(parts: Sequence[Awaitable[T]], give_up: Callable[[], None])
 
 
 def rendezvous_address() -> str:
-    """`host:port` of rank 0, on loopback, where the ranks of one trainer meet; the port is free now."""
+    """Return the `host:port` at which the ranks of a trainer meet: a free port on loopback."""
     return f"{HOST}:{free_port()}"

@@ -1,4 +1,4 @@
-"""`RayRanks`: the ranks of a run's trainer. Rank 0 lives in this process, the others are its Ray peers."""
+"""`RayRanks`: the ranks of a live run's trainer. Rank 0 is in this process; the other ranks are Ray actors."""
 
 import asyncio
 import contextlib
@@ -25,17 +25,17 @@ from storage.cancellation import end_all
 
 T = TypeVar("T")
 CLOSE_S = 10.0
-"""Seconds that rank 0 has to leave its group; its process ends without that."""
+"""Seconds to wait for rank 0 to leave its group; its process ends in any case."""
 LOOKS = 8
-"""In the time after which a rank counts as hanging."""
+"""Checks for a heartbeat within the time after which a rank counts as hanging."""
 WORK = ("train", "run_pass")
-"""Calls of which a rank beats (`actors/megatron/heartbeat.py`)."""
+"""Calls during which a rank has a heartbeat (`actors/megatron/heartbeat.py`)."""
 
 
 class RayRanks(Ranks):
-    """Rank 0 is used from one thread of its own: the event loop stays free, and what torch keeps by thread stays there.
+    """Calls rank 0 in one thread, which keeps the event loop free and torch's thread-local state in place.
 
-    dumps: of each step that is trained, a path with {rollout_id}.
+    peers: Ray handles of the other ranks. dumps: path, with {rollout_id}, of a dump of each step.
     """
 
     def __init__(self, peers: Sequence[Any], dumps: str | None = None) -> None:
@@ -45,28 +45,28 @@ class RayRanks(Ranks):
         self._hang_s: float | None = None
 
     async def start(self, settings: TrainSettings, master: str) -> None:
-        """Build rank 0 and all peers; they meet at `master`."""
+        """Build rank 0 and all peers, which meet at `master`."""
         self._hang_s = settings.trainer.hang_seconds
-        world, given, shown = len(self._peers) + 1, (settings.trainer, settings.algorithm), rank_args(settings)
-        others = [peer.start.remote(*given, rank, world, master, shown) for rank, peer in enumerate(self._peers, 1)]
-        self._rank = await self._together(partial(TrainerRank, *given, 0, world, master, shown), others)
+        world, own, shown = len(self._peers) + 1, (settings.trainer, settings.algorithm), rank_args(settings)
+        others = [peer.start.remote(*own, rank, world, master, shown) for rank, peer in enumerate(self._peers, 1)]
+        self._rank = await self._together(partial(TrainerRank, *own, 0, world, master, shown), others)
 
     async def train(self, batch: TrainBatch) -> StepResult:
         dump = train_dump_path(self._dumps, batch.step) if self._dumps else None
-        # One copy in Ray's store for all peers, not one for each.
+        # All peers share a copy in Ray's store.
         stored = await asyncio.to_thread(ray.put, batch) if self._peers else None
         assert self._rank is not None
         own = partial(self._rank.train, batch, dump)
         begins = batch.commanded is not None and isinstance(batch.commanded.update, Beginning)
-        method = "begin" if begins else "train"  # the one loads a checkpoint, at once
+        method = "begin" if begins else "train"  # "begin" loads a checkpoint and has no heartbeat
         return await self._at_work(method, own, [peer.call.remote("train", stored, dump) for peer in self._peers])
 
-    async def everywhere(self, method: str, *args: Any) -> Any:
+    async def everywhere(self, method: str, *args: object) -> Any:
         own = partial(getattr(self._rank, method), *args)
         return await self._at_work(method, own, [peer.call.remote(method, *args) for peer in self._peers])
 
     async def close(self) -> None:
-        """Leave the process group, unless rank 0 is still in a call that waits for a lost rank."""
+        """Leave the process group, unless rank 0 still waits for a lost rank."""
         if self._rank is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
@@ -74,21 +74,19 @@ class RayRanks(Ranks):
         self._thread.shutdown(wait=False)
 
     async def _at_work(self, method: str, call: Callable[[], T], others: Sequence[Any]) -> T:
-        """`_together`, while rank 0 beats. Raises RankLost where it does not any more: it hangs, or waits for a rank
-        that does.
-        """
+        """Run `_together`. Raises RankLost if rank 0's heartbeat stops: it hangs, or waits for a rank that hangs."""
         together = asyncio.ensure_future(self._together(call, others))
         hang_s = (self._hang_s or None) if method in WORK else None
         try:
-            known, since = beats(), time.monotonic()
+            count, since = beats(), time.monotonic()
             while not (await asyncio.wait([together], timeout=hang_s and hang_s / LOOKS))[0]:
-                if beats() != known:
-                    known, since = beats(), time.monotonic()
+                if beats() != count:
+                    count, since = beats(), time.monotonic()
                 elif hang_s and time.monotonic() - since > hang_s:
                     self._kill_peers()
                     raise RankLost(
-                        f"rank 0 did nothing for {hang_s:g} s in `{method}`: it hangs, or waits for a rank that hangs "
-                        "(--hang-seconds)"
+                        f"rank 0 made no progress for {hang_s:g} s in `{method}`: it hangs, or waits for a rank that "
+                        "hangs (--hang-seconds)"
                     )
             return together.result()
         finally:

@@ -1,11 +1,11 @@
-"""`Restoration`: brings the ranks of a trainer that takes over to the newest version that was committed.
+"""`Restoration`: brings the ranks of a trainer that takes over to the newest committed version.
 
-    checkpoint -> [train a step again -> compare -> where it came out otherwise: load the committed weights]* -> newest
+    checkpoint -> [retrain a step -> compare -> if digests differ: load the committed weights]* -> newest
 
-The weights end as they were committed, bit for bit. So does the optimizer where training came to the same digests, as
-it does on equal hardware and versions. Elsewhere its moments, step count and schedule are those of the steps trained
-again, each of them from the weights that the step before had committed as long as their files are there, and float32
-main weights follow the weights that were loaded (`TrainerRank.load_weights`).
+The restored weights equal the committed weights bit for bit. If retraining gives the same digests, as it does on equal
+hardware and versions, the optimizer is equal too. Otherwise its moments, step count and schedule come from the
+retrained steps, each of which starts from the committed weights of the step before if their files exist, and float32
+main weights follow the loaded weights (`TrainerRank.load_weights`).
 """
 
 import asyncio
@@ -27,9 +27,11 @@ log = logging.getLogger(__name__)
 
 
 class Restoration:
-    """trained: what was committed. needed: versions whose weights have to be exact: without their files a difference
-    is an error. exact: any difference is. digests: of the ranks, after each step. skipped: steps that were not trained
-    again.
+    """Restores ranks step by step.
+
+    trained: the committed state. needed: versions whose weights must be exact, so that a difference without weight
+    files is an error. exact: make any difference an error. `digests` are the ranks' after each step; `skipped` counts
+    steps that were not retrained.
     """
 
     def __init__(
@@ -51,9 +53,10 @@ class Restoration:
         lacks: Callable[[int], str | None] = lambda version: None,
         most: int = -1,
     ) -> int:
-        """Load a checkpoint of version `newest` or before, or begin anew; the version of the ranks. See `restore`.
+        """Load a checkpoint of version `newest` or earlier, or start from the beginning; return the ranks' version.
 
-        Where more than `most` steps (-1: any number) lie between, the weights of `newest` are taken at once.
+        If more than `most` steps (-1 is no limit) remain to `newest`, load the weights of `newest` at once. For the
+        other arguments, see `restore`.
         """
         self._first = await restore(self._ranks, self._trained, folders, newest=newest, lacks=lacks)
         saved, committed = self._trained.saved.get(self._first), self._trained.committed.get(self._first)
@@ -64,14 +67,15 @@ class Restoration:
         return newest if is_far and lacks(newest) is None and await self._skip(newest) else self._first
 
     async def train(self, committed: StepCommitted, batch: TrainBatch) -> None:
-        """Train a step again; the ranks have the weights that it committed then, as far as those are to be had.
+        """Retrain a step; afterwards the ranks have its committed weights, if these are still available.
 
-        Raises TrainerError where they have not and `needed` has the version, or with `exact`.
+        Raises TrainerError if the weights differ and are not available for a `needed` version, or if anything differs
+        with `exact`.
         """
         result = await train(self._ranks, batch)
         weights = await self._ranks.weights_digest()
         optimizer, critic = result.optimizer_digest, result.critic_digest
-        if committed.optimizer_digest and not optimizer:  # the settings have changed since
+        if committed.optimizer_digest and not optimizer:  # the settings have changed
             optimizer = await self._ranks.optimizer_digest()
         if committed.critic_digest and not critic:
             critic = await self._ranks.critic_digest()
@@ -79,52 +83,54 @@ class Restoration:
         self._retrained += 1
         different = training_differences(committed, self.digests)
         if not different:
-            log.info("step %d was trained again, to the same digests", committed.step)
+            log.info("step %d was retrained with the same digests", committed.step)
             return
-        said = f"step {committed.step} differs from what was committed: {', '.join(map(str, different))}"
+        message = f"step {committed.step} differs from what was committed: {', '.join(map(str, different))}"
         if self._exact:
             raise TrainerError(
-                f"{said}: train on the same hardware, versions and number of threads, or go on without --exact"
+                f"{message}: train on the same hardware, versions and number of threads, or omit --exact"
             )
-        log.warning("%s", said)
+        log.warning("%s", message)
         self._differing += 1
         if weights != committed.weights_digest and await self._load(committed):
             optimizer = await self._ranks.optimizer_digest() if committed.optimizer_digest else ""
             self.digests = Digests(committed.weights_digest, optimizer, critic)
 
     async def _skip(self, newest: int) -> bool:
-        """Take the weights of a version; False where they are gone. Optimizer and step count stay those of the
-        checkpoint, the learning rate moves on.
+        """Load the weights of a version without retraining; return False if they are gone.
+
+        Optimizer and step count stay those of the checkpoint; the learning rate schedule advances.
         """
         steps, committed = range(self._first + 1, newest + 1), self._trained.committed[newest]
-        found, where = await self._take(newest, committed.weights, measured=False)
-        if not found:
-            log.warning("%d steps are trained again, as version %d has no weights: %s", len(steps), newest, where)
+        digest, source = await self._take(newest, committed.weights, measured=False)
+        if not digest:
+            log.warning("retraining %d steps because version %d has no weights: %s", len(steps), newest, source)
             return False
-        if found != committed.weights:
-            raise TrainerError(_lost(newest, committed.weights, where))
+        if digest != committed.weights:
+            raise TrainerError(_lost(newest, committed.weights, source))
         await self._ranks.advance_schedule(sum(self._trained.optimizer_steps.get(version, 0) for version in steps))
         self.skipped = len(steps)
-        self.digests = Digests(found, await self._ranks.optimizer_digest() if committed.optimizer else "")
-        log.warning("the optimizer is that of version %d: %d steps are not trained again", self._first, len(steps))
+        self.digests = Digests(digest, await self._ranks.optimizer_digest() if committed.optimizer else "")
+        log.warning("the optimizer is that of version %d: %d steps are not retrained", self._first, len(steps))
         return True
 
     async def _load(self, committed: StepCommitted) -> bool:
-        """Give the ranks the committed weights; False where their files are gone and nobody needs them."""
+        """Load the committed weights into the ranks; return False if the files are gone and not `needed`."""
         version, digest = committed.version, committed.weights_digest
-        found, where = await self._take(version, digest, measured=True)
-        if found == digest:
+        loaded, source = await self._take(version, digest, measured=True)
+        if loaded == digest:
             return True
-        if found or version in self._needed:
+        if loaded or version in self._needed:
             raise TrainerError(
-                f"step {committed.step} came out otherwise than it was committed: {_lost(version, digest, where)}"
+                f"retraining step {committed.step} gave a different result: {_lost(version, digest, source)}"
             )
-        log.warning("the weights of version %d are gone, those of training it again are used: %s", version, where)
+        log.warning("the weights of version %d are gone; using the retrained weights: %s", version, source)
         return False
 
     async def _take(self, version: int, digest: str, *, measured: bool) -> tuple[str, str]:
-        """Load a version's stored weights; the digest of the ranks' weights then, and the folder. Where they cannot be
-        loaded it is empty, with the reason, and the ranks are as they were.
+        """Load a version's stored weights; return the ranks' digest and the folder.
+
+        If the weights cannot be loaded, return ("", reason) and leave the ranks unchanged.
         """
         try:
             folder = self._store.folder(version, digest)
@@ -144,7 +150,7 @@ class Restoration:
             self._furthest = apart
 
     def event(self, trainer: str) -> TrainerRestored:
-        """What is to be said of it, at the newest version."""
+        """Return the event that reports the restoration, at the newest version."""
         version, apart = self._trained.version, self._furthest
         is_exact = (
             not self.skipped
@@ -168,6 +174,6 @@ class Restoration:
 
 def _lost(version: int, digest: str, why: str) -> str:
     return (
-        f"the weights that were committed, version {version} with digest {digest}, cannot be loaded ({why}): put the "
-        "folder back from a copy and resume, or branch off from a version that is there"
+        f"the committed weights, version {version} with digest {digest}, cannot be loaded ({why}): restore the folder "
+        "from a copy and resume, or branch from a version that still has its weights"
     )

@@ -3,10 +3,11 @@
     batch.sealed -> the batch from the log -> every rank trains -> weights written
                  -> [step.committed + weights.published]
 
-A trainer that takes over loads the newest checkpoint whose digests match the log and trains the later steps again from
-the log, so checkpoints may be rare. It has the committed weights then (`Restoration`), and says in trainer.restored
-whether the optimizer too is what was committed. With that, or else before its first own step, it appends step.claimed.
-That moves the fence that an earlier trainer commits by: a late one gets `Conflict` and ends.
+A trainer that takes over loads the newest checkpoint whose digests match the log and retrains the later steps from the
+log, so that checkpoints can be rare. Then it has the committed weights (`Restoration`), and trainer.restored records
+whether the optimizer is also as committed. In the same append, or else before its own first step, it appends
+step.claimed. This event moves the fence of an earlier trainer's commits, so that an earlier trainer that is still
+running gets `Conflict` and ends.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from actors.trainer.checkpoint_saver import CheckpointSaver
 from actors.trainer.checkpoints import CheckpointFolders
@@ -49,8 +50,10 @@ log = logging.getLogger(__name__)
 
 
 class Trainer:
-    """The shell around the ranks. batches: sealed ones, with what they are made of. start_of: where in the log a
-    trainer that goes on from a version has to begin to read.
+    """Feeds sealed batches to the ranks and commits the results.
+
+    batches: folds sealed batches and their rollouts. start_of: returns the log position from which a trainer that
+    continues from a version must read.
     """
 
     def __init__(
@@ -84,16 +87,16 @@ class Trainer:
         worker: Participant,
         ranks: Ranks,
         plan: TrainerPlan,
-        **more: Any,
-    ) -> Trainer:
-        """The trainer of a run whose batches are made of its own log. more: of its arguments."""
+        **options: Any,
+    ) -> Self:
+        """Return the trainer of a run that makes batches from its own log. options: further arguments of the class."""
         read = partial(fetch, blobs=BlobStore(address.blob_url))
         batches = PendingBatches(read, temperature=settings.rollout.rollout_temperature)
         store = WeightStore(address.weights_url, base=settings.trainer.hf_checkpoint)
-        return cls(worker, ranks, store, batches, plan, **more)
+        return cls(worker, ranks, store, batches, plan, **options)
 
     async def run(self) -> int:
-        """Train until the run is over; the version reached."""
+        """Train until the run is over; return the last version."""
         self._trained = await read_training_state(self._worker)
         self._saved = set(self._trained.saved)
         self._past = PastWeights(self.plan.past, self._trained.first, self._stored)
@@ -104,30 +107,30 @@ class Trainer:
         async with Follower(self._worker.log, self._start_of(self._version), followed) as follower:
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=1.0):
-                    await self.take_in(recorded)
+                    await self.observe(recorded)
                 await self._saver.settle(self._version, self._trained.committed)
                 if follower.caught_up and not self._over:
-                    await self.go_on()
+                    await self.work()
         await self._saver.settle(self._version, self._trained.committed, wait=True)
         return self._version
 
     @property
     def _followed(self) -> tuple[type[Event], ...]:
-        """The events that it reads, beside the run's own."""
+        """The types of events to read, besides the run's own events."""
         return StepCommitted, StepClaimed, *self._batches.folded
 
-    async def go_on(self) -> None:
-        """Do what is due, with all of the log read so far."""
+    async def work(self) -> None:
+        """Train the next step if its batch is sealed. Called when the whole log is read."""
         if self._version in self._batches.sealed:
             await self._take_over()
             await self._step(self._batches.sealed[self._version])
 
     async def _with_step(self, sealed: BatchSealed, result: StepResult) -> list[Event]:
-        """What else is said in the append of a step."""
+        """Return further events for the append of a step."""
         return []
 
     async def _begin(self) -> None:
-        """Start from the newest checkpoint, or from the first version, which is published if it never was."""
+        """Start from the newest checkpoint or from the first version. Publish the first version if it is not yet."""
         trained = self._trained
         self._published = trained.newest_published
         if self._published >= 0 and not await asyncio.to_thread(self._is_stored, trained.published[self._published]):
@@ -149,7 +152,7 @@ class Trainer:
         elif (weights := await self._digest(self._version)) != first.digest:
             raise TrainerError(
                 f"the run began with weights {first.digest}, but the base checkpoint has {weights} now: give the "
-                "one that it began with"
+                "original base checkpoint"
             )
         await self._keep_stored()
         if self._version == trained.version > trained.first:
@@ -158,12 +161,12 @@ class Trainer:
                 await self._checkpoint(self._restoration.digests)
 
     async def _keep_stored(self) -> None:
-        """Write the version of the ranks again where later steps need it and retention has removed it."""
+        """Write the ranks' version again if later steps need it and retention has removed it."""
         if self._past.to_store(self._version):
             await self._write(self._version)
 
     def _stored(self, version: int) -> StoredVersion | None:
-        """A version of this run, where its files are there."""
+        """Return a version of this run if its files exist."""
         published, committed = self._trained.published.get(version), self._trained.committed.get(version)
         digest = published.digest if published else committed.weights if committed else ""
         try:
@@ -174,45 +177,45 @@ class Trainer:
             return None
 
     def _is_stored(self, published: WeightsPublished) -> bool:
-        """Whether engines can load the version. Damaged files are removed, to be written again."""
+        """Return whether engines can load the version. Remove damaged files, so that they are written again."""
         try:
             verify(self._store.folder(published.version, published.digest), published.digest)
         except WeightsDamaged as error:
-            log.warning("weight version %d is written again: %s", published.version, error)
+            log.warning("writing weight version %d again: %s", published.version, error)
             self._store.remove([published.version])
             return False
         return True
 
-    async def take_in(self, recorded: Recorded) -> None:
+    async def observe(self, recorded: Recorded) -> None:
         event = recorded.envelope.event
         self._over = self._worker.is_over(self._over, event)
         if isinstance(event, StepCommitted):
             await self._take_step(event, recorded.envelope.producer)
         elif isinstance(event, StepClaimed):
             if self._claim is not None and recorded.position > self._claim[1]:
-                raise TrainerError(f"{event.trainer} has taken over at step {event.step}: this trainer ends")
+                raise TrainerError(f"trainer {event.trainer} has taken over at step {event.step}: this trainer ends")
         else:
             self._batches.apply(event, recorded.position)
 
     async def _take_step(self, committed: StepCommitted, producer: str) -> None:
-        """A committed step: this trainer's, or an earlier trainer's, trained again where the ranks lack it."""
+        """Process a committed step. If an earlier trainer committed it and the ranks lack it, retrain it."""
         if committed.version > self._version:
             if committed.version not in self._trained.committed:
                 raise TrainerError(
-                    f"step {committed.step} was committed by {producer}, this trainer is at version {self._version}: "
-                    "only one trainer may work on a run at a time"
+                    f"step {committed.step} was committed by {producer}, but this trainer is at version "
+                    f"{self._version}: only one trainer may work on a run at a time"
                 )
             await self._step_again(committed)
         self._batches.forget(committed.step)
 
     async def _restored(self) -> None:
-        """Say what restoring has come to, and claim the next step: a late trainer can do neither."""
+        """Append the result of the restoration and claim the next step; a superseded trainer gets `Conflict`."""
         event = self._restoration.event(self._worker.id)
         log.info("restored at version %d, optimizer %s", event.version, event.optimizer)
         await self._take_over(event)
 
-    async def _take_over(self, *said: Event) -> None:
-        """Claim the first own step. said: in the same append. Raises TrainerError where another trainer has committed
+    async def _take_over(self, *more: Event) -> None:
+        """Claim the first own step, in one append with `more`. Raises TrainerError if another trainer has committed
         the step meanwhile."""
         if self._claim is not None:
             return
@@ -222,17 +225,17 @@ class Trainer:
             await self._take_step(last.envelope.event, last.envelope.producer)
         claimed = StepClaimed(step=self._version, trainer=self._worker.id)
         enclose, fence = self._worker.enclose, Fence(subject, last.position if last else 0)
-        appends = [Append(enclose(claimed), fence), *(Append(enclose(event)) for event in said)]
+        appends = [Append(enclose(claimed), fence), *(Append(enclose(event)) for event in more)]
         self._claim = self._version, (await self._worker.log.append(appends))[0]
 
     def _about(self, step: int) -> str:
         return about(self._worker.log.run, "step", str(step))
 
     async def _step_again(self, committed: StepCommitted) -> None:
-        """Train a step that is in the log already; the ranks have its weights then."""
+        """Retrain a committed step; afterwards the ranks have its weights."""
         if committed.step not in self._batches.sealed or committed.step != self._version:
-            raise TrainerError(f"step {committed.step} was committed, but the log holds no batch or no step before it")
-        await self._restoration.train(committed, self._past.given(await self._batches.made(committed.step)))
+            raise TrainerError(f"step {committed.step} is committed, but the log lacks its batch or the step before it")
+        await self._restoration.train(committed, self._past.fill(await self._batches.when_ready(committed.step)))
         self._version, digests = committed.version, self._restoration.digests
         if self._version == self._to_write:
             await self._write(self._version)
@@ -240,21 +243,23 @@ class Trainer:
         is_newest = self._version == self._trained.version
         if is_newest:
             await self._restored()
-        # What was said of a checkpoint holds for ever: other digests would not be believed.
+        # A recorded checkpoint keeps its digests: a later one with different digests would be refused.
         if digests == self._trained.committed[self._version] or (
             is_newest and self._version not in self._trained.saved
         ):
             await self._checkpoint(digests)
 
     async def _digest(self, version: int) -> str:
-        """Of the ranks' weights, which are written if version is one that was lost."""
+        """Return the digest of the ranks' weights. If the version's files were lost, write them."""
         if version == self._to_write:
             return (await self._write(version)).digest
         return await self._ranks.weights_digest()
 
     async def _write(self, version: int) -> WeightManifest:
-        """Write the ranks' weights. A version that engines are to load is shown to the user's function: at least once,
-        since a trainer that is lost before it has said so writes it again.
+        """Write the ranks' weights and, if engines will load the version, call the user's function with it.
+
+        The call happens at least once: if a trainer is lost before it publishes the version, the next trainer writes
+        it again.
         """
         manifest = await self._ranks.write_weights(self._store, version, version - 1 if version else None)
         if self.plan.shows and (version == self._trained.first or self.plan.publishes(version)):
@@ -272,9 +277,9 @@ class Trainer:
         )
 
     async def _step(self, sealed: BatchSealed) -> None:
-        """Train a batch, and commit the step with its weights."""
+        """Train a batch and commit the step with its weights."""
         begun = time.perf_counter()
-        batch = self._past.given(await self._batches.made(sealed.step))
+        batch = self._past.fill(await self._batches.when_ready(sealed.step))
         built = time.perf_counter()
         result = await train(self._ranks, batch)
         trained = time.perf_counter()
@@ -304,7 +309,7 @@ class Trainer:
         fence = Fence(self._about(sealed.step), position if sealed.step == first else 0)
         enclose = self._worker.enclose
         await self._worker.log.append(
-            [Append(enclose(committed), fence), *(once(enclose(one)) for one in (*published, *more))]
+            [Append(enclose(committed), fence), *(once(enclose(event)) for event in (*published, *more))]
         )
         for event in (committed, *published):
             self._trained.apply(event)
@@ -316,7 +321,7 @@ class Trainer:
         await asyncio.to_thread(self._remove_old)
 
     def _remove_old(self) -> None:
-        """Delete what retention lets go of: checkpoints first, since weights of one that stays stay too."""
+        """Delete checkpoints, then weights that retention does not keep; weights of kept checkpoints stay."""
         weights, checkpoints = self.plan.retention, self.plan.checkpoint_retention
         if checkpoints is not None:
             gone = checkpoints.removable(self._saved, pinned=self._kept)
@@ -328,12 +333,12 @@ class Trainer:
             self._store.remove(weights.removable(self._store.versions(), pinned=pinned))
 
     async def _checkpoint(self, digests: Digests) -> None:
-        """Save the version that the ranks are at, if it is due. Saved again, it is the same event."""
+        """Save the ranks' version if it is due. A repeated save gives the same event."""
         if self.plan.saves.due(self._version):
             await self._saver.save(self._version, digests)
 
     async def _append_saved(self, saved: CheckpointSaved) -> None:
-        """Say that a checkpoint is on disk."""
+        """Append that a checkpoint is on disk, and copy its weights if `save_hf` is set."""
         version = saved.version
         if self.plan.save_hf and version in self._store.versions():
             target = self.plan.save_hf.format(rollout_id=version - 1)

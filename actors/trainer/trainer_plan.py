@@ -1,9 +1,11 @@
-"""`TrainerPlan`: what a trainer does at which version."""
+"""`TrainerPlan`: which versions a trainer publishes, saves and keeps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from schemas.doc import doc
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.save_steps import NEVER, SaveSteps
 from slime_events.core.config.settings import TrainSettings
@@ -13,33 +15,36 @@ from storage.weights.store import Retention
 
 @dataclass(frozen=True, slots=True)
 class TrainerPlan:
-    """steps: of the run; weights of the last are published. checkpoints: the folder that they are saved into.
-    publish_every: versions. saves: of which a checkpoint is saved. retention: which weights stay, beside those of a
-    checkpoint that does; None keeps all. checkpoint_retention: which checkpoints stay. exact: a step that is trained
-    again and comes out otherwise ends the run. shows: a user's function is shown each version before it is published.
-    save_hf: path with {rollout_id}, which the weights of a checkpoint are copied to. async_save: the next step does not
-    wait for a checkpoint. retrains: steps that a trainer that takes over trains again; -1: any number, as a critic's
-    weights, and what a client chose for each step, are in the checkpoints and the steps alone.
-    past: versions that steps need beside their own. on_demand: versions go to the engines when a client asks for them.
-    """
+    """The trainer's settings by version. The weights of the last step are always published."""
 
-    steps: int
-    checkpoints: str
-    publish_every: int = 1
-    saves: SaveSteps = NEVER
-    retention: Retention | None = None
-    checkpoint_retention: Retention | None = None
-    exact: bool = False
-    retrains: int = -1
-    shows: bool = False
-    save_hf: str | None = None
-    past: PastVersions = NO_PAST
-    on_demand: bool = False
-    async_save: bool = False
+    steps: Annotated[int, doc("Steps of the run.")]
+    checkpoints: Annotated[str, doc("Folder of checkpoints.")]
+    publish_every: Annotated[int, doc("Publish each version that is a multiple.")] = 1
+    saves: Annotated[SaveSteps, doc("Versions of which a checkpoint is saved.")] = NEVER
+    retention: Annotated[
+        Retention | None, doc("Weights to keep, besides those of kept checkpoints; None keeps all.")
+    ] = None
+    checkpoint_retention: Annotated[Retention | None, doc("Checkpoints to keep; None keeps all.")] = None
+    exact: Annotated[bool, doc("End the run if retraining a step gives a different result.")] = False
+    retrains: Annotated[
+        int,
+        doc(
+            "Most steps that a trainer that takes over retrains. -1 is no limit, for a run whose state is only in "
+            "checkpoints and steps: a critic's weights, or a client's choices."
+        ),
+    ] = -1
+    shows: Annotated[bool, doc("Call the user's function with each version before it is published.")] = False
+    save_hf: Annotated[str | None, doc("Path, with {rollout_id}, for copies of a checkpoint's weights.")] = None
+    past: Annotated[PastVersions, doc("Versions that steps need besides their own.")] = NO_PAST
+    on_demand: Annotated[bool, doc("Publish only versions that a client requests.")] = False
+    async_save: Annotated[bool, doc("Train the next step while a checkpoint is written.")] = False
 
     @classmethod
     def of(cls, settings: TrainSettings, checkpoints: str, *, evaluated: int = 0) -> TrainerPlan:
-        """As the settings have it. checkpoints: where they name no folder. evaluated: as `Retention` has it."""
+        """Return the plan of a run's settings.
+
+        checkpoints: folder of checkpoints if the settings name none. evaluated: see `Retention`.
+        """
         trainer = settings.trainer
         weights = Retention(trainer.keep_weights, trainer.keep_weights_every or 0, evaluated)
         saved = Retention(trainer.keep_checkpoints, trainer.keep_checkpoints_every or 0)
@@ -61,9 +66,9 @@ class TrainerPlan:
 
     @property
     def last_save(self) -> int:
-        """The newest version of the run that a checkpoint is due of."""
+        """The newest version of the run that needs a checkpoint."""
         return self.saves.newest(self.steps)
 
     def publishes(self, version: int) -> bool:
-        """Whether a version that a step has made goes to the engines."""
+        """Return whether a version goes to the engines when its step is committed."""
         return not self.on_demand and (version % self.publish_every == 0 or version == self.steps)

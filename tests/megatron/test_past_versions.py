@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from transformers import AutoModelForCausalLM
 
-from actors.offline.retrain_run import Wanted, retrain
+from actors.offline.retrain_run import RetrainRequest, retrain
 from actors.trainer.ranks import rendezvous_address
 from actors.trainer.ray_ranks import RayRanks
 from schemas.arrays import unpack
@@ -163,7 +163,7 @@ async def test_a_killed_trainer_and_a_retraining_need_the_same(tmp_path: Path, e
     shutil.rmtree(tmp_path / "run" / "weights")
 
     opened = OpenedRun(sim.log, settings, unpack, None, "sim")
-    for wanted in (Wanted(), Wanted(from_base=True)):
+    for wanted in (RetrainRequest(), RetrainRequest(from_base=True)):
         report = await retrain(opened, wanted, make_ranks=_Ranks)
         assert [step.differences for step in report.steps] == [()] * len(report.steps)
         assert report.steps[-1].step == STEPS - 1

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.offline.retrain_run import Save, Wanted, retrain
+from actors.offline.retrain_run import RetrainRequest, Save, retrain
 from schemas.errors import CheckpointMismatch, ImpossibleCombination
 from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
@@ -44,7 +44,9 @@ def building(*made: ScriptedRanks) -> Callable[[TrainSettings], Any]:
 async def test_it_says_what_was_compared_and_how_fast(recorded: Recorded) -> None:
     lines: list[str] = []
     ranks = building(ScriptedRanks(disk=recorded.disk))
-    report = await retrain(recorded.opened(), Wanted("2:4"), lambda s: lines.append(step_text(s)), make_ranks=ranks)
+    report = await retrain(
+        recorded.opened(), RetrainRequest("2:4"), lambda s: lines.append(step_text(s)), make_ranks=ranks
+    )
     assert [line.split()[:4] for line in lines] == [["step", str(s), "->", f"v{s + 1}"] for s in (2, 3, 4)]
     text = report_text(report)
     assert "began with the checkpoint of version 2, on 1 rank" in text
@@ -56,7 +58,7 @@ async def test_a_difference_is_told_with_both_digests_and_its_cause(recorded: Re
     log = recorded.doctored()
     flip_reward(log, 1, Care.COMMITTED)
     opened = recorded.opened(await as_log(log))
-    report = await retrain(opened, Wanted(from_base=True), make_ranks=building(ScriptedRanks()))
+    report = await retrain(opened, RetrainRequest(from_base=True), make_ranks=building(ScriptedRanks()))
     assert report.wrong is not None
     text, (weights, _) = report_text(report), report.wrong.differences
     assert f"weights digest: recorded {weights.recorded}, now {weights.now}" in text
@@ -78,7 +80,9 @@ def test_ranks_that_differ_are_measured_at_every_step(tmp_path: Path) -> None:
     recorded = asyncio.run(run())
     (restored,) = [e.version for r in recorded.log.records if isinstance(e := r.envelope.event, TrainerRestored)]
     ranks, lines = NoisyRanks(), list[str]()
-    judged = retrain(recorded.opened(), Wanted(), lambda s: lines.append(step_text(s)), make_ranks=building(ranks))
+    judged = retrain(
+        recorded.opened(), RetrainRequest(), lambda s: lines.append(step_text(s)), make_ranks=building(ranks)
+    )
     report = asyncio.run(judged)
     assert [bool(step.differences) for step in report.steps] == [step >= restored for step in range(5)]
     apart = [step.distance.relative_l2 for step in report.steps if step.distance]
@@ -141,7 +145,7 @@ async def test_a_version_is_made_again(
     (tmp_path / "base").mkdir()
     ranks = ScriptedRanks(disk=dict(recorded.disk))
     opened = recorded.opened(base=tmp_path / "base")
-    wanted = Wanted(steps, save=Save(version, str(tmp_path / "out"), checkpoint=True))
+    wanted = RetrainRequest(steps, save=Save(version, str(tmp_path / "out"), checkpoint=True))
     report = await retrain(opened, wanted, make_ranks=building(ranks))
     assert [batch.step for batch in ranks.trained] == trained
     weights, checkpoint = report.saved
@@ -167,7 +171,7 @@ def test_on_another_topology_the_distance_is_said(tmp_path: Path) -> None:
     recorded, exact, other = record(tmp_path, Floats()), Floats(), Floats(off=0.5)
     shutil.rmtree(tmp_path)
     opened = recorded.opened()
-    report = asyncio.run(retrain(opened, Wanted("1:2", tensor=2), make_ranks=building(exact, other)))
+    report = asyncio.run(retrain(opened, RetrainRequest("1:2", tensor=2), make_ranks=building(exact, other)))
     assert [batch.step for batch in exact.trained] == [batch.step for batch in other.trained] == [0, 1, 2]
     assert [step.distance.max_abs for step in report.steps if step.distance] == [0.5] * 3
     assert not report.exact
@@ -182,15 +186,15 @@ def test_on_another_topology_a_checkpoint_is_known_by_its_weights(tmp_path: Path
 
     recorded = record(tmp_path, Floats(), checkpoint_every=2)
     ranks = Sharded(disk=recorded.disk)
-    report = asyncio.run(retrain(recorded.opened(), Wanted("4", tensor=2), make_ranks=building(ranks)))
+    report = asyncio.run(retrain(recorded.opened(), RetrainRequest("4", tensor=2), make_ranks=building(ranks)))
     assert [batch.step for batch in ranks.trained] == [4]
     assert "the checkpoint of version 4" in report_text(report)
     assert report.compared == "the weights after each step with the files that the run has written"
 
 
 async def test_weights_of_another_topology_are_not_saved_as_the_runs(recorded: Recorded) -> None:
-    wanted = Wanted(tensor=2, save=Save(1, "out"))
-    with pytest.raises(ImpossibleCombination, match="only the run's own topology"):
+    wanted = RetrainRequest(tensor=2, save=Save(1, "out"))
+    with pytest.raises(ImpossibleCombination, match="needs the run's own topology"):
         await retrain(recorded.opened(), wanted, make_ranks=building())
 
 

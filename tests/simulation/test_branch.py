@@ -117,7 +117,7 @@ async def test_a_branch_goes_on_with_the_critic_of_its_parent(tmp_path: Path) ->
     without = await run(tmp_path, parent.plan, ranks=ScriptedRanks(disk={beginning: saved[:32]}), started=started)
     assert {event.critic_digest for event in without.events(StepCommitted)} == {""}
     other = CriticRanks(disk={beginning: saved[:32] + b"another"})
-    with pytest.raises(TrainerError, match="not to be had"):
+    with pytest.raises(TrainerError, match="cannot be loaded"):
         await run(tmp_path, parent.plan, ranks=other, started=started)
 
 
@@ -218,5 +218,5 @@ async def test_a_beginning_that_is_not_there_is_named(tmp_path: Path) -> None:
     parent = await run(tmp_path, SMALL)
     started = RunStarted(settings={}, code_version="", branched=await read_point(parent.log, 1, "parent"))
     async with Simulation(tmp_path, SMALL, started=started) as sim:
-        with pytest.raises(TrainerError, match=r"branches off from version 1, and that is not to be had: .*v000001"):
+        with pytest.raises(TrainerError, match=r"branches from version 1, which cannot be loaded: .*v000001"):
             await asyncio.wait_for(sim.disown_trainer(), 60)

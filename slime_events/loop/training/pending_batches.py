@@ -126,7 +126,7 @@ class PendingBatches:
             return commanded_batch(self.sealed[step], self._commands, self._fetch)
         return build_batch(self.sealed[step], self._trajectories.by_sample, self._fetch, temperature=self._temperature)
 
-    async def made(self, step: int) -> TrainBatch:
+    async def when_ready(self, step: int) -> TrainBatch:
         """`make`, once all its rollouts were read: those of the log itself were when the batch was sealed."""
         return self.make(step)
 

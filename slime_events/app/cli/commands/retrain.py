@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from actors.offline.retrain_run import Save, Wanted, retrain
+from actors.offline.retrain_run import RetrainRequest, Save, retrain
 from schemas.errors import ImpossibleCombination
 from slime_events.analysis.retrain.difference import Retrained
 from slime_events.analysis.retrain.report import report_text, step_text
@@ -31,7 +31,7 @@ async def run(arguments: argparse.Namespace) -> int:
             print(step_text(step), flush=True)
 
     note = functools.partial(print, file=sys.stderr, flush=True)
-    wanted = Wanted(
+    wanted = RetrainRequest(
         steps=arguments.steps,
         from_base=arguments.from_base,
         tensor=arguments.tensor_model_parallel_size,
