@@ -49,6 +49,9 @@ IDENTIFIERS = frozenset(
 ON_THE_WIRE: dict[str, frozenset[str]] = {
     "slime_events/analysis/lineage/lineage.py": frozenset({"asked"}),
     "schemas/turns.py": frozenset({"asked"}),
+    "slime_events/core/state/apply.py": frozenset({"wanted"}),
+    "slime_events/core/state/group.py": frozenset({"asked"}),
+    "slime_events/core/state/run.py": frozenset({"wanted"}),
 }
 """By path: fields of events, columns and protocols that keep such a name, because it is stored or sent."""
 

@@ -77,7 +77,7 @@ class Sessions:
         while True:
             board = await self._board.read()
             can_answer = board.over or board.ready_at is not None
-            if can_answer and (earlier := board.given.get((sender, key))) is not None:
+            if can_answer and (earlier := board.by_key.get((sender, key))) is not None:
                 return await self._opened(earlier)
             if board.over or not can_answer or (request := board.next(group)) is None:
                 if board.over or time.monotonic() >= end:
@@ -227,7 +227,7 @@ class Sessions:
                 board, now = await self._board.read(), time.time_ns()
                 idle_ns = self.setup.rules.limits.idle_s * 1e9
                 for sample, opened in list(board.open.items()):
-                    is_needed = board.is_wanted(sample) and not board.over
+                    is_needed = board.is_undecided(sample) and not board.over
                     live = self._live.get(session_name(sample, opened.attempt))
                     moved = live.folded.moved_at if live else board.opened_at[sample]
                     if not is_needed or now - moved >= idle_ns or now - board.opened_at[sample] >= idle_ns:
@@ -245,7 +245,7 @@ class Sessions:
             session, limits = await self.state(name), self.setup.rules.limits
             if not session.takes_turns:
                 return
-            reason = seal_due(session, now, limits, wanted=is_needed, ready_at=ready_at)
+            reason = seal_due(session, now, limits, is_needed=is_needed, ready_at=ready_at)
             if reason is not None:
                 await self.seal(name, Verdict(reason))
 

@@ -76,7 +76,7 @@ class Turns:
                     await self._read(live)
                     check_open(live)
                 session = live.folded
-                before = session.asked(key.digest) if key.is_retry else []
+                before = session.turns_with_key(key.digest) if key.is_retry else []
                 if before and (turn := await self._retried(live, request, body, before[-1])) is not None:
                     return turn
                 try:

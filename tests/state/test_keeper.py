@@ -123,7 +123,7 @@ async def test_an_archive_of_another_history_is_not_read(tmp_path: Path, caplog:
     with caplog.at_level(logging.WARNING):
         await StateKeeper(None, url).restore(fold, Watched(records))
     assert fold.state.events == 0
-    assert "of another history" in caplog.text
+    assert "does not belong to the history" in caplog.text
 
 
 async def test_of_a_damaged_archive_what_is_whole_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

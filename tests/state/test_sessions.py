@@ -96,7 +96,7 @@ def test_other_tools_make_another_question() -> None:
 def test_a_turn_that_was_begun_and_not_recorded_is_open_and_then_an_orphan() -> None:
     session = folded([requested(), opened(), turn(0, None, "a"), begun(1, "key")])
     assert [(one.number, one.key, one.at) for one in session.open.values()] == [(1, "key", 3 * S)]
-    assert (session.asked("key"), session.orphans(), session.leaves()) == ([1], [1], [0])
+    assert (session.turns_with_key("key"), session.orphans(), session.leaves()) == ([1], [1], [0])
 
 
 def test_another_attempt_begins_anew_but_for_the_numbers_of_its_turns() -> None:
@@ -129,7 +129,7 @@ def test_another_attempt_begins_anew_but_for_the_numbers_of_its_turns() -> None:
 def test_when_a_session_is_sealed(events: list[Event], seconds: float, wanted: bool, due: SealReason | None) -> None:
     session = folded([requested(), opened(), *events])
     now = session.opened_at + int(seconds * S)
-    assert seal_due(session, now, Limits(20, 30, 10), wanted=wanted) is due
+    assert seal_due(session, now, Limits(20, 30, 10), is_needed=wanted) is due
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_no_limit_begins_before_an_engine_is_ready(
     session = folded([requested(), opened()])
     now = session.opened_at + int(seconds * S)
     ready_at = None if ready_s is None else session.opened_at + int(ready_s * S)
-    assert seal_due(session, now, Limits(20, 30, 10), wanted=wanted, ready_at=ready_at) is due
+    assert seal_due(session, now, Limits(20, 30, 10), is_needed=wanted, ready_at=ready_at) is due
 
 
 @given(st.lists(st.tuples(st.integers(-1, 9), st.integers(0, 2)), max_size=12))
@@ -188,15 +188,15 @@ async def test_what_the_board_offers() -> None:
     other = "train-0-2-s0"
     await _append(log, [requested(), requested(sample=other), opened()])
     await read_board(log, board)
-    assert (list(board.wanted), list(board.open), board.is_wanted(SAMPLE)) == ([other], [SAMPLE], True)
-    assert board.given["team", "k"] == opened()
+    assert (list(board.waiting), list(board.open), board.is_undecided(SAMPLE)) == ([other], [SAMPLE], True)
+    assert board.by_key["team", "k"] == opened()
     assert (board.next(GROUP), board.next().sample if board.next() else "") == (None, other)
     sealed = SessionSealed(sample=SAMPLE, attempt=0, reason=SealReason.IDLE, gateway="g")
     rejected = GroupRejected(group="train-0-2", cause=RejectionCause.STALE, reason="old")
     await _append(log, [sealed, requested(1), rejected])
     await read_board(log, board)
-    assert (list(board.wanted), list(board.open), board.is_wanted(other)) == ([SAMPLE], [], False)
-    assert (board.position, board.wanted[SAMPLE].attempt) == (6, 1)
+    assert (list(board.waiting), list(board.open), board.is_undecided(other)) == ([SAMPLE], [], False)
+    assert (board.position, board.waiting[SAMPLE].attempt) == (6, 1)
 
 
 async def _append(log: MemoryLog, events: Sequence[Event]) -> None:

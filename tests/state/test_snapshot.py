@@ -119,7 +119,7 @@ async def test_a_damaged_one_is_passed_over(
 async def test_of_other_rules(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshots = kept(tmp_path, driver, 20)
     monkeypatch.setattr(snapshot_module, "FOLD", 999)
-    with pytest.raises(Unusable, match="this version folds by rules 999"):
+    with pytest.raises(Unusable, match="this release has version 999"):
         unpack((tmp_path / "000000000020.snapshot").read_bytes(), Snapshot)
     assert await snapshots.newest(log_of(driver)) is None
 
@@ -131,13 +131,13 @@ async def test_of_another_history(driver: Driver, tmp_path: Path, caplog: pytest
     last = other.records[19]
     other.records[19] = Recorded(20, last.subject, last.envelope, last.data.replace(b"test", b"tost"))
     assert await snapshots.newest(other) is None
-    assert "the log has another history up to position 20" in caplog.text
+    assert "the log has a different history up to position 20" in caplog.text
     assert await snapshots.newest(log_of(driver, upto=19)) is None
     assert "the log ends before its position 20" in caplog.text
     renamed = MemoryLog("another")
     renamed.records = list(driver.log)
     assert await snapshots.newest(renamed) is None
-    assert "it is of run drive" in caplog.text
+    assert "it belongs to run drive" in caplog.text
 
 
 def test_nothing_open_lies_before_the_low_water(driver: Driver) -> None:

@@ -1,1 +1,1 @@
-"""States: what the log adds up to. A state is a fold of events and nothing else."""
+"""States: folds of the log. A state depends on events alone."""

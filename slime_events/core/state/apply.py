@@ -1,4 +1,4 @@
-"""`apply` and `apply_all`: recorded events onto a `RunState`. Nothing else changes a state."""
+"""`apply` and `apply_all`: fold recorded events into a `RunState`. Nothing else changes a state."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
@@ -42,18 +42,18 @@ from slime_events.core.state.partial_events import (
 from slime_events.core.state.run import EvalState, RunPhase, RunState, SealedState
 from storage.log import Recorded
 
-# Looked up once: in a loop of a million events the look-up of an enum's member takes much of the time.
+# Bound once: in a loop over a million events, attribute access to an enum's member takes much of the time.
 _TRAIN, _SUBMITTED = Purpose.TRAIN, GroupPhase.SUBMITTED
 _REQUESTED, _RUNNING = SamplePhase.REQUESTED, SamplePhase.RUNNING
 _COMPLETED, _GRADED = SamplePhase.COMPLETED, SamplePhase.GRADED
 
 
 Rule = Callable[[RunState, Any, int], None]
-"""(state, event, the event's number)"""
+"""Arguments: state, event, number of the event."""
 _RULES: dict[type, tuple[Rule | None, bool]] = dict.fromkeys(EVENT_CLASSES, (None, False))
-"""For each event type, and partial form, but those that `_fold` handles itself: its rule, and whether it counts as
-progress of a run, as completions and rewards do. Prompts and requests do not: they may pile up while nobody works on
-them.
+"""Event type or partial form to its rule, and whether it is progress of a run. `_fold` handles some types itself.
+
+Completions and rewards are progress. Prompts and requests are not: they may pile up while nothing processes them.
 """
 _RULES |= dict.fromkeys((TurnBegun, TurnRecorded, SessionOpened, SessionSealed), (None, True))
 
@@ -68,7 +68,7 @@ def _rule(kind: type[Event], *, moves: bool = False) -> Callable[[Rule], Rule]:
 
 @_rule(RunStarted)
 def _run_started(state: RunState, event: RunStarted, position: int) -> None:
-    """A branch starts from the parent's version and cursors, without its open groups. Counts are of its own log."""
+    """Begin a run. A branch starts from its parent's version and cursors, without open groups; counts start at 0."""
     state.phase = RunPhase.RUNNING
     if (branched := event.branched) is not None:
         state.branched = structs.replace(branched, draws=UNSET)  # `DrawStats` folds them
@@ -94,7 +94,7 @@ def _run_failed(state: RunState, event: RunFailed, position: int) -> None:
 
 @_rule(PromptOffered)
 def _prompt_offered(state: RunState, event: PromptOffered, position: int) -> None:
-    if event.group not in state.groups:  # it may have come by both ways
+    if event.group not in state.groups:  # else its prompt is already submitted
         state.offered = state.offers
         state.offered[event.group] = position
 
@@ -164,7 +164,7 @@ def _advance(state: RunState, path: str, offset: int) -> None:
 
 
 def sample_of(state: RunState, sample: str) -> SampleState | None:
-    """The sample with this id, while its group is open."""
+    """Return the sample with this id, if its group is open."""
     group = state.groups.get(group_of(sample))
     return group.samples.get(sample) if group else None
 
@@ -226,11 +226,11 @@ def _group_rejected(state: RunState, event: GroupRejected, position: int) -> Non
 
 
 def _leaves_function(state: RunState, name: str) -> bool:
-    """Take a group from what a rollout function returned or dropped; whether it was requested."""
+    """Remove a group from what a rollout function returned or dropped. Returns whether the group was requested."""
     group = state.groups.get(name)
     if group is None or state.function is UNSET:
         return True
-    state.function.dropped = [one for one in state.function.dropped if one != name]
+    state.function.dropped = [group_id for group_id in state.function.dropped if group_id != name]
     if (step := state.function.step_of(name)) is not None:
         state.function.returned[step].remove(name)
     if group.phase is not _SUBMITTED:
@@ -302,23 +302,23 @@ def _worker_lost(state: RunState, event: WorkerLost, position: int) -> None:
 
 
 def apply(state: RunState, recorded: Recorded) -> None:
-    """Fold one event in. Every event counts and enters the chain with all its bytes."""
+    """Fold an event in. Every event is counted, and the chain hashes all its bytes."""
     _fold(state, (recorded.envelope,), recorded.position)
     state.chain = hashlib.sha256(bytes.fromhex(state.chain) + recorded.data).hexdigest()
 
 
 def apply_all(state: RunState, parts: Iterable[tuple[int, Sequence[FoldedEvent]]], chain: str) -> None:
-    """Fold in the events that follow, whole or partial, each part with the position of its first. chain: sha256 over
-    all events up to the last (hex).
-    """
+    """Fold in parts of events, each with its first log position. chain: sha256 over all events up to the last, hex."""
     for first, events in parts:
         _fold(state, events, first)
     state.chain = chain
 
 
 def _fold(state: RunState, events: Sequence[FoldedEvent], first: int) -> None:
-    """In order, from position `first` on. The three types that are nine of ten events are handled in the loop itself: a
-    call for each would add a twentieth of the time. position: in events, as all of a state.
+    """Fold events in order, from log position `first` on. `position` counts events, as all positions in a state.
+
+    The loop handles the three types that are nine of ten events without a call, which would add a twentieth of the
+    time.
     """
     position, moved, groups, completed, tokens = state.events, state.moved, state.groups, 0, 0
     state.foreign = first - 1 - position
@@ -378,7 +378,7 @@ def _waits_no_more(state: RunState, group: str) -> None:
 
 
 def _take_up(state: RunState, group: GroupState, version: int) -> None:
-    """First request of a group."""
+    """Fold in the first request of a group."""
     group.phase = GroupPhase.REQUESTED
     if group.purpose is _TRAIN:
         group.order, group.version = state.counts.groups_requested, version
@@ -387,7 +387,7 @@ def _take_up(state: RunState, group: GroupState, version: int) -> None:
 
 
 def _join(state: RunState, event: RolloutCompleted) -> None:
-    """Add a further sample of a rollout to its group, at its index."""
+    """Add a further sample of a rollout to its group, in the order of indices."""
     requested = sample_of(state, event.rollout)
     if requested is not None:
         samples = state.groups[event.group].samples

@@ -2,11 +2,12 @@
 
 import enum
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from schemas.arrays import Array
+from schemas.doc import doc
 from schemas.event import Purpose
 from schemas.ids import order_in_group
 from schemas.prompts import PromptSubmitted
@@ -15,7 +16,7 @@ from schemas.rollouts import FailureKind, StopReason, WeightSpan
 
 
 class GroupPhase(enum.StrEnum):
-    """Stage of a group. Trained and rejected groups leave the state; only counts remain of them."""
+    """Stage of a group. Trained and rejected groups leave the state and remain only in its counts."""
 
     SUBMITTED = "submitted"
     REQUESTED = "requested"
@@ -36,10 +37,10 @@ class SamplePhase(enum.StrEnum):
 
 
 class VersionRange(msgspec.Struct, kw_only=True, gc=False):
-    """oldest, newest: weight versions over some tokens; None before the first token."""
+    """The range of weight versions that made some tokens."""
 
-    oldest: int | None = None
-    newest: int | None = None
+    oldest: Annotated[int | None, doc("None before the first token")] = None
+    newest: Annotated[int | None, doc("None before the first token")] = None
 
     def add_spans(self, spans: Iterable[WeightSpan]) -> None:
         """Widen the range by the versions of these spans."""
@@ -54,74 +55,73 @@ class VersionRange(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Left(msgspec.Struct, frozen=True):
-    """What users' code left on a sample. metadata: of its generate function and hooks, beside the prompt's; attributes:
-    its other fields; graded: metadata of its grader. versions: of the weights, one for each span of a sample that has
-    several.
-    """
+    """Data that users' functions left on a sample."""
 
-    metadata: dict[str, Any] = {}
-    attributes: dict[str, Any] = {}
-    graded: dict[str, Any] = {}
-    versions: tuple[int, ...] = ()
+    metadata: Annotated[dict[str, Any], doc("set by the generate function and hooks, without the prompt's")] = {}
+    attributes: Annotated[dict[str, Any], doc("further attributes that they set")] = {}
+    graded: Annotated[dict[str, Any], doc("metadata set by the grader")] = {}
+    versions: Annotated[tuple[int, ...], doc("weight version of each span, if the sample has several")] = ()
 
 
 class SampleState(VersionRange, kw_only=True, gc=False):
-    """One sample. min_version: the weights of its newest request. length: response tokens in the log. failures,
-    suspensions: how often it failed and was suspended. text, prompt_text (of a sample with a prompt of its own), left:
-    UNSET in a folded state; `Texts` puts them into what a filter is shown.
-    """
+    """A sample of an open group. A folded state has no texts: `Texts` adds them for a filter."""
 
     sample: str
     attempt: int = 0
     phase: SamplePhase = SamplePhase.REQUESTED
-    requested_at: int = 0
-    min_version: int = -1
-    length: int = 0
-    stop: StopReason | None = None
-    digest: str = ""
+    requested_at: Annotated[int, doc("UTC nanoseconds")] = 0
+    min_version: Annotated[int, doc("lowest weight version that its newest request allows")] = -1
+    length: Annotated[int, doc("response tokens in the log")] = 0
+    stop: Annotated[StopReason | None, doc("why generation ended; None: it has not")] = None
+    digest: Annotated[str, doc("`content_digest` of the response")] = ""
     reward: float | None = None
-    failures: int = 0
+    failures: Annotated[int, doc("number of failures")] = 0
     failed_as: FailureKind | None = None
-    failure: str = ""
-    suspensions: int = 0
-    text: str | msgspec.UnsetType = msgspec.UNSET
-    prompt_text: str | msgspec.UnsetType = msgspec.UNSET
-    left: Left | msgspec.UnsetType = msgspec.UNSET
+    failure: Annotated[str, doc("message of the newest failure")] = ""
+    suspensions: Annotated[int, doc("number of suspensions")] = 0
+    text: Annotated[str | msgspec.UnsetType, doc("response; UNSET in a folded state")] = msgspec.UNSET
+    prompt_text: Annotated[
+        str | msgspec.UnsetType, doc("prompt, if it differs from the group's; UNSET in a folded state")
+    ] = msgspec.UNSET
+    left: Annotated[Left | msgspec.UnsetType, doc("UNSET in a folded state")] = msgspec.UNSET
 
 
 class GroupState(msgspec.Struct, kw_only=True, gc=False):
-    """One group. position: of its prompt in the log. order: index among requested training groups. version: the weights
-    when it was requested; of an evaluation, the weights that it evaluates. recalled: of a group that reuses recorded
-    rollouts; UNSET elsewhere, so that the digests of states without one do not change, and so is share, of prompts
-    from outside. asked: its prompt, where that has more than the fields here; UNSET in a folded state, as are texts.
-    """
+    """An open group. Fields that are UNSET do not change the digests of states that do not use them."""
 
     group: str
     prompt: Array
-    position: int = 0
+    position: Annotated[int, doc("position of its prompt")] = 0
     purpose: Purpose = Purpose.TRAIN
     dataset: str = "train"
     source_path: str = ""
     phase: GroupPhase = GroupPhase.SUBMITTED
-    order: int = -1
-    version: int = -1
+    order: Annotated[int, doc("index among requested training groups; -1: not requested")] = -1
+    version: Annotated[int, doc("weights at its request; in an evaluation, the weights under evaluation")] = -1
     text: str = ""
-    label: Any = None
-    metadata: Any = {}
-    samples: dict[str, SampleState] = {}
-    rewards: tuple[float, ...] = ()
-    recalled: Recalled | msgspec.UnsetType = msgspec.UNSET
-    share: str | msgspec.UnsetType = msgspec.UNSET
-    asked: PromptSubmitted | msgspec.UnsetType = msgspec.UNSET
+    label: Annotated[Any, doc("JSON value")] = None
+    metadata: Annotated[Any, doc("JSON value")] = {}
+    samples: Annotated[dict[str, SampleState], doc("by id, in the order of indices")] = {}
+    rewards: Annotated[tuple[float, ...], doc("rewards that it was accepted with")] = ()
+    recalled: Annotated[Recalled | msgspec.UnsetType, doc("recorded rollouts that it reuses; UNSET: none")] = (
+        msgspec.UNSET
+    )
+    share: Annotated[
+        str | msgspec.UnsetType, doc("source whose share of a batch it counts to; UNSET: the run's own prompts")
+    ] = msgspec.UNSET
+    asked: Annotated[
+        PromptSubmitted | msgspec.UnsetType,
+        doc("its prompt event, if that has further fields; UNSET in a folded state"),
+    ] = msgspec.UNSET
 
     @property
     def graded(self) -> tuple[float, ...]:
-        """Rewards assigned so far, in index order."""
+        """Rewards assigned so far, in the order of indices."""
         return tuple([float(sample.reward) for sample in self.samples.values() if sample.reward is not None])
 
     @property
     def rollout_rewards(self) -> list[float]:
-        """One reward per rollout, in index order: its samples share it. All samples must be graded."""
+        """A reward per rollout, in the order of indices, which its samples share. All samples must be graded."""
         first: dict[int, float] = {}
         for sample in self.samples.values():
             if sample.reward is not None:
@@ -130,11 +130,11 @@ class GroupState(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def answers(self) -> list[float]:
-        """The reward of each rollout, in index order, as that of its first sample; 0 where it has none."""
+        """The reward of the first sample of each rollout, in the order of indices; 0 without a reward."""
         return [sample.reward or 0.0 for sample in self.samples.values() if not order_in_group(sample.sample)[1]]
 
     @property
     def oldest(self) -> int:
-        """The oldest weight version in it. A sample without tokens counts with the version that was requested."""
+        """The oldest weight version in it. A sample without tokens counts with its requested version."""
         versions = [s.min_version if s.oldest is None else s.oldest for s in self.samples.values()]
         return min(versions, default=self.version)

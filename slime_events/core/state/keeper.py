@@ -1,9 +1,9 @@
-"""`StateKeeper`: brings a fold near the end of its log when a process starts, and stores snapshots of it later.
+"""`StateKeeper`: brings a fold near the end of its log when a process starts, and later stores snapshots of it.
 
-    newest snapshot -> what the archive has after it -> what the log has after that -> the process follows the log
+    newest snapshot -> the archive's events after it -> the log's events after those -> the process follows the log
 
-Snapshot and archive save time and nothing else: one event of the log proves that they are of its history. What is read
-in blocks takes a fraction of what following takes, so that a start is short without a snapshot too.
+Snapshot and archive only save time: an event of the log proves that they belong to its history. Reading in blocks takes
+a fraction of the time of following, so a start without a snapshot is short too.
 """
 
 import asyncio
@@ -21,18 +21,19 @@ from storage.log import Readable
 log = logging.getLogger(__name__)
 
 EVERY = 2_000
-"""Events between two snapshots: a process that starts folds so many in a fraction of a second."""
+"""Default of events between two snapshots: a process folds 2,000 events in a fraction of a second."""
 IN_BLOCKS = 10_000
-"""Events from which on reading in blocks is worth it."""
+"""Number of events from which reading in blocks is faster."""
 
 S = TypeVar("S", bound=Snapshot)
 
 
 class StateKeeper(Generic[S]):
-    """snapshots: None stores nothing. archive: its URL; None reads the log alone. every: events between two snapshots.
+    """Keeps the state of a process.
 
-    A snapshot is encoded by the caller (a few ms), compressed and written in a thread. A failed write costs only time
-    at the next start, so it is a warning.
+    snapshots: None stores nothing. archive: its URL; None reads the log alone. every: events between two snapshots. The
+    caller encodes a snapshot (a few ms); a thread compresses and writes it. If a write fails, only the next start is
+    slower, so the failure is a warning.
     """
 
     def __init__(self, snapshots: Snapshots[S] | None, archive: str | None = None, *, every: int = EVERY) -> None:
@@ -41,7 +42,7 @@ class StateKeeper(Generic[S]):
         self._writing: asyncio.Task[None] | None = None
 
     async def restore(self, fold: StateFold, events: Readable) -> None:
-        """Bring a new fold so near the end of the log that following it from there takes no time."""
+        """Bring a new fold near the end of the log, so that following the log from there takes no time."""
         newest = await self._snapshots.newest(events) if self._snapshots else None
         if newest is not None:
             fold.restore(newest)
@@ -50,16 +51,16 @@ class StateKeeper(Generic[S]):
         if self._archive is not None and end - fold.state.position >= IN_BLOCKS:
             try:
                 await _catch_up_from_archive(self._archive, fold, events)
-            except SlimeEventsError as error:  # what is whole was folded in, the rest is in the log
-                log.warning("the archive is not read on: %s", error)
+            except SlimeEventsError as error:  # intact segments are folded in, the log has the rest
+                log.warning("reading the archive stops: %s", error)
         if isinstance(events, HasEventBlocks) and end - fold.state.position >= IN_BLOCKS:
             await _fold_blocks(fold, events)
-        log.info("starts at position %d, %d of it from a snapshot", fold.state.position, self._stored)
+        log.info("starts at position %d, of which a snapshot had %d", fold.state.position, self._stored)
 
     def observe(self, fold: StateFold) -> None:
-        """Store a snapshot, if it is time."""
+        """Store a snapshot if it is due."""
         position = fold.state.position
-        # With many prompts that wait a snapshot is large: it takes as long as to fold as many events as it has groups.
+        # With many waiting prompts a snapshot is large: it takes as long as folding as many events as it has groups.
         due = position - self._stored >= max(self._every, len(fold.state.groups)) and (
             self._writing is None or self._writing.done()
         )
@@ -68,7 +69,7 @@ class StateKeeper(Generic[S]):
             self._writing = asyncio.create_task(self._write(self._snapshots, position, fold.snapshot()))
 
     async def close(self, fold: StateFold) -> None:
-        """Store the last one and wait until it is written."""
+        """Store the last snapshot and wait until it is written."""
         if self._writing is not None:
             await self._writing
         if self._snapshots is not None and fold.state.position > self._stored:
@@ -82,7 +83,7 @@ class StateKeeper(Generic[S]):
 
 
 async def _catch_up_from_archive(url: str, fold: StateFold, events: Readable) -> None:
-    """Fold in what the archive has, if the log has the event that its last segment ends with."""
+    """Fold in the archive's events, if the log has the event at the end of the archive's last segment."""
     from storage.archive.log import ArchivedLog  # most starts have a snapshot and need no archive
     from storage.archive.reader import ArchiveReader
 
@@ -94,13 +95,13 @@ async def _catch_up_from_archive(url: str, fold: StateFold, events: Readable) ->
         recorded = await anext(read, None)
     before, chain = bytes.fromhex(last.before), bytes.fromhex(last.chain)
     if recorded is None or link_all(before, (recorded.data,)) != (before, chain):
-        log.warning("the archive at %s is of another history than the log", archived.reader.url)
+        log.warning("the archive at %s does not belong to the history of the log", archived.reader.url)
         return
     await _fold_blocks(fold, archived)
 
 
 async def fold_to_end(fold: StateFold, events: Readable) -> None:
-    """Fold in what the log has after it, in blocks where it can be read so."""
+    """Fold in the rest of the log, in blocks if the log can read them."""
     if isinstance(events, HasEventBlocks):
         await _fold_blocks(fold, events)
         return

@@ -1,4 +1,4 @@
-"""`LatestState`: the state of a run, for a process that asks for it now and then."""
+"""`LatestState`: the state of a run, for a process that needs it only now and then."""
 
 import asyncio
 
@@ -10,8 +10,9 @@ from storage.log import Readable
 
 
 class LatestState:
-    """It reads the log when it is asked, and does not follow it: a process that is not asked costs its run nothing, and
-    many events at once are read in blocks. keeper: of the conductor's snapshots, with which it begins.
+    """Reads the log on each call instead of following it: idle processes cost nothing, and events are read in blocks.
+
+    keeper: keeper of the conductor's snapshots, to start from.
     """
 
     def __init__(self, log: Readable, keeper: StateKeeper[Snapshot] | None = None) -> None:
@@ -20,7 +21,7 @@ class LatestState:
         self._reading = asyncio.Lock()
 
     async def __call__(self) -> RunState:
-        """With all events that are in the log by now. The same object each time. Raises StorageError."""
+        """Return the state with all events in the log. It is the same object each time. Raises StorageError."""
         async with self._reading:
             if not self._fold.state.events:
                 await self._keeper.restore(self._fold, self._log)

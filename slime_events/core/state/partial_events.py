@@ -1,6 +1,6 @@
-"""Partial forms of the frequent events: only the fields that a fold reads, under the same names, and no arrays.
+"""Partial forms of frequent events: only the fields that a fold reads, with the same names and without arrays.
 
-A rule reads an event and its partial form alike, so there is one set of rules. Rare events are decoded whole.
+A rule reads an event and its partial form alike, so there is a single set of rules. Rare events are decoded whole.
 """
 
 import statistics
@@ -31,10 +31,10 @@ class ArrayLength(msgspec.Struct, frozen=True, gc=False):
 
 
 def _partial(kind: type[Event], *names: str) -> type[msgspec.Struct]:
-    """The event's struct with these fields alone, under the same tag."""
+    """Return the event's struct with only these fields, under the same tag."""
     hints = typing.get_type_hints(kind)
     types = {name: ArrayLength if hints[name] is Array else hints[name] for name in names}
-    defaults = {one.name: one.default for one in msgspec.structs.fields(kind)}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(kind)}
     fields = [(n, h) if defaults[n] is msgspec.NODEFAULT else (n, h, defaults[n]) for n, h in types.items()]
     fields.sort(key=len)  # fields with defaults come last
     return msgspec.defstruct(
@@ -58,13 +58,13 @@ PARTIAL_DECISIONS: dict[type[Event], type] = {
     GroupAccepted: _partial(GroupAccepted, "group", "rewards"),
     BatchSealed: _partial(BatchSealed, "step", "groups", "digest"),
 }
-"""Decisions without their inputs, which no state holds and which take longest to decode."""
+"""Decisions without their inputs, which no state has and which take longest to decode."""
 _SCHEMA = statistics.mode(kind.SCHEMA for kind in EVENT_CLASSES)
-"""The schema version of most events. Events of another version are decoded one by one."""
+"""The schema version of most events. Events of further versions are decoded individually."""
 
 
 def _decoder(partial: Mapping[type[Event], type]) -> msgspec.msgpack.Decoder[Any]:
-    """Decodes arrays of events, into these partial forms where there is one."""
+    """Return a decoder of arrays of events, into their partial forms if they have some."""
     kinds = tuple(partial.get(kind, kind) for kind in EVENT_CLASSES if kind.SCHEMA == _SCHEMA)
     fields = [("schema", Literal[_SCHEMA]), ("at", int), ("event", Union[kinds])]  # noqa: UP007
     return msgspec.msgpack.Decoder(list[msgspec.defstruct("Wire", fields, frozen=True, gc=False)])  # type: ignore[misc]
@@ -88,10 +88,9 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 def read_partial_events(
     parts: Iterable[Part], *, decisions: bool = False
 ) -> Iterator[tuple[int, Sequence[FoldedEvent]]]:
-    """The events of a block, decoded one part at a time, each with the position of its first. decisions: decode
-    decisions whole, with their inputs.
+    """Yield the events of a block, one decoded part at a time, with the position of its first event.
 
-    Raises a SchemaError that names the position.
+    decisions: decode decisions whole, with their inputs. Raises a SchemaError that names the position.
     """
     decoder = _whole_decisions if decisions else _all_partial
     for first, events in parts:
@@ -100,7 +99,7 @@ def read_partial_events(
             continue
         try:
             yield first, decoder.decode(events)
-        except _UNREADABLE:  # an event needs an upcaster, or raises an error of its own
+        except _UNREADABLE:  # an event needs an upcaster, or has its own error
             yield first, _one_by_one(events, first)
 
 
@@ -108,7 +107,7 @@ def _one_by_one(array: bytes, first: int) -> Sequence[FoldedEvent]:
     try:
         raws = _raws.decode(array)
     except _UNREADABLE as error:
-        raise DamagedEvent(f"not events, from position {first} on: {error}") from error
+        raise DamagedEvent(f"the records from position {first} on are not events: {error}") from error
     return [_decode(bytes(raw), position) for position, raw in enumerate(raws, first)]
 
 

@@ -3,21 +3,22 @@
 import enum
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.event import Purpose
 from schemas.runs import Branched
 from slime_events.core.state.group import GroupPhase, GroupState
 from slime_events.core.state.group_index import GroupIndex
 
 FOLD = 4
-"""Version of the state and its rules. Raise it with every change that gives a log another state digest."""
+"""Version of the state and its rules. Increase it with each change that gives a log a different state digest."""
 FOLD_WITH_TEXTS = 3
-"""The version before it, the same but for a state that held what its samples say."""
+"""The version before: the same rules, but a state that has its samples' texts."""
 INDEX = "group_index"
-"""Where a state keeps it: no field, so it is in no digest and no snapshot."""
+"""Key of the index in a state's `__dict__`: it is not a field, so no digest and no snapshot has it."""
 
 
 class RunPhase(enum.StrEnum):
@@ -30,7 +31,7 @@ class RunPhase(enum.StrEnum):
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """Totals since the beginning. Groups and samples of training; evaluation counts its own."""
+    """Totals since the start of the run. Groups and samples are those of training, except `eval_samples`."""
 
     prompts_submitted: int = 0
     prompts_rejected: int = 0
@@ -49,11 +50,11 @@ class Counts(msgspec.Struct, kw_only=True):
 
 
 class EvalState(msgspec.Struct, kw_only=True):
-    """An evaluation under way: its groups, in order."""
+    """An evaluation in progress."""
 
     dataset: str
-    version: int
-    groups: list[str] = []
+    version: Annotated[int, doc("weight version under evaluation")]
+    groups: Annotated[list[str], doc("its groups, in order")] = []
 
 
 class SealedState(msgspec.Struct, kw_only=True):
@@ -64,85 +65,90 @@ class SealedState(msgspec.Struct, kw_only=True):
 
 
 class FunctionState(msgspec.Struct, kw_only=True):
-    """What a rollout function has asked for and returned. wanted: groups to be drawn since the beginning; drawn: those
-    that were. next: the first step that it has not returned. returned: groups of steps without a batch, in order; those
-    that are rejected leave it. dropped: groups to be rejected, since it did not return them. evaluated: the newest
-    version that it evaluated.
-    """
+    """Progress of a rollout function."""
 
-    wanted: int = 0
-    drawn: int = 0
-    next: int = 0
-    returned: dict[int, list[str]] = {}
-    dropped: list[str] = []
-    evaluated: int = -1
+    wanted: Annotated[int, doc("groups that it has requested to be drawn, in total")] = 0
+    drawn: Annotated[int, doc("groups that were drawn for it, in total")] = 0
+    next: Annotated[int, doc("first step that it has not returned")] = 0
+    returned: Annotated[
+        dict[int, list[str]], doc("step to its returned groups, for steps without a batch; without rejected groups")
+    ] = {}
+    dropped: Annotated[list[str], doc("groups to reject, because it did not return them")] = []
+    evaluated: Annotated[int, doc("newest version that it evaluated; -1: none")] = -1
 
     def step_of(self, group: str) -> int | None:
-        """The step whose batch is to have it."""
+        """Return the step whose returned groups contain `group`; None if no step's do."""
         return next((step for step, groups in self.returned.items() if group in groups), None)
 
 
 class RunState(msgspec.Struct, kw_only=True, dict=True):
-    """The run after so many events. Positions in it count events too: the n-th is at n, wherever it lies in the log. So
-    a log folds to the same state with foreign records in it and without.
+    """The run after a number of events.
 
-    chain: sha256 over the bytes of all events in order: a missing or changed event changes it. version: newest
-    committed weights (-1 before version 0); published: newest weights that engines can load. cursors: prompts drawn so
-    far, by source. batch_starts: position of the oldest prompt in each batch since the newest checkpoint, by step: a
-    trainer that starts from the checkpoint reads from there. next_step: the first step that is not sealed. activated:
-    version by engine. moved: position of the newest event that counts as progress.
-    broken_in_a_row: groups rejected in a row for a failed rollout, reward or filter; outside_in_a_row: those of them
-    from outside. branched: only of a run that continues a version of another run; UNSET elsewhere, so that the
-    digests of other states do not change; and so is function, of a run that a rollout function makes the rollouts
-    of. offered: groups of prompts from outside that nobody has taken in yet, with the position of the offer;
-    priorities: of prompts that wait and have one. Both UNSET before there was one. foreign: records before its last
-    event that are none. No digest has foreign and outside_in_a_row: recorded ones stay what they are.
+    Positions in it count events: the n-th event is at n, regardless of its log position. So a log gives the same state
+    with and without foreign records. Fields that are UNSET do not change the digests of states that do not use them.
+    `state_digest` ignores `foreign` and `outside_in_a_row`, so that recorded digests stay valid.
     """
 
     run: str
-    events: int = 0
-    foreign: int = 0
-    moved: int = 0
-    chain: str = ""
+    events: Annotated[int, doc("number of events folded in")] = 0
+    foreign: Annotated[int, doc("records before the last event that are not events")] = 0
+    moved: Annotated[int, doc("position of the newest event that counts as progress")] = 0
+    chain: Annotated[str, doc("sha256 over the bytes of all events in order, hex")] = ""
     phase: RunPhase = RunPhase.NEW
-    failure: str = ""
-    groups: dict[str, GroupState] = {}
-    waiting: list[str] = []
-    accepted: list[str] = []
-    sealed: dict[int, SealedState] = {}
-    cursors: dict[str, int] = {}
-    batch_starts: dict[int, int] = {}
-    next_step: int = 0
-    version: int = -1
-    published: int = -1
+    failure: Annotated[str, doc("why the run failed; empty: it has not")] = ""
+    groups: Annotated[dict[str, GroupState], doc("open groups by id")] = {}
+    waiting: Annotated[list[str], doc("training groups without a request, in order of arrival")] = []
+    accepted: Annotated[list[str], doc("accepted groups without a batch, in order")] = []
+    sealed: Annotated[dict[int, SealedState], doc("step to its sealed batch, until it is trained")] = {}
+    cursors: Annotated[dict[str, int], doc("source to the number of prompts drawn from it")] = {}
+    batch_starts: Annotated[
+        dict[int, int],
+        doc(
+            "step to the position of the oldest prompt in its batch, since the newest checkpoint: a trainer that "
+            "starts from the checkpoint reads from there"
+        ),
+    ] = {}
+    next_step: Annotated[int, doc("first step without a batch")] = 0
+    version: Annotated[int, doc("newest committed weights; -1 before version 0")] = -1
+    published: Annotated[int, doc("newest weights that engines can load; -1 before version 0")] = -1
     weights_digest: str = ""
     optimizer_digest: str = ""
-    activated: dict[str, int] = {}
-    evals: dict[str, EvalState] = {}
-    evals_begun: dict[str, int] = {}
-    eval_means: dict[str, float] = {}
-    broken_in_a_row: int = 0
-    outside_in_a_row: int = 0
-    rejections: dict[str, int] = {}
+    activated: Annotated[dict[str, int], doc("engine to the weight version that it runs")] = {}
+    evals: Annotated[dict[str, EvalState], doc("evaluations in progress, by id")] = {}
+    evals_begun: Annotated[dict[str, int], doc("data set to the newest version whose evaluation has begun")] = {}
+    eval_means: Annotated[dict[str, float], doc("data set to its newest mean reward")] = {}
+    broken_in_a_row: Annotated[int, doc("consecutive groups rejected for a failed rollout, reward or filter")] = 0
+    outside_in_a_row: Annotated[int, doc("groups from producers among `broken_in_a_row`")] = 0
+    rejections: Annotated[dict[str, int], doc("cause to the number of rejected groups")] = {}
     counts: Counts = msgspec.field(default_factory=Counts)
-    branched: Branched | msgspec.UnsetType = msgspec.UNSET
-    function: FunctionState | msgspec.UnsetType = msgspec.UNSET
-    offered: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
-    priorities: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    branched: Annotated[
+        Branched | msgspec.UnsetType, doc("the run and version that this run continues; UNSET: it is not a branch")
+    ] = msgspec.UNSET
+    function: Annotated[
+        FunctionState | msgspec.UnsetType, doc("UNSET until a rollout function makes rollouts of the run")
+    ] = msgspec.UNSET
+    offered: Annotated[
+        dict[str, int] | msgspec.UnsetType,
+        doc("offered groups that are not submitted, to the position of the offer; UNSET until the first offer"),
+    ] = msgspec.UNSET
+    priorities: Annotated[
+        dict[str, int] | msgspec.UnsetType,
+        doc("priority of waiting groups that have one; UNSET until there is one"),
+    ] = msgspec.UNSET
 
     @property
     def offers(self) -> dict[str, int]:
-        """Those that nobody has taken in yet."""
+        """`offered`, or empty if it is UNSET."""
         return {} if self.offered is msgspec.UNSET else self.offered
 
     @property
     def by_function(self) -> FunctionState:
-        """What a rollout function has done so far; in a run that has none, nothing."""
+        """`function`, or a new state if it is UNSET."""
         return FunctionState() if self.function is msgspec.UNSET else self.function
 
     @property
     def position(self) -> int:
-        """Where its last event lies in the log."""
+        """Log position of its last event."""
         return self.events + self.foreign
 
     @property
@@ -152,83 +158,84 @@ class RunState(msgspec.Struct, kw_only=True, dict=True):
 
     @property
     def follows(self) -> bool:
-        """Whether its batches are made of another run's rollouts."""
+        """Whether it trains on the rollouts of a different run."""
         return self.branched is not msgspec.UNSET and self.branched.follows
 
     @property
     def steps(self) -> int:
-        """Steps committed, including those before a branch began."""
+        """Number of committed steps, including those before a branch."""
         return max(self.version, 0)
 
     @property
     def index(self) -> GroupIndex:
-        """Of its groups. Made when it is asked for, kept while events are folded in, and in no snapshot."""
+        """Index of its groups, created on first use and updated by the fold. No snapshot has it."""
         index: GroupIndex | None = self.__dict__.get(INDEX)
         if index is None or len(index) != len(self.groups) - len(self.waiting):
             index = self.__dict__[INDEX] = GroupIndex(self.groups, self.waiting)
         return index
 
     def wait(self, group: GroupState) -> None:
-        """A new training group waits for its first request."""
+        """Add a new training group that waits for its first request."""
         self.waiting.append(group.group)
         if (index := self.__dict__.get(INDEX)) is not None:
             index.waits(group)
 
     def begin(self, group: GroupState) -> None:
-        """A group waits no more, or never did."""
+        """Tell the index that a group does not wait, or stops waiting."""
         if (index := self.__dict__.get(INDEX)) is not None:
             index.begins(group)
 
     def leave(self, name: str) -> GroupState | None:
-        """A group that does not wait is forgotten; None where there is none of this name."""
+        """Remove a group that does not wait. Returns None if there is no such group."""
         if (index := self.__dict__.get(INDEX)) is not None:
             index.leaves(name)
         return self.groups.pop(name, None)
 
     def in_phase(self, phase: GroupPhase) -> list[GroupState]:
-        """Training groups in one phase behind SUBMITTED, in the order of their requests."""
+        """Return training groups in a phase after SUBMITTED, in the order of their requests."""
         groups = [g for g in self.index.begun if g.phase == phase and g.purpose is Purpose.TRAIN]
         return sorted(groups, key=lambda group: group.order)
 
     @property
     def unsealed_groups(self) -> int:
-        """Open groups that are in no batch yet."""
+        """Number of open groups without a batch."""
         return self.open_groups - sum(len(sealed.groups) for sealed in self.sealed.values())
 
     @property
     def open_groups(self) -> int:
-        """requested - (trained + rejected): backpressure limits it."""
+        """Number of open groups, requested - (trained + rejected), which backpressure limits."""
         counts = self.counts
         return counts.groups_requested - counts.groups_trained - counts.groups_rejected
 
 
 def state_digest(state: RunState) -> str:
-    """sha256 of the state in canonical form, hex. Equal digests mean equal states."""
+    """Return the sha256 of the state in canonical form, hex. Equal digests mean equal states."""
     return _digest(_plain(state))
 
 
-def digest_by(fold: int, state: RunState, told: Callable[[GroupState], GroupState]) -> str | None:
-    """The digest that this version of the rules gives such a state; None for versions that cannot be told any more.
+def digest_by(fold: int, state: RunState, with_texts: Callable[[GroupState], GroupState]) -> str | None:
+    """Return the state's digest under a version of the rules; None for unsupported versions.
 
-    told: a group with the texts of its samples.
+    with_texts: returns a group with the texts of its samples.
     """
     if fold == FOLD:
         return state_digest(state)
     if fold != FOLD_WITH_TEXTS:
         return None
-    groups = {name: told(group) for name, group in state.groups.items()}
+    groups = {name: with_texts(group) for name, group in state.groups.items()}
     plain = _plain(msgspec.structs.replace(state, groups=groups))
     for group in plain["groups"].values():
-        group["samples"] = {name: dict(sorted({"text": "", **one}.items())) for name, one in group["samples"].items()}
+        samples = group["samples"].items()
+        group["samples"] = {name: dict(sorted({"text": "", **sample}.items())) for name, sample in samples}
     return _digest(plain)
 
 
-def _plain(state: RunState) -> Any:
-    # Through plain values: the encoder that sorts keys takes no integers as keys.
-    plain = msgspec.to_builtins(state, str_keys=True, builtin_types=(bytes,), order="sorted")
+def _plain(state: RunState) -> dict[str, Any]:
+    # The encoder that sorts keys does not support integer keys, so convert to plain values first.
+    plain: dict[str, Any] = msgspec.to_builtins(state, str_keys=True, builtin_types=(bytes,), order="sorted")
     del plain["foreign"], plain["outside_in_a_row"]
     return plain
 
 
-def _digest(plain: Any) -> str:
+def _digest(plain: dict[str, Any]) -> str:
     return hashlib.sha256(msgspec.msgpack.encode(plain)).hexdigest()

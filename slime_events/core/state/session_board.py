@@ -1,8 +1,10 @@
-"""`SessionBoard`: which rollouts wait for an agent, and which sessions are open, folded from a run's log."""
+"""`SessionBoard`: the rollouts that wait for an agent and the open sessions, folded from a run's log."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from schemas.doc import doc
 from schemas.event import Event, type_of
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.ids import group_of
@@ -18,29 +20,32 @@ FOLDED: tuple[type[Event], ...] = (
     *(RolloutRequested, SessionOpened, SessionSealed, GroupAccepted, GroupRejected, WeightsPublished),
     *(WeightsActivated, WorkerLost),
 )
-"""The event types that a board is made of, beside the run's own."""
+"""The event types that a board is folded from, besides those of the run itself."""
 
 
 @dataclass(slots=True)
 class SessionBoard:
-    """wanted: requests that no session was opened for, oldest first, by sample. open: the sessions that are not sealed,
-    by sample; opened_at: when each was, ns of Unix time. given: what was opened, by source and its key. undecided:
-    groups that agents make. published: the newest weights. over: whether the run has ended; interrupted: by its user,
-    who may resume it. engines: those that run weights; ready_at: since when there is one, ns of Unix time, None while
-    there is none. position: up to where the log is folded in.
-    """
+    """Sessions of a run, and what they depend on."""
 
-    wanted: dict[str, RolloutRequested] = field(default_factory=dict)
-    open: dict[str, SessionOpened] = field(default_factory=dict)
-    opened_at: dict[str, int] = field(default_factory=dict)
-    given: dict[tuple[str, str], SessionOpened] = field(default_factory=dict)
-    undecided: set[str] = field(default_factory=set)
-    published: int = -1
-    over: bool = False
-    interrupted: bool = False
-    engines: set[str] = field(default_factory=set)
-    ready_at: int | None = None
-    position: int = 0
+    waiting: Annotated[dict[str, RolloutRequested], doc("requests without a session, oldest first, by sample")] = field(
+        default_factory=dict
+    )
+    open: Annotated[dict[str, SessionOpened], doc("sessions that are not sealed, by sample")] = field(
+        default_factory=dict
+    )
+    opened_at: Annotated[dict[str, int], doc("sample to when its session was opened, Unix nanoseconds")] = field(
+        default_factory=dict
+    )
+    by_key: Annotated[
+        dict[tuple[str, str], SessionOpened], doc("sessions that were opened, by source and the source's key")
+    ] = field(default_factory=dict)
+    undecided: Annotated[set[str], doc("open groups that agents make")] = field(default_factory=set)
+    published: Annotated[int, doc("newest published weights; -1: none")] = -1
+    over: Annotated[bool, doc("the run has ended")] = False
+    interrupted: Annotated[bool, doc("the user ended the run, and may resume it")] = False
+    engines: Annotated[set[str], doc("engines that have loaded weights")] = field(default_factory=set)
+    ready_at: Annotated[int | None, doc("since when there is an engine, Unix nanoseconds; None: there is none")] = None
+    position: Annotated[int, doc("log position up to which events are folded in")] = 0
 
     def apply(self, recorded: Recorded) -> None:
         """Fold the next event in."""
@@ -48,20 +53,20 @@ class SessionBoard:
         self.position = max(self.position, recorded.position)
         match event:
             case RolloutRequested() if event.agents:
-                self.wanted[event.sample] = event
+                self.waiting[event.sample] = event
                 self.undecided.add(event.group)
             case SessionOpened():
-                if event.sample in self.wanted:
-                    del self.wanted[event.sample]
+                if event.sample in self.waiting:
+                    del self.waiting[event.sample]
                     self.open[event.sample], self.opened_at[event.sample] = event, recorded.envelope.at
-                self.given[(event.sender, event.key)] = event
+                self.by_key[(event.sender, event.key)] = event
             case SessionSealed():
                 self.open.pop(event.sample, None)
                 self.opened_at.pop(event.sample, None)
             case GroupAccepted() | GroupRejected():
                 self.undecided.discard(event.group)
-                for sample in [sample for sample in self.wanted if group_of(sample) == event.group]:
-                    del self.wanted[sample]
+                for sample in [sample for sample in self.waiting if group_of(sample) == event.group]:
+                    del self.waiting[sample]
             case WeightsPublished():
                 self.published = event.version
             case WeightsActivated():
@@ -79,29 +84,29 @@ class SessionBoard:
                 self.ready_at = None
 
     def next(self, group: str | None = None) -> RolloutRequested | None:
-        """The oldest request that waits for an agent, of this group or of any."""
-        return next((one for one in self.wanted.values() if group is None or one.group == group), None)
+        """Return the oldest request that waits for an agent, of this group or of any."""
+        return next((request for request in self.waiting.values() if group is None or request.group == group), None)
 
-    def is_wanted(self, sample: str) -> bool:
-        """Whether anything can still come of it: its group is not decided."""
+    def is_undecided(self, sample: str) -> bool:
+        """Return whether a sample's group is undecided, so that the sample can still be used."""
         return group_of(sample) in self.undecided
 
 
 def subjects_of_board(run: str) -> Sequence[str]:
-    """What `read_board` reads, one after the other: a server finds the events of one type without the others."""
+    """Return the subjects that `read_board` reads one by one: a server finds the events of a single type quickly."""
     return [about(run, "run", "run"), *(of_type(run, type_of(kind)) for kind in FOLDED)]
 
 
 async def read_board(log: Readable, board: SessionBoard) -> None:
-    """Fold in what has come since."""
+    """Fold in the new events of the log."""
     end = await log.end()
     if end <= board.position:
         return
-    found: list[Recorded] = []
+    new: list[Recorded] = []
     for subject in subjects_of_board(log.run):
         async for recorded in log.read(board.position + 1, subject):
             if recorded.position <= end:
-                found.append(recorded)
-    for recorded in sorted(found, key=lambda one: one.position):
+                new.append(recorded)
+    for recorded in sorted(new, key=lambda recorded: recorded.position):
         board.apply(recorded)
     board.position = end

@@ -1,14 +1,15 @@
-"""`Session`: one rollout that an agent makes, folded from everything about its sample: a forest of turns."""
+"""`Session`: a rollout that an agent makes as a forest of turns, folded from all events about its sample."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from msgspec.structs import replace
 
 from schemas.arrays import EMPTY_BYTES
+from schemas.doc import doc
 from schemas.ids import session_name
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutRequested
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
@@ -20,44 +21,41 @@ FOLDED = (
     *(RolloutRequested, RolloutCompleted, RolloutFailed),
     *(SessionOpened, SessionSealed, TurnBegun, TurnRecorded),
 )
-"""The event types that a session is made of."""
+"""The event types that a session is folded from."""
 
 
 _Question = tuple[int | None, str, str]
-"""What a turn continues, the digest of its messages, and its frame."""
+"""Identity of a turn's request: the turn that it continues, the digest of its messages, and its frame."""
 
 
 class OpenTurn(NamedTuple):
-    """A turn that was begun and is not recorded. number: its index. key: as its AgentTurn will have it. at: when, ns of
-    Unix time.
-    """
+    """A turn that has begun and is not recorded."""
 
-    number: int
-    key: str
-    at: int
+    number: Annotated[int, doc("index of the turn")]
+    key: Annotated[str, doc("digest of its request, as in its AgentTurn")]
+    at: Annotated[int, doc("when it began, Unix nanoseconds")]
 
 
 @dataclass(slots=True)
 class Session:
-    """The session of a sample's newest attempt. Before it is opened, `opened` is None.
-
-    position: of the newest event folded in, the fence of the next. opened_at, moved_at: ns of Unix time, the second of
-    the newest event of it. turns: recorded, by index, without their request bodies. begun_at: of each turn. next_index:
-    of the next turn; it goes on over the attempts. ended: the log has what its rollout came to.
-    """
+    """The session of a sample's newest attempt."""
 
     sample: str
-    position: int = 0
-    request: RolloutRequested | None = None
-    opened: SessionOpened | None = None
-    opened_at: int = 0
-    moved_at: int = 0
-    turns: dict[int, TurnRecorded] = field(default_factory=dict)
-    open: dict[int, OpenTurn] = field(default_factory=dict)
-    begun_at: dict[int, int] = field(default_factory=dict)
+    position: Annotated[int, doc("position of the newest event folded in, which is the fence of the next")] = 0
+    request: Annotated[RolloutRequested | None, doc("newest request of the sample")] = None
+    opened: Annotated[SessionOpened | None, doc("None: not open yet")] = None
+    opened_at: Annotated[int, doc("Unix nanoseconds")] = 0
+    moved_at: Annotated[int, doc("time of the newest event of the session, Unix nanoseconds")] = 0
+    turns: Annotated[dict[int, TurnRecorded], doc("recorded turns by index, without their request bodies")] = field(
+        default_factory=dict
+    )
+    open: Annotated[dict[int, OpenTurn], doc("turns that are not recorded, by index")] = field(default_factory=dict)
+    begun_at: Annotated[dict[int, int], doc("index of a turn to its beginning, Unix nanoseconds")] = field(
+        default_factory=dict
+    )
     sealed: SessionSealed | None = None
-    ended: RolloutCompleted | RolloutFailed | None = None
-    next_index: int = 0
+    ended: Annotated[RolloutCompleted | RolloutFailed | None, doc("result of the rollout")] = None
+    next_index: Annotated[int, doc("index of the next turn, counted over all attempts")] = 0
     _by_key: dict[str, list[int]] = field(default_factory=dict)
     _by_answer: dict[str, int] = field(default_factory=dict)
     _by_messages: dict[str, int] = field(default_factory=dict)
@@ -66,7 +64,7 @@ class Session:
 
     @property
     def attempt(self) -> int:
-        """Of the request that it answers."""
+        """The attempt of its request."""
         return 0 if self.request is None else self.request.attempt
 
     @property
@@ -76,11 +74,11 @@ class Session:
 
     @property
     def takes_turns(self) -> bool:
-        """Whether it was opened, and neither sealed nor ended."""
+        """Whether the session is open: opened, and neither sealed nor ended."""
         return self.opened is not None and self.sealed is None and self.ended is None
 
     def apply(self, recorded: Recorded) -> None:
-        """Fold the next event in. Events of other types are passed over."""
+        """Fold the next event in. Events of further types are ignored."""
         event, at = recorded.envelope.event, recorded.envelope.at
         if recorded.position <= self.position:
             return
@@ -107,7 +105,7 @@ class Session:
 
     def _begin(self, event: RolloutRequested) -> None:
         self.request, self.opened, self.sealed, self.ended = event, None, None, None
-        for known in (
+        for index in (
             self.turns,
             self.open,
             self.begun_at,
@@ -116,7 +114,7 @@ class Session:
             self._by_messages,
             self._by_question,
         ):
-            known.clear()
+            index.clear()
         self._extended.clear()
 
     def _record(self, event: TurnRecorded) -> None:
@@ -131,20 +129,20 @@ class Session:
         if event.extends is not None:
             self._extended.add(event.extends)
 
-    def asked(self, key: str) -> list[int]:
-        """The turns of this key, oldest first, open or recorded."""
+    def turns_with_key(self, key: str) -> list[int]:
+        """Return the open and recorded turns with this key, oldest first."""
         return self._by_key.get(key, [])
 
     def answered(self, digest: str) -> int | None:
-        """The newest turn whose messages and answer have this digest."""
+        """Return the newest turn whose messages and answer have this digest."""
         return self._by_answer.get(digest)
 
     def shares(self, digest: str) -> int | None:
-        """The newest turn that has had messages of this digest, its answer's included."""
+        """Return the newest turn with a message of this digest, including its answer."""
         return self._by_messages.get(digest)
 
     def path(self, index: int) -> list[TurnRecorded]:
-        """The turns from a root to this one."""
+        """Return the turns from a root to this one."""
         turns, at = list[TurnRecorded](), index
         while True:
             turns.append(self.turns[at])
@@ -153,21 +151,19 @@ class Session:
             at = before
 
     def orphans(self) -> list[int]:
-        """Turns that nothing continues and that were asked again later: their answers were lost. With turns that were
-        begun and never recorded.
-        """
-        return sorted([*self.open, *(index for index in self._ends() if self._asked_again(index))])
+        """Return turns whose answers were lost: unrecorded ones, and leaves whose request was repeated later."""
+        return sorted([*self.open, *(index for index in self._ends() if self._is_repeated(index))])
 
     def leaves(self) -> list[int]:
-        """Turns that nothing continues, and that are no orphans: the newest first, then the others, oldest first."""
-        ends = [index for index in self._ends() if not self._asked_again(index)]
+        """Return the leaves of the forest that are not orphans: the newest first, then the rest, oldest first."""
+        ends = [index for index in self._ends() if not self._is_repeated(index)]
         return [*ends[-1:], *ends[:-1]]
 
     def _ends(self) -> Iterator[int]:
         return (index for index in sorted(self.turns) if index not in self._extended)
 
-    def _asked_again(self, index: int) -> bool:
-        """Whether a later turn is of the same messages in the same place."""
+    def _is_repeated(self, index: int) -> bool:
+        """Return whether a later turn has the same messages in the same place."""
         return self._by_question[_question(self.turns[index])] > index
 
 
@@ -177,34 +173,37 @@ def _question(turn: TurnRecorded) -> _Question:
 
 
 class Limits(NamedTuple):
-    """Seconds that a turn and a session may take, and that may pass without a turn."""
+    """Time limits of a session, in seconds."""
 
-    turn_s: float
-    session_s: float
-    idle_s: float
+    turn_s: Annotated[float, doc("duration of a turn")]
+    session_s: Annotated[float, doc("duration of a session")]
+    idle_s: Annotated[float, doc("time without a turn")]
 
 
 def seal_due(
-    session: Session, now: int, limits: Limits, *, wanted: bool, ready_at: int | None = 0
+    session: Session, now: int, limits: Limits, *, is_needed: bool, ready_at: int | None = 0
 ) -> SealReason | None:
-    """Why a session that takes turns has to be sealed now; None where it has not. A turn under way keeps it from
-    being idle, for as long as a turn may take. now: ns of Unix time. wanted: its group is still open. ready_at: since
-    when the run has an engine; no limit begins before, and None stops them all.
+    """Return why an open session must be sealed now; None if it must not.
+
+    A turn in progress keeps a session from being idle, up to the limit of a turn. now: Unix nanoseconds. is_needed:
+    the run is not over and the group is open. ready_at: since when the run has an engine, Unix nanoseconds; limits
+    count from it, and None suspends them.
     """
-    if not wanted:
+    if not is_needed:
         return SealReason.OVER
     if ready_at is None:
         return None
+        return None
     if now - max(session.opened_at, ready_at) >= limits.session_s * 1e9:
         return SealReason.TIME
-    under_way = any(now - max(turn.at, ready_at) < limits.turn_s * 1e9 for turn in session.open.values())
-    if not under_way and now - max(session.moved_at, ready_at) >= limits.idle_s * 1e9:
+    in_progress = any(now - max(turn.at, ready_at) < limits.turn_s * 1e9 for turn in session.open.values())
+    if not in_progress and now - max(session.moved_at, ready_at) >= limits.idle_s * 1e9:
         return SealReason.IDLE
     return None
 
 
 async def read_attempt(log: Readable, sample: str, attempt: int) -> Session:
-    """The session of one attempt, as it was when the run asked for the next, or as it is now."""
+    """Return the session of an attempt, up to the request of the next attempt."""
     session = Session(sample)
     async for recorded in log.read(1, everything_about(log.run, sample)):
         event = recorded.envelope.event
@@ -214,9 +213,9 @@ async def read_attempt(log: Readable, sample: str, attempt: int) -> Session:
     return session
 
 
-async def read_session(log: Readable, sample: str, known: Session | None = None) -> Session:
-    """The session as the log has it now. known: as it was before, which is folded on."""
-    session = known or Session(sample)
+async def read_session(log: Readable, sample: str, session: Session | None = None) -> Session:
+    """Return the session with all events in the log. session: an earlier state of it, which is updated."""
+    session = session or Session(sample)
     async for recorded in log.read(session.position + 1, everything_about(log.run, sample)):
         session.apply(recorded)
     return session

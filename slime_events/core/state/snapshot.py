@@ -1,6 +1,6 @@
-"""`Snapshot`: a state stored with its log position, and `Snapshots`: the newest of a run as files in one folder.
+"""`Snapshot`: a state stored with its position, and `Snapshots`: a folder of the newest snapshots of a run.
 
-Only a cache: without a valid snapshot a process folds the log from position 1 and gets the same state.
+Snapshots are only a cache: without a valid one a process folds the log from position 1 and gets the same state.
 """
 
 import asyncio
@@ -8,11 +8,12 @@ import contextlib
 import hashlib
 import logging
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 import zstandard
 
+from schemas.doc import doc
 from slime_events.core.state.run import FOLD, RunState
 from storage.compression import decompress
 from storage.log import Readable
@@ -21,7 +22,7 @@ from storage.object_store import ObjectFolder
 log = logging.getLogger(__name__)
 
 KEPT = 2
-"""The newest, and one more in case the newest is damaged."""
+"""Snapshots that are kept: the newest, and another in case the newest is damaged."""
 SUFFIX = ".snapshot"
 MAGIC = b"slime-events snapshot\n"
 LEVEL = 3
@@ -29,12 +30,14 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """fold: version of the rules that folded it. before: the chain up to the last event but one (hex). With the last
-    event's bytes it gives the state's own chain, so one event of a log shows whether the snapshot is of its history.
+    """A state with what verifies it against a log.
+
+    `before` and the bytes of the last event give the state's own chain, so a single event of a log shows whether the
+    snapshot belongs to its history.
     """
 
-    fold: int
-    before: str
+    fold: Annotated[int, doc("version of the rules that folded it")]
+    before: Annotated[str, doc("chain up to the last but one event, hex")]
     state: RunState
 
     @property
@@ -43,27 +46,27 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return self.state.position
 
     def is_followed_by(self, last: bytes) -> bool:
-        """Whether the record at `position` continues the chain."""
+        """Return whether the record at `position` continues the chain."""
         return hashlib.sha256(bytes.fromhex(self.before) + last).hexdigest() == self.state.chain
 
 
 class Unusable(Exception):
-    """Why a file holds no usable snapshot."""
+    """A file has no usable snapshot; the message says why."""
 
 
 def encode_snapshot(state: RunState, before: str) -> bytes:
-    """The state as it is now, as MessagePack; later changes of the state do not matter."""
+    """Return the state as MessagePack; later changes of the state do not affect it."""
     return msgspec.msgpack.encode(Snapshot(fold=FOLD, before=before, state=state))
 
 
 def pack(encoded: bytes) -> bytes:
-    """The file of an encoded snapshot: magic, sha256 of the rest, zstd."""
+    """Return the file of an encoded snapshot: magic, sha256 of the rest, zstd."""
     body = zstandard.ZstdCompressor(level=LEVEL).compress(encoded)
     return MAGIC + hashlib.sha256(body).digest() + body
 
 
 def unpack(data: bytes, kind: type[T]) -> T:
-    """The snapshot, or another packed struct with a `fold`. Raises Unusable where it is damaged or of other rules."""
+    """Return a snapshot, or another packed struct with a `fold`. Raises Unusable if it is damaged or of other rules."""
     head = len(MAGIC) + hashlib.sha256().digest_size
     digest, body = data[len(MAGIC) : head], data[head:]
     if not data.startswith(MAGIC) or hashlib.sha256(body).digest() != digest:
@@ -72,24 +75,25 @@ def unpack(data: bytes, kind: type[T]) -> T:
         plain = decompress(body)
         fold = msgspec.msgpack.decode(plain, type=_Fold).fold
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-        raise Unusable(f"it holds no state: {error}") from error
+        raise Unusable(f"it has no state: {error}") from error
     if fold != FOLD:
-        raise Unusable(f"it was folded by rules {fold}, this version folds by rules {FOLD}")
+        raise Unusable(f"its rules have version {fold}, and this release has version {FOLD}")
     try:
         return msgspec.msgpack.decode(plain, type=kind)
     except msgspec.DecodeError as error:
-        raise Unusable(f"it holds another state than its rules say: {error}") from error
+        raise Unusable(f"its state does not match its rules: {error}") from error
 
 
 class _Fold(msgspec.Struct, frozen=True):
-    """Readable in snapshots of any version."""
+    """The part of a snapshot that every version can read."""
 
     fold: int
 
 
 def low_water(state: RunState) -> int:
-    """The lowest position that a group without a verdict, or an evaluation without a result, still needs, or one before
-    it: a state counts events.
+    """Return a position at or before the lowest that an undecided group or an unfinished evaluation needs.
+
+    It may be lower because a state counts events.
     """
     decided = {*state.accepted, *(group for sealed in state.sealed.values() for group in sealed.groups)}
     open_ = (group.position for name, group in state.groups.items() if name not in decided)
@@ -97,8 +101,10 @@ def low_water(state: RunState) -> int:
 
 
 def training_start(state: RunState, version: int) -> int:
-    """The lowest position that a trainer needs to continue from weights `version`: of prompts in later batches and in
-    groups that are in no batch. 1 for versions older than the newest checkpoint, which the state has forgotten.
+    """Return the lowest position that a trainer needs to continue from weights `version`.
+
+    It needs the prompts of later batches and of groups without a batch. The result is 1 for versions older than the
+    newest checkpoint, which the state does not have.
     """
     if version < min(state.batch_starts, default=state.next_step):
         return 1
@@ -111,7 +117,7 @@ S = TypeVar("S", bound=Snapshot)
 
 
 class Snapshots(Generic[S]):
-    """`<folder>/<position, 12 digits>.snapshot`. kind: what the files hold."""
+    """Files `<folder>/<position, 12 digits>.snapshot`. kind: type of their content."""
 
     def __init__(self, folder: Path, kind: type[S] = Snapshot) -> None:  # type: ignore[assignment]  # S's default
         self._folder, self._kind = folder, kind
@@ -126,7 +132,7 @@ class Snapshots(Generic[S]):
             old.unlink(missing_ok=True)
 
     async def newest(self, events: Readable) -> S | None:
-        """The newest snapshot of this log; others are skipped with a warning."""
+        """Return the newest snapshot of this log; invalid ones are skipped with a warning."""
         for path in self._paths():
             try:
                 snapshot = unpack(await asyncio.to_thread(path.read_bytes), self._kind)
@@ -138,17 +144,17 @@ class Snapshots(Generic[S]):
         return None
 
     def _paths(self) -> list[Path]:
-        """Newest first."""
+        """Return the files, newest first."""
         return sorted(self._folder.glob(f"*{SUFFIX}"), reverse=True)
 
 
 async def _check(snapshot: Snapshot, events: Readable) -> None:
-    """Raises Unusable where the log has not the event at its position that it chains to."""
+    """Raise Unusable unless the log has the snapshot's last event at its position."""
     if snapshot.state.run != events.run:
-        raise Unusable(f"it is of run {snapshot.state.run}")
+        raise Unusable(f"it belongs to run {snapshot.state.run}")
     async with contextlib.aclosing(events.read(snapshot.position)) as read:  # type: ignore[type-var]
         last = await anext(read, None)
     if last is None:
         raise Unusable(f"the log ends before its position {snapshot.position}")
     if not snapshot.is_followed_by(last.data):
-        raise Unusable(f"the log has another history up to position {snapshot.position}")
+        raise Unusable(f"the log has a different history up to position {snapshot.position}")

@@ -1,4 +1,4 @@
-"""`StateFold`: a state as a process keeps it: folded event by event or in blocks, begun anew or with a snapshot."""
+"""`StateFold`: a state that a process keeps, folded by event or by block, from the start or from a snapshot."""
 
 from slime_events.core.state.apply import apply, apply_all
 from slime_events.core.state.partial_events import read_partial_events
@@ -9,8 +9,9 @@ from storage.log import Recorded
 
 
 class StateFold:
-    """before: the chain up to the last event but one (hex), which a snapshot is checked by; known once an event was
-    folded in.
+    """Folds a run's log into its state.
+
+    before: the chain up to the last but one event, hex, which verifies a snapshot. It is known after the first event.
     """
 
     def __init__(self, run: str) -> None:
@@ -18,20 +19,20 @@ class StateFold:
         self.before = ""
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Begin with a snapshot."""
+        """Start from a snapshot."""
         self.state = snapshot.state
 
     def apply(self, recorded: Recorded) -> object:
-        """Fold one event in."""
+        """Fold an event in."""
         self.before = self.state.chain
         apply(self.state, recorded)
         return None
 
     def apply_block(self, block: EventBlock) -> None:
-        """Fold many events in."""
+        """Fold a block of events in."""
         apply_all(self.state, read_partial_events(block.parts), block.chain.hex())
         self.before = block.before.hex()
 
     def snapshot(self) -> bytes:
-        """As it is now, encoded; later changes do not matter."""
+        """Return the encoded state; later changes do not affect it."""
         return encode_snapshot(self.state, self.before)
