@@ -54,4 +54,4 @@ def test_text_json_and_changes(archive: str, tmp_path: Path, capsys: pytest.Capt
 
 def test_a_setting_that_it_cannot_answer_for(archive: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rescore", archive, "--lr", "1e-5"]) == 2
-    assert "--lr: recorded rollouts cannot say" in capsys.readouterr().err
+    assert "--lr: recorded rollouts do not show" in capsys.readouterr().err

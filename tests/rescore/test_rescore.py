@@ -155,7 +155,7 @@ async def test_another_normalisation_changes_advantages_alone(plain: Simulation)
 @pytest.mark.parametrize(
     ("flags", "error", "says"),
     [
-        (["--lr", "1"], InvalidValue, "--lr: recorded rollouts cannot say"),
+        (["--lr", "1"], InvalidValue, "--lr: recorded rollouts do not show"),
         (["--rm-type", "nobody"], UnknownGrader, "no grader is called 'nobody'"),
         (["--dynamic-sampling-filter-path", "nowhere:at_all"], PlugPointMissing, "nowhere"),
     ],

@@ -1,7 +1,7 @@
-"""Built-in graders over many samples at once, in a process of their own: one message for hundreds of samples.
+"""Built-in graders over many samples at once, in a separate process: one message for hundreds of samples.
 
-The pool that a run grades with (`slime_events/plugins/rewards/pool.py`) answers sample by sample, as a live group needs
-it. Here nothing waits for a single sample, and a rule takes less time than a message about it.
+The pool of a run (`slime_events/plugins/rewards/pool.py`) answers sample by sample, as a live group needs it. Here no
+one waits for a single sample, and a rule takes less time than a message about it.
 """
 
 import contextlib
@@ -12,10 +12,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.errors import SlimeEventsError
 from schemas.rewards import RewardFailureKind
 from schemas.text import raised_text
@@ -31,38 +32,36 @@ _BOOT = (
 )
 _ROOT = str(Path(__file__).resolve().parents[3])
 START_S = 60.0
-"""For a process to start, beside the time limit of its samples."""
+"""Limit on the start of a process, added to the time limits of its samples [s]."""
 
 
 class Task(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a rule reads of one sample. grader: `--rm-type` or the sample's own; key: --reward-key. numbers: its
-    group_index, index and rollout_id.
-    """
+    """Inputs of a rule for one sample."""
 
-    grader: str
-    key: str | None
-    numbers: tuple[int | None, int | None, int | None]
-    prompt: str
-    response: str
-    label: Any
-    metadata: Any
+    grader: Annotated[str, doc("`--rm-type`, or the sample's own")]
+    key: Annotated[str | None, doc("--reward-key")]
+    numbers: Annotated[tuple[int | None, int | None, int | None], doc("group_index, index and rollout_id")]
+    prompt: Annotated[str, doc("prompt as slime's functions see it")]
+    response: Annotated[str, doc("text of the response")]
+    label: Annotated[Any, doc("right answer")]
+    metadata: Annotated[Any, doc("metadata of prompt and sample")]
 
 
 Grade = float | RewardFailure
-"""Of one sample: the reward, or why there is none."""
+"""Result for one sample: the reward, or why there is none."""
 
 _tasks = msgspec.msgpack.Decoder(list[Task])
 _grades = msgspec.msgpack.Decoder(list[Grade])
 
 
 class RuleProcess:
-    """One process, with the limits of `settings`. Not for use by two threads at once."""
+    """A process with the limits of `settings`. It must not be used by two threads at once."""
 
     def __init__(self, settings: RewardSettings) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            given = (theirs.fileno(), settings.rm_timeout, settings.rm_memory_gb)
-            command = [sys.executable, "-P", "-c", _BOOT, _ROOT, *map(str, given)]
+            arguments = (theirs.fileno(), settings.rm_timeout, settings.rm_memory_gb)
+            command = [sys.executable, "-P", "-c", _BOOT, _ROOT, *map(str, arguments)]
             environment = limits.environment(os.environ, settings.rm_env)
             self._child = subprocess.Popen(
                 command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=environment, start_new_session=True
@@ -70,16 +69,16 @@ class RuleProcess:
         self._socket, self._limit_s = ours, settings.rm_timeout
 
     def grade(self, tasks: Sequence[Task]) -> list[Grade] | None:
-        """One grade per task; None where the process was lost or had to be ended: start another.
+        """Return a grade per task; None if the process was lost or had to be killed: then start another.
 
-        A sample's time limit is kept in the process itself. Where that cannot be (in C code, say), the process is ended
-        after the time limits of all its samples.
+        The process itself enforces each sample's time limit. If it cannot (in C code, for example), the process is
+        killed after the time limits of all its samples.
         """
         self._socket.settimeout(START_S + self._limit_s * len(tasks))
         try:
             self._socket.sendall(messages.frame(messages.encode(tasks)))
             answer = messages.receive_frame(self._socket)
-        except OSError:  # a timeout is one, too
+        except OSError:  # includes timeouts
             answer = None
         if answer is None:
             self.end()
@@ -87,7 +86,7 @@ class RuleProcess:
         return _grades.decode(answer)
 
     def end(self) -> None:
-        """End it at once; it is reaped when this returns."""
+        """Kill the process and reap it."""
         self._socket.close()
         with contextlib.suppress(ProcessLookupError):
             self._child.kill()
@@ -95,11 +94,11 @@ class RuleProcess:
 
 
 class _Late(BaseException):
-    """A sample's time is over. No `Exception`, which a grader might catch."""
+    """The time limit of a sample has passed. It is not an `Exception`, which a grader might catch."""
 
 
 def grade_tasks(tasks: Sequence[Task], limit_s: float) -> list[Grade]:
-    """Grade here and now, in the main thread; what a rule raises is data."""
+    """Grade in this thread, which must be the main thread. An exception of a rule becomes a failure."""
     return [_grade(task, limit_s) for task in tasks]
 
 
@@ -119,18 +118,18 @@ def _grade(task: Task, limit_s: float) -> Grade:
         return failure(RewardFailureKind.OUT_OF_MEMORY, f"the grader {task.grader} ran out of memory")
     except SlimeEventsError as error:
         return failure(RewardFailureKind.INVALID, str(error))
-    except Exception as error:
+    except Exception as error:  # a rule may raise anything
         return failure(RewardFailureKind.RAISED, f"the grader {task.grader} raised {raised_text(error)}")
     value = value_of(returned, grader.reward_key)
     return value if isinstance(value, RewardFailure) else value.value
 
 
-def _late(number: int, frame: Any) -> None:
+def _late(number: int, frame: object) -> None:
     raise _Late
 
 
 def main(connection: int, limit_s: float, memory_gb: float) -> None:
-    """Grade what comes until the other end is closed."""
+    """Grade the tasks that arrive until the other end is closed."""
     limits.limit(memory_gb)
     signal.signal(signal.SIGALRM, _late)
     with socket.socket(fileno=connection) as ours:

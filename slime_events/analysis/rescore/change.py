@@ -1,11 +1,12 @@
-"""`Change`: the settings that are asked to have been different; `write_change`: what would differ, as lines."""
+"""`Change`: settings that a run is compared under. `write_change`: what would differ, as lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Annotated
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.errors import InvalidValue
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config.fields import settings_fields
@@ -30,67 +31,63 @@ MAY_CHANGE = {
         }
     ),
 }
-"""Settings that decide about rollouts which exist already."""
+"""Settings that decide about rollouts that already exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The run's settings and the changed ones. regrade: samples are graded again. recredit: the credit rule is applied
-    to the sessions of agents again.
-    """
+    """The run's settings and the changed ones."""
 
-    before: TrainSettings
-    after: TrainSettings
-    regrade: bool
-    recredit: bool = False
+    before: Annotated[TrainSettings, doc("settings of the run")]
+    after: Annotated[TrainSettings, doc("settings of the change")]
+    regrade: Annotated[bool, doc("whether samples are graded again")]
+    recredit: Annotated[bool, doc("whether the credit rule is applied again to agents' sessions")] = False
 
     @property
     def rule(self) -> CreditRule:
-        """The credit rule that is asked about."""
+        """The credit rule of the change."""
         return CreditRule.of_settings(self.after.agents)
 
     @property
     def texts(self) -> list[str]:
-        """For each changed setting `name before -> after`."""
+        """The changed settings, each as `name before -> after`."""
         return [f"{field} {_text(old)} -> {_text(new)}" for _, field, old, new in differences(self.before, self.after)]
 
 
 def make_change(before: TrainSettings, flags: Sequence[str] = ()) -> Change:
-    """A change by the run's own flags; what is not given stays.
+    """Return a change by the run's own flags. Settings without a flag stay.
 
-    Sessions are credited again where a flag of the credit rule is given, or no flag at all. Samples are graded again
-    where a flag of the reward is given (even the same one: its source may have changed), or where no flag is given.
-    Raises InvalidValue for a setting whose effect recorded rollouts cannot show, and as `parse_train` does.
+    Sessions are credited again if a flag of the credit rule is set, or no flag at all. Samples are graded again if a
+    flag of the reward is set (even to the same value: its source may have changed), or no flag at all. Raises
+    InvalidValue for a setting whose effect recorded rollouts cannot show, and the errors of `parse_train`.
     """
     recorded = to_toml(before)
     before, after = (
-        parse_train(["--config", "the run's settings", *given], read=lambda _: recorded).settings
-        for given in ((), flags)
+        parse_train(["--config", "the run's settings", *words], read=lambda _: recorded).settings
+        for words in ((), flags)
     )
     changed = differences(before, after)
     if path := before.algorithm.advantages_by:
-        raise InvalidValue(
-            f"the advantages of this run were made by {path} in the trainer: to try others train a branch"
-        )
+        raise InvalidValue(f"the trainer of this run computed advantages by {path}. To try others, train a branch")
     if path := before.rollout.custom_convert_samples_to_train_data_path:
-        raise InvalidValue(f"the rewards that this run trained on were made by {path}: to try others train a branch")
+        raise InvalidValue(f"the rewards that this run trained on come from {path}. To try others, train a branch")
     if not before.algorithm.compute_advantages_and_returns:
-        raise InvalidValue("this run was trained without advantages, so that no reward had a part in it")
+        raise InvalidValue("this run was trained without advantages, so no reward had an effect")
     wrong = [flag_of(field) for component, field, _, _ in changed if field not in MAY_CHANGE.get(component, ())]
     if wrong:
         allowed = ", ".join(flag_of(field) for fields in MAY_CHANGE.values() for field in sorted(fields))
         raise InvalidValue(
-            f"{', '.join(wrong)}: recorded rollouts cannot say what it would have changed. Rescoring takes {allowed}; "
-            "for other settings train a branch: slime-events branch"
+            f"{', '.join(wrong)}: recorded rollouts do not show its effect. Rescoring takes {allowed}. "
+            "For other settings, train a branch with slime-events branch"
         )
     graders = (f for f in settings_fields() if f.component == "reward" and f.name != POST_PROCESS.field)
     own = {flag for f in graders for flag in (f.flag, f.negative)}
-    given = {flag.partition("=")[0] for flag in flags}
+    set_flags = {flag.partition("=")[0] for flag in flags}
     credit = {f.flag for f in settings_fields() if f.name in MAY_CHANGE["agents"]}
-    if given & credit and not before.rollout.agents:
-        raise InvalidValue("the rollouts of this run were not made by agents: no credit rule had a part in them")
-    recredit = before.rollout.agents and (not flags or bool(given & credit))
-    return Change(before, after, not flags or bool(given & own), recredit)
+    if set_flags & credit and not before.rollout.agents:
+        raise InvalidValue("the rollouts of this run were not made by agents, so no credit rule applies to them")
+    recredit = before.rollout.agents and (not flags or bool(set_flags & credit))
+    return Change(before, after, not flags or bool(set_flags & own), recredit)
 
 
 def _text(value: object) -> str:
@@ -100,28 +97,28 @@ def _text(value: object) -> str:
 
 
 class SampleChange(msgspec.Struct, frozen=True):
-    """A sample that is graded differently. reward: before normalisation."""
+    """A sample that is graded differently."""
 
-    sample: str
-    reward: float
+    sample: Annotated[str, doc("id of the sample")]
+    reward: Annotated[float, doc("reward before normalisation")]
 
 
 class GroupChange(msgspec.Struct, frozen=True):
     """A group whose verdict flips."""
 
-    group: str
-    accept: bool
-    reason: str | None
+    group: Annotated[str, doc("id of the group")]
+    accept: Annotated[bool, doc("whether it would be accepted")]
+    reason: Annotated[str | None, doc("reason of the new verdict")]
 
 
 class RuleChange(msgspec.Struct, frozen=True):
-    """The credit rule, where it makes a difference."""
+    """The credit rule, if it makes a difference."""
 
-    credit: str
-    discount: float
+    credit: Annotated[str, doc("name of the rule")]
+    discount: Annotated[float, doc("factor per turn, if it is `discounted`")]
 
 
 def write_change(file: IO[bytes] | None, change: SampleChange | GroupChange | RuleChange) -> None:
-    """One line of an open file; None writes nowhere."""
+    """Write one line to an open file; None: write nothing."""
     if file is not None:
         file.write(msgspec.json.encode(change) + b"\n")

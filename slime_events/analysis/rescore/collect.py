@@ -1,7 +1,7 @@
 """`Collector`: decided groups, batches and evaluations in the log's order, as records of the read model.
 
-A group leaves the memory as soon as it is decided, so that a long run takes no more of it. Events are folded as they
-are, and those that rescoring does not need are not decoded.
+A group leaves the memory once it is decided, so memory does not grow with the run. Events are folded as they are
+stored, and only those that rescoring needs are decoded.
 """
 
 from collections import Counter
@@ -42,11 +42,11 @@ NEEDED: dict[str, type[Event]] = {
         BatchSealed, EvalCompleted,
     )
 }  # fmt: skip
-"""By the tag in an event's subject."""
+"""Needed events, by the tag in an event's subject."""
 
 
 class _Completed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The fields of a completion that rescoring needs, as the event has them: the others take half of its time."""
+    """The fields of a completion that rescoring needs. Decoding the others would take as much time again."""
 
     sample: str
     group: str
@@ -65,21 +65,24 @@ class _Completed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def _alone(kind: type) -> Callable[[bytes], Any]:
-    """Decodes stored events of one type, without what their envelope says."""
+    """Return a decoder of stored events of one type, which skips the envelope."""
     return msgspec.msgpack.Decoder(msgspec.defstruct("_Stored", [("schema", int), ("event", kind)], gc=False)).decode
 
 
 _ALONE = {RewardAssigned: _alone(RewardAssigned), RolloutCompleted: _alone(_Completed)}
 _NONE: list[Any] = []
-"""Of every sample, the requests, turns and interruptions that are not read here: three lists for each take long."""
+"""Requests, turns and interruptions of every sample, which are not read here: creating three lists per sample takes
+long.
+"""
 OF_SESSIONS: dict[str, type[Event]] = {type_of(kind): kind for kind in (TurnRecorded, SessionSealed)}
 
 
 class Collector:
-    """Groups have their completed samples alone, in order. graders: name and source digest of the recorded graders.
+    """A fold of the log into items. Groups have only their completed samples, in order.
 
-    fetch: for graders that see tokens. trajectories: then those of the groups so far, until they are forgotten.
-    recredit: sessions are needed too, which whoever takes a group forgets.
+    fetch: for graders that see tokens. trajectories: then those of the groups so far, until they are dropped. recredit:
+    collect sessions too; the user of a group drops its sessions. graders: name and source digest of the recorded
+    graders.
     """
 
     def __init__(self, run: str, fetch: Fetch | None = None, *, recredit: bool = False) -> None:
@@ -94,12 +97,12 @@ class Collector:
         self._evaluations: dict[tuple[str, int], list[str]] = {}
 
     def apply(self, subject: str, data: bytes) -> Iterable[Item]:
-        """Take one stored event in; the items that are complete by it."""
+        """Take in one stored event, and yield the items that it completes."""
         head, _, entity = subject.rpartition(".")
         kind = self._kinds[head] if head in self._kinds else self._kind_of(head)
         if self.trajectories is not None and kind in FOLDED:
             self.trajectories.apply(decode_whole(data).event, 0)
-        if kind is RolloutRequested:  # the subject has all that is needed: whose group it is
+        if kind is RolloutRequested:  # the subject has the only fact needed: the group
             group = self._run.groups.get(group_of(entity))
             if group is not None and group.order < 0 and not is_evaluation(group):
                 group.order = self._run.requested
@@ -115,24 +118,26 @@ class Collector:
         return ()
 
     def _kind_of(self, head: str) -> type[Event] | None:
-        """The kind of event on subjects that begin so, where it is needed: looked up once for each type."""
+        """Return the needed event type of subjects that begin with `head`, if any. Looked up once per type."""
         kind = self._kinds[head] = self._needed.get(head.split(".", 2)[2])
         return kind
 
     def _read(self, kind: type[Event], data: bytes) -> Any:
-        """An event of a sample, alone. Without `trajectories` a completion has no tokens, which is half of its time."""
+        """Return an event of a sample. Without `trajectories` the tokens of a completion are not decoded, which saves
+        half of the time.
+        """
         if self.trajectories is None:
             try:
                 stored = _ALONE[kind](data)
             except msgspec.DecodeError:
-                return decode_whole(data).event  # of an older schema, or damaged: the codec knows which
+                return decode_whole(data).event  # of an older schema, or damaged: the codec tells which
             if stored.schema == kind.SCHEMA:
                 return stored.event
         return decode_whole(data).event
 
     def _assigned(self, event: RewardAssigned) -> None:
         sample = self._run.samples.get(event.sample)
-        if sample is not None:  # else its group was decided before
+        if sample is not None:  # else its group is already decided
             self.graders[event.grader, event.grader_digest] += 1
             sample.reward = Entry(event, 0, 0, "", self._run.run)
 
@@ -140,7 +145,7 @@ class Collector:
         run, name = self._run, event.sample
         group = run.groups.get(event.group)
         if group is None:
-            return  # it was decided without it
+            return  # the group was decided without this sample
         sample = run.samples.get(name)
         if sample is None:
             sample = Sample(name, event.group, order_in_group(name)[0], _NONE, 0, 0, _NONE, (), _NONE)
@@ -166,7 +171,7 @@ class Collector:
 
     @property
     def undecided(self) -> int:
-        """Training groups without a verdict so far."""
+        """Number of training groups without a verdict so far."""
         return sum(not is_evaluation(group) for group in self._run.groups.values())
 
     def _taken(self, name: str) -> Iterator[Group]:
@@ -177,17 +182,17 @@ class Collector:
 
 
 def prompt_of(group: Group) -> PromptSubmitted:
-    """Every collected group has one."""
+    """Return the prompt of a collected group, which always has one."""
     assert group.prompt is not None
     return group.prompt.event
 
 
 def completed_of(sample: Sample) -> RolloutCompleted:
-    """Every collected sample is completed."""
+    """Return the completion of a collected sample, which always has one."""
     assert sample.completed is not None
     return sample.completed.event
 
 
 def is_evaluation(group: Group) -> bool:
-    """Whether nothing is trained on it."""
+    """Return whether the group belongs to an evaluation, so that it is not trained on."""
     return prompt_of(group).purpose is Purpose.EVAL

@@ -1,4 +1,4 @@
-"""`Comparison`: recorded groups and batches beside what they would have been. A fold of both."""
+"""`Comparison`: recorded groups and batches beside those under a change. A fold of both."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import IO, NamedTuple
+from typing import IO, Annotated, NamedTuple
 
 import msgspec
 import numpy as np
 
 from schemas.arrays import EMPTY_TOKENS
 from schemas.batches import BatchSealed
+from schemas.doc import doc
 from schemas.errors import PlugPointError
 from schemas.evals import EvalCompleted
 from schemas.groups import GroupAccepted, RejectionCause
@@ -36,15 +37,16 @@ from slime_events.plugins.texts import Said
 
 
 def advantage_weights(advantages: Floats, masks: Sequence[Mask], settings: AlgorithmSettings) -> Floats:
-    """What each sample counts for in a policy gradient: |advantage|, times trained tokens under a per-token loss."""
+    """Return the weight of each sample in a policy gradient: |advantage|, times trained tokens for a per-token loss."""
     tokens = [trained_tokens(mask) if settings.calculate_per_token_loss else 1 for mask in masks]
     return np.abs(advantages) * np.array(tokens, dtype=np.float64)
 
 
 def effective_sample_size(weights: Floats) -> float:
-    """Kish's effective sample size, (sum w)^2 / sum w^2: between 1 and the number of samples; 0 where no weight is.
+    """Return Kish's effective sample size, (sum w)^2 / sum w^2: from 1 to the number of samples; 0 if all weights are
+    0.
 
-    As many equally weighted samples would give a mean of the same variance (Kish, Survey Sampling, 1965, 11.7; for
+    That many equally weighted samples would give a mean of the same variance (Kish, Survey Sampling, 1965, 11.7; for
     importance weights: Owen, Monte Carlo theory, methods and examples, 2013, 9.3).
     """
     squares = float((weights**2).sum())
@@ -52,22 +54,20 @@ def effective_sample_size(weights: Floats) -> float:
 
 
 BEYOND = (RejectionCause.ROLLOUT_FAILED, RejectionCause.STALE)
-"""Causes of rejections that do not depend on rewards or a filter."""
+"""Causes of rejections that depend neither on rewards nor on a filter."""
 
 
 class Verdict(NamedTuple):
-    """reason: as in the event. beyond: rejected whatever the rewards and the filter. fallback: the filter drops the
-    group only while others fill the step.
-    """
+    """A verdict on a group."""
 
-    accepted: bool
-    reason: str | None = None
-    beyond: bool = False
-    fallback: bool = False
+    accepted: Annotated[bool, doc("whether the group is trained on")]
+    reason: Annotated[str | None, doc("reason, as in the event")] = None
+    beyond: Annotated[bool, doc("whether it is rejected regardless of rewards and filter")] = False
+    fallback: Annotated[bool, doc("whether the filter drops the group only while others fill the step")] = False
 
 
 def recorded_verdict(group: Group) -> Verdict:
-    """As the log has it."""
+    """Return the verdict in the log."""
     assert group.verdict is not None, "an evaluation's group has no verdict"
     event = group.verdict.event
     return Verdict(isinstance(event, GroupAccepted), event.reason, getattr(event, "cause", None) in BEYOND)
@@ -77,21 +77,21 @@ _ACCEPTED = Verdict(True)
 
 
 def verdict_on(group: Group, grades: Sequence[Grade], group_filter: GroupFilter | None) -> Verdict:
-    """The verdict that these rewards lead to. grades: one per sample, in the group's order.
+    """Return the verdict that follows from these rewards. grades: one per sample, in the group's order.
 
-    Whether a group that the filter would drop fills a step all the same (slime's fallback) depends on how many others
-    there were at that moment: a group that was accepted stays accepted, another one is rejected.
+    If the filter drops the group only while others fill the step (slime's fallback), the outcome depended on the number
+    of other groups at that moment: an accepted group stays accepted, another is rejected.
     """
     before = recorded_verdict(group)
     if before.beyond:
         return before
     if RewardFailure in set(map(type, grades)):
-        for sample, one in zip(group.samples, grades, strict=True):
-            if isinstance(one, RewardFailure):
-                return Verdict(False, f"{sample}: {one.kind}: {one.message}")
+        for sample, grade in zip(group.samples, grades, strict=True):
+            if isinstance(grade, RewardFailure):
+                return Verdict(False, f"{sample}: {grade.kind}: {grade.message}")
     if group_filter is None:
         return _ACCEPTED
-    rewards = [one for one in grades if not isinstance(one, RewardFailure)]
+    rewards = [grade for grade in grades if not isinstance(grade, RewardFailure)]
     try:
         decision = group_filter(_state(group, rewards))
     except PlugPointError as error:
@@ -103,19 +103,19 @@ def verdict_on(group: Group, grades: Sequence[Grade], group_filter: GroupFilter 
 
 
 def _state(group: Group, rewards: Sequence[float]) -> GroupState:
-    """The group as the run's filter saw it, with these rewards. What the recorded grader left in the metadata is there
-    where the reward is the recorded one.
+    """Return the group as the run's filter saw it, with these rewards. Metadata from the recorded grader is kept if the
+    reward is the recorded one.
     """
     prompt = prompt_of(group)
     samples = {}
     for (name, sample), reward in zip(group.samples.items(), rewards, strict=True):
         done = completed_of(sample)
         state = SampleState(sample=name, length=done.length, stop=done.stop, text=done.text, reward=reward)
-        said = Said.of(done)
+        texts = Said.of(done)
         if sample.reward is not None and type(sample.reward.event) is RewardAssigned and sample.value == reward:
-            said = said.graded(sample.reward.event)
-        state.prompt_text = said.prompt or msgspec.UNSET
-        state.left = said.left or msgspec.UNSET
+            texts = texts.graded(sample.reward.event)
+        state.prompt_text = texts.prompt or msgspec.UNSET
+        state.left = texts.left or msgspec.UNSET
         state.add_spans(done.spans)
         samples[name] = state
     return GroupState(
@@ -131,61 +131,71 @@ def _state(group: Group, rewards: Sequence[float]) -> GroupState:
 
 
 class _Waiting(NamedTuple):
-    """An accepted group until its batch is sealed. before, after: its samples as they were and as they would be.
-    rewards: as they would be; None where it would be rejected. states: the group with its rewards as they were and as
-    they would be, where a user's function looks at them.
-    """
+    """An accepted group until its batch is sealed."""
 
-    before: tuple[Part, ...] = ()
-    after: tuple[Part, ...] = ()
-    rewards: tuple[float, ...] | None = None
-    states: tuple[GroupState, ...] = ()
+    before: Annotated[tuple[Part, ...], doc("its samples as recorded")] = ()
+    after: Annotated[tuple[Part, ...], doc("its samples under the change")] = ()
+    rewards: Annotated[tuple[float, ...] | None, doc("rewards under the change; None if it would be rejected")] = None
+    states: Annotated[
+        tuple[GroupState, ...],
+        doc("the group as recorded and under the change, for a user's normalisation"),
+    ] = ()
 
 
 @dataclass(slots=True)
 class Comparison:
-    """Takes everything in the log's order. judge: the filter of the change, None where every group is kept. recredit:
-    the credit rule of the change. changes: where what would differ is written. most: of each kind of example.
-    processes: the user's own normalisation of a batch's rewards, before and after. waiting: accepted groups that no
-    batch has yet. before, after: rewards of training samples. mismatched: see `Report`.
-    """
+    """Takes in everything in the log's order."""
 
-    change: Change
-    judge: GroupFilter | None
-    recredit: Recredit
-    changes: IO[bytes] | None
-    most: int = 5
-    processes: tuple[PostProcess | None, PostProcess | None] = (None, None)
-    waiting: dict[str, _Waiting] = field(default_factory=dict)
-    samples: Samples = field(default_factory=Samples)
-    credit: Credits = field(default_factory=Credits)
-    groups: Groups = field(default_factory=Groups)
-    steps: list[Step] = field(default_factory=list)
-    evaluations: list[Evaluation] = field(default_factory=list)
-    mismatched: int = 0
-    before: array[float] = field(default_factory=lambda: array("d"))
-    after: array[float] = field(default_factory=lambda: array("d"))
+    change: Annotated[Change, doc("the change")]
+    judge: Annotated[GroupFilter | None, doc("filter of the change; None if every group is kept")]
+    recredit: Annotated[Recredit, doc("credit rule of the change")]
+    changes: Annotated[IO[bytes] | None, doc("file for the changes")]
+    most: Annotated[int, doc("number of examples of each kind")] = 5
+    processes: Annotated[
+        tuple[PostProcess | None, PostProcess | None],
+        doc("the user's normalisation of a batch's rewards, before and after"),
+    ] = (None, None)
+    waiting: Annotated[dict[str, _Waiting], doc("accepted groups without a batch, by id")] = field(default_factory=dict)
+    samples: Annotated[Samples, doc("counts of samples")] = field(default_factory=Samples)
+    credit: Annotated[Credits, doc("effect of the credit rule")] = field(default_factory=Credits)
+    groups: Annotated[Groups, doc("counts of groups")] = field(default_factory=Groups)
+    steps: Annotated[list[Step], doc("compared steps")] = field(default_factory=list)
+    evaluations: Annotated[list[Evaluation], doc("compared evaluations")] = field(default_factory=list)
+    mismatched: Annotated[int, doc("batches whose rewards do not follow from the settings")] = 0
+    before: Annotated[
+        array[float],
+        doc("recorded rewards of training samples"),
+    ] = field(default_factory=lambda: array("d"))
+    after: Annotated[
+        array[float],
+        doc("rewards of training samples under the change"),
+    ] = field(default_factory=lambda: array("d"))
     _eval_sums: defaultdict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
     _offered: int = 0
     _rule_written: bool = False
 
     def group(self, group: Group, grades: Sequence[Grade] | None) -> None:
-        """A decided group, or an evaluation's. grades: a grade per sample; None: as recorded."""
+        """Take in a decided group, or an evaluation's. grades: one per sample; None: as recorded."""
         grades = [_recorded_grade(sample) for sample in group.samples.values()] if grades is None else grades
         prompt = prompt_of(group)
         if is_evaluation(group):
             key = prompt.dataset, prompt.version or 0
-            self._eval_sums[key] += sum(one for one in grades if not isinstance(one, RewardFailure))
+            self._eval_sums[key] += sum(grade for grade in grades if not isinstance(grade, RewardFailure))
             return
         self._compare_samples(group, grades)
         credited, parts = self.recredit.after(group)
         if credited is not group:
-            given = dict(zip(group.samples, grades, strict=True))
-            grades = [given[name] if name in given else _recorded_grade(one) for name, one in credited.samples.items()]
+            by_sample = dict(zip(group.samples, grades, strict=True))
+            grades = [
+                by_sample[name] if name in by_sample else _recorded_grade(sample)
+                for name, sample in credited.samples.items()
+            ]
         before, after = recorded_verdict(group), verdict_on(credited, grades, self.judge)
         self._compare_verdicts(group, grades, before, after)
         if before.accepted:
-            rewards = tuple([one for one in grades if not isinstance(one, RewardFailure)]) if after.accepted else None
+            rewards = (
+                tuple([grade for grade in grades if not isinstance(grade, RewardFailure)]) if after.accepted else None
+            )
             recorded = parts if credited is group else self.recredit.before(group)
             self._compare_credit(recorded, parts)
             states = self._states(group, credited, rewards)
@@ -200,13 +210,13 @@ class Comparison:
     def _compare_credit(self, before: Sequence[Part], after: Sequence[Part]) -> None:
         credit = self.credit
         if before is after:  # the rule was not applied
-            tokens = sum([trained_tokens(one.mask) for one in before])
+            tokens = sum([trained_tokens(part.mask) for part in before])
             credit.tokens_before += tokens
             credit.tokens_after += tokens
             return
-        old, new = ({one.name: one for one in parts} for parts in (before, after))
-        credit.tokens_before += sum(trained_tokens(one.mask) for one in before)
-        credit.tokens_after += sum(trained_tokens(one.mask) for one in after)
+        old, new = ({part.name: part for part in parts} for parts in (before, after))
+        credit.tokens_before += sum(trained_tokens(part.mask) for part in before)
+        credit.tokens_after += sum(trained_tokens(part.mask) for part in after)
         credit.samples_gone += len(old.keys() - new.keys())
         credit.samples_new += len(new.keys() - old.keys())
         credit.samples_changed += sum(not old[name].trains_as(new[name]) for name in old.keys() & new.keys())
@@ -217,9 +227,9 @@ class Comparison:
 
     def _compare_samples(self, group: Group, grades: Sequence[Grade]) -> None:
         samples = self.samples
-        for (name, sample), one in zip(group.samples.items(), grades, strict=True):
+        for (name, sample), grade in zip(group.samples.items(), grades, strict=True):
             if sample.reward is None:
-                continue  # another of its group failed before it was graded
+                continue  # another sample of its group failed before this one was graded
             recorded = sample.reward.event
             before = recorded.value if type(recorded) is RewardAssigned else None
             samples.graded += 1
@@ -227,12 +237,12 @@ class Comparison:
                 samples.failed_before += 1
             else:
                 self.before.append(before)
-            if isinstance(one, RewardFailure):
-                after, failure = None, one.message
-                samples.failed[one.kind.value] += 1
+            if isinstance(grade, RewardFailure):
+                after, failure = None, grade.message
+                samples.failed[grade.kind.value] += 1
             else:
-                after, failure = one, ""
-                self.after.append(one)
+                after, failure = grade, ""
+                self.after.append(grade)
             if after == before:
                 continue
             samples.changed += 1
@@ -257,28 +267,28 @@ class Comparison:
         shown = groups.accepted_examples if after.accepted else groups.rejected_examples
         if len(shown) < self.most:
             was = [sample.value for sample in group.samples.values()]
-            now = [None if isinstance(one, RewardFailure) else one for one in grades]
+            now = [None if isinstance(grade, RewardFailure) else grade for grade in grades]
             step = len(self.steps)
             shown.append(FlippedGroup(group=group.group, before=was, after=now, reason=after.reason, step=step))
 
     def batch(self, sealed: BatchSealed) -> None:
-        """A batch, after its groups."""
+        """Take in a batch, after its groups."""
         groups = [self.waiting.pop(group, _Waiting()) for group in sealed.groups]
         if sum(len(group.before) for group in groups) != len(sealed.raw_rewards):
-            self.mismatched += 1  # not the groups that were decided
+            self.mismatched += 1  # other groups than were decided
             return
         groups = _without(groups, sealed)
         was, now = self.processes
-        processed = None if was is None else was([one.states[0] for one in groups]).rewards
+        processed = None if was is None else was([group.states[0] for group in groups]).rewards
         before = _trained_on(
-            sealed.raw_rewards, [one.before for one in groups], self.change.before.algorithm, processed
+            sealed.raw_rewards, [group.before for group in groups], self.change.before.algorithm, processed
         )
         if tuple(before.rewards) != sealed.rewards:
             self.mismatched += not all(map(_close, before.rewards, sealed.rewards))
         stay = [group for group in groups if group.rewards is not None]
         rewards = [reward for group in stay for reward in group.rewards or ()]
-        processed = None if now is None else now([one.states[1] for one in stay]).rewards
-        after = _trained_on(rewards, [one.after for one in stay], self.change.after.algorithm, processed)
+        processed = None if now is None else now([group.states[1] for group in stay]).rewards
+        after = _trained_on(rewards, [group.after for group in stay], self.change.after.algorithm, processed)
         kept = [part.name for group in stay for part in group.before]
         changed = [group for group in stay if group.after is not group.before]
         parts = {part.name: part for group in changed for part in group.before}
@@ -299,7 +309,7 @@ class Comparison:
         self._offered = 0
 
     def evaluation(self, event: EvalCompleted) -> None:
-        """An evaluation, after its groups. Samples without a reward count as 0, as in the run."""
+        """Take in an evaluation, after its groups. Samples without a reward count as 0, as in the run."""
         total = self._eval_sums.pop((event.dataset, event.version), 0.0)
         after = total / event.samples if event.samples else 0.0
         self.evaluations.append(Evaluation(event.dataset, event.version, event.mean, after))
@@ -313,7 +323,7 @@ def _recorded_grade(sample: Sample) -> Grade:
 
 
 def _without(groups: Sequence[_Waiting], sealed: BatchSealed) -> list[_Waiting]:
-    """The groups of a batch, nothing of its removed samples trained on."""
+    """Return the groups of a batch, with no trained tokens in its removed samples."""
     if not sealed.removed:
         return list(groups)
     removed = frozenset(sealed.removed)
@@ -325,11 +335,11 @@ def _without(groups: Sequence[_Waiting], sealed: BatchSealed) -> list[_Waiting]:
 
 
 class _Trained(NamedTuple):
-    """A batch. rewards: normalised. advantages: by sample, the mean over its trained tokens. ess: see `Step`."""
+    """A batch with its advantages."""
 
-    rewards: Sequence[float]
-    advantages: dict[str, float]
-    ess: float
+    rewards: Annotated[Sequence[float], doc("normalised rewards")]
+    advantages: Annotated[dict[str, float], doc("mean advantage over the trained tokens, by sample")]
+    ess: Annotated[float, doc("Kish's effective sample size")]
 
 
 def _trained_on(
@@ -338,7 +348,7 @@ def _trained_on(
     algorithm: AlgorithmSettings,
     processed: Sequence[float] | None,
 ) -> _Trained:
-    """processed: the rewards as the user's own normalisation makes them. Raises PlugPointError."""
+    """Return a batch's advantages. processed: rewards from the user's normalisation. Raises PlugPointError."""
     parts = [part for group in groups for part in group]
     normalised = processed or normalize_rewards(raw, [len(group) for group in groups], algorithm)
     masks, credits = [part.mask for part in parts], [part.credit for part in parts]
@@ -348,7 +358,7 @@ def _trained_on(
 
 
 def _differing(before: Mapping[str, float], after: Mapping[str, float], kept: Sequence[str]) -> int:
-    """Samples of the kept ones, and new ones, that have another advantage, or one of the two alone."""
+    """Return the number of samples, kept or new, whose advantage differs or exists only once."""
     names = set(kept) | after.keys()
     if before == after and names == before.keys():
         return 0

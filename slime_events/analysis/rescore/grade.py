@@ -1,4 +1,4 @@
-"""`Regrader`: grades every sample of many groups again, rules in bulk, all else by the graders that a run has."""
+"""`Regrader`: grades every sample of many groups again: built-in rules in bulk, all others by the graders of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any
 
 import msgspec
 
@@ -31,17 +30,19 @@ PROCESSES = 2
 
 
 class Regrader:
-    """Use it as `async with`. shown: what a user's function sees beside the reward settings, under slime's names.
-    fetch, trajectories: for the tokens that it sees; those of graded groups are forgotten. graders: name and source
-    digest of the graders so far, with their count of samples.
+    """Use it as `async with`.
 
-    Raises on entry what is wrong with the grader: UnknownGrader, PlugPointMissing, PlugPointError.
+    shown: attributes that a user's function sees beside the reward settings, under slime's names. fetch, trajectories:
+    give the tokens that it sees; those of graded groups are dropped. graders: name and source digest of the graders so
+    far, with their number of samples.
+
+    Raises UnknownGrader, PlugPointMissing or PlugPointError on entry if the grader cannot be used.
     """
 
     def __init__(
         self,
         settings: RewardSettings,
-        shown: Mapping[str, Any],
+        shown: Mapping[str, object],
         processes: int = PROCESSES,
         *,
         fetch: Fetch | None = None,
@@ -66,15 +67,15 @@ class Regrader:
             built_in(self._usual, self._settings.reward_key)
         return self
 
-    async def __aexit__(self, *raised: object) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         await self._parts.aclose()
 
     async def grade(self, groups: Sequence[Group]) -> list[list[Grade]]:
-        """One grade per sample of each group, in its order. Nothing that a grader does raises here."""
+        """Return a grade per sample of each group, in its order. Exceptions of a grader become failures."""
         named = [self._names(group) for group in groups]
         ruled = [number for number, names in enumerate(named) if all(map(_is_rule, set(names)))]
         tasks = [task for number in ruled for task in self._tasks(groups[number], named[number])]
-        grades = await self._by_rules(tasks)  # None where the process that had them was lost
+        grades = await self._by_rules(tasks)  # None if their process was lost
         left = iter(grades or ())
         graded = {} if grades is None else {number: list(islice(left, len(named[number]))) for number in ruled}
         others = [number for number in range(len(groups)) if number not in graded]
@@ -83,7 +84,7 @@ class Regrader:
         return [graded[number] for number in range(len(groups))]
 
     def _names(self, group: Group) -> list[str]:
-        """The built-in grader of each sample; empty for a user's own."""
+        """Return the built-in grader of each sample; "" for a user's own."""
         prompt = prompt_of(group)
         own = bool(prompt.metadata or prompt.custom_rm_path)
         return [
@@ -94,13 +95,17 @@ class Regrader:
         ]
 
     def _tasks(self, group: Group, names: Sequence[str]) -> list[Task]:
-        """What the rules read, of the events themselves: a `Sample` is made only where attributes may say else."""
-        key, asked, tasks = reward_key(self._settings, evaluation=is_evaluation(group)), prompt_of(group), list[Task]()
-        shared = str(shown_prompt(asked)), given_metadata(asked)
+        """Return a task per sample, read from the events: a `Sample` is made only if attributes may override them."""
+        key, prompt_event, tasks = (
+            reward_key(self._settings, evaluation=is_evaluation(group)),
+            prompt_of(group),
+            list[Task](),
+        )
+        shared = str(shown_prompt(prompt_event)), given_metadata(prompt_event)
         for sample, name in zip(group.samples.values(), names, strict=True):
             done = completed_of(sample)
             if done.attributes:
-                seen = completed_sample(done, asked)
+                seen = completed_sample(done, prompt_event)
                 tasks.append(
                     Task(name, key, numbers_of(seen), str(seen.prompt), seen.response, seen.label, seen.metadata)
                 )
@@ -108,10 +113,10 @@ class Regrader:
             prompt, metadata = shared
             numbers = (done.place.group_index if done.place else None, (done.place or sample).index, None)
             if done.prompt is not None:
-                prompt = str(shown_prompt(asked, done))
+                prompt = str(shown_prompt(prompt_event, done))
             if done.metadata:
-                metadata = shown_metadata(asked, done)
-            tasks.append(Task(name, key, numbers, prompt, done.text, asked.label, metadata))
+                metadata = shown_metadata(prompt_event, done)
+            tasks.append(Task(name, key, numbers, prompt, done.text, prompt_event.label, metadata))
         if self._trajectories:
             self._trajectories.forget(tuple(group.samples))
         return tasks
@@ -137,13 +142,16 @@ class Regrader:
         pool = await self._graders()
         outcomes = await pool.grade_group(self._seen(group, self._fetch), evaluation=is_evaluation(group))
         self.graders.update((outcome.grader, outcome.grader_digest) for outcome in outcomes)
-        return [one.value if isinstance(one, Graded) else failure(one.kind, one.message) for one in outcomes]
+        return [
+            outcome.value if isinstance(outcome, Graded) else failure(outcome.kind, outcome.message)
+            for outcome in outcomes
+        ]
 
     def _seen(self, group: Group, fetch: Fetch | None) -> list[Sample]:
-        """Its samples as graders see them; with tokens where these can be fetched."""
-        prompt, known = prompt_of(group), self._trajectories.by_sample if self._trajectories else {}
+        """Return the group's samples as graders see them, with tokens if these can be fetched."""
+        prompt, trajectories = prompt_of(group), self._trajectories.by_sample if self._trajectories else {}
         seen = [
-            completed_sample(completed_of(sample), prompt, fetch, known.get(name))
+            completed_sample(completed_of(sample), prompt, fetch, trajectories.get(name))
             for name, sample in group.samples.items()
         ]
         if self._trajectories:
@@ -158,7 +166,7 @@ class Regrader:
 
 
 def numbers_of(sample: Sample) -> tuple[int | None, int | None, int | None]:
-    """Those that `random` is seeded with."""
+    """Return the numbers that seed `random`."""
     return sample.group_index, sample.index, sample.rollout_id
 
 

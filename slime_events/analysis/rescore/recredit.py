@@ -1,13 +1,14 @@
-"""`Recredit`: decided groups as another credit rule would have made them of their agents' sessions."""
+"""`Recredit`: decided groups as another credit rule would have made them from agents' sessions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from schemas.doc import doc
 from schemas.errors import InvalidValue
 from schemas.ids import requested_sample
 from schemas.rewards import RewardAssigned
@@ -21,57 +22,55 @@ from slime_events.core.trajectory import Fetch, merge_spans
 
 
 class Part(NamedTuple):
-    """What is trained on of a sample. mask: trained tokens; credit: what their advantages are multiplied by [response],
-    None is 1.
-    """
+    """Trained part of a sample."""
 
-    name: str
-    mask: Mask
-    credit: npt.NDArray[np.float32] | None = None
+    name: Annotated[str, doc("id of the sample")]
+    mask: Annotated[Mask, doc("trained tokens")]
+    credit: Annotated[npt.NDArray[np.float32] | None, doc("factors of their advantages [response]; None: all 1")] = None
 
     def trains_as(self, other: Part) -> bool:
-        """Whether the same tokens are trained on, and count as much."""
+        """Return whether the same tokens are trained on, with the same weights."""
         if isinstance(self.mask, int) and isinstance(other.mask, int):
             return self.mask == other.mask and _same(self.credit, other.credit)
         return _same(_whole(self.mask), _whole(other.mask)) and _same(self.credit, other.credit)
 
 
 class Recredit:
-    """fetch: masks and credit of recorded samples. sessions: with those of the groups that are asked about; None where
-    the rule is not changed.
+    """Applies a credit rule to groups. fetch: masks and weights of recorded samples. sessions: those of the compared
+    groups; None if the rule does not change.
     """
 
     def __init__(self, rule: CreditRule, fetch: Fetch, sessions: SealedSessions | None) -> None:
         self._rule, self._fetch, self._sessions = rule, fetch, sessions
         self.count = 0
-        """Sessions that the rule was applied to."""
+        """Number of sessions to which the rule was applied."""
 
     def before(self, group: Group) -> tuple[Part, ...]:
-        """Its samples as they were trained on."""
+        """Return the trained part of its samples, as recorded."""
         return tuple([self._recorded(sample) for sample in group.samples.values()])
 
     def after(self, group: Group) -> tuple[Group, tuple[Part, ...]]:
-        """The group with the samples of the rule, and what is trained on of each. Releases its sessions.
+        """Return the group with the samples of the rule, and the trained part of each. Drops its sessions.
 
-        Raises InvalidValue where the rule makes a sample that nobody graded.
+        Raises InvalidValue if the rule makes a sample that was never graded.
         """
         if self._sessions is None:
             return group, self.before(group)
         samples, parts = dict[str, Sample](), list[Part]()
-        for asked in dict.fromkeys(map(requested_sample, group.samples)):
-            seal, turns = self._sessions.seals.get(asked), self._sessions.tokens(asked)
-            if seal is None:  # made otherwise: a finished rollout from outside
-                own = {name: one for name, one in group.samples.items() if requested_sample(name) == asked}
+        for requested in dict.fromkeys(map(requested_sample, group.samples)):
+            seal, turns = self._sessions.seals.get(requested), self._sessions.tokens(requested)
+            if seal is None:  # not from an agent: a finished rollout from outside
+                own = {name: sample for name, sample in group.samples.items() if requested_sample(name) == requested}
                 samples |= own
                 parts += map(self._recorded, own.values())
                 continue
             self.count += 1
-            for name, path in self._sessions.paths(asked, self._rule).items():
+            for name, path in self._sessions.paths(requested, self._rule).items():
                 record = group.samples.get(name)
-                samples[name] = record or _made(name, group, path, seal, self._sessions.turns(asked))
+                samples[name] = record or _new_sample(name, group, path, seal, self._sessions.turns(requested))
                 mask = path.mask(turns)
                 parts.append(Part(name, len(mask) if mask.all() else mask, path.credit(turns)))
-            self._sessions.forget(asked)
+            self._sessions.forget(requested)
         after = Group(group.group, group.prompt, group.order, samples, group.verdict, group.step)
         return after, tuple(parts)
 
@@ -82,22 +81,24 @@ class Recredit:
         return Part(sample.sample, mask, None if done.credit is None else self._fetch(done.credit))
 
 
-def _made(
+def _new_sample(
     name: str, group: Group, path: CreditedPath, seal: SessionSealed, turns: Mapping[int, TurnRecorded]
 ) -> Sample:
-    """A sample of a path that was none: its session was sealed by `leaf`. Its text has what turns generated alone."""
+    """Return the sample of a path that was not one, because its session was sealed by `leaf`. Its text has only
+    generated tokens.
+    """
     leaf = path.turns[-1]
     reward = seal.rewards.get(leaf, seal.reward)
     if reward is None:
         raise InvalidValue(
-            f"turn {leaf} of session {seal.sample}.{seal.attempt} ended a path that was no sample (agent-credit leaf) "
-            "and has no reward of its harness: nobody has graded it, so it cannot be credited"
+            f"turn {leaf} of session {seal.sample}.{seal.attempt} ended a path that was not a sample (agent-credit "
+            "leaf) and has no reward of its harness. It was never graded, so it cannot be credited"
         )
     spans, length, text = tuple[WeightSpan, ...](), 0, list[str]()
     for number, turn in enumerate(turns[index] for index in path.turns):
         length += turn.observed.n if number else 0
         spans = merge_spans(
-            spans, tuple(WeightSpan(one.start + length, one.end + length, one.version) for one in turn.spans)
+            spans, tuple(WeightSpan(span.start + length, span.end + length, span.version) for span in turn.spans)
         )
         length += turn.length
         text.append(turn.text)
@@ -126,7 +127,7 @@ def _whole(mask: Mask) -> npt.NDArray[np.int8]:
     return np.ones(mask, np.int8) if isinstance(mask, int) else mask
 
 
-def _same(one: npt.NDArray[np.float32 | np.int8] | None, other: npt.NDArray[np.float32 | np.int8] | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return np.array_equal(one, other)
+def _same(first: npt.NDArray[np.float32 | np.int8] | None, other: npt.NDArray[np.float32 | np.int8] | None) -> bool:
+    if first is None or other is None:
+        return first is other
+    return np.array_equal(first, other)

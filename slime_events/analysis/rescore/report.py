@@ -1,183 +1,187 @@
-"""`Report`: what would have been different, as figures and as text."""
+"""`Report`: what would differ, as figures and as text."""
 
 import itertools
 import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 import msgspec
 import numpy as np
 
+from schemas.doc import doc
+
 VALUES = 12
-"""Up to so many different rewards each has its own bar; more are cut into BINS equal stretches."""
+"""Maximum number of different rewards with a bar each. More are divided into BINS equal intervals."""
 BINS = 10
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
-    """Rewards of training samples. std: unbiased; mean, std: None for none. bars: (from, to, how many), both ends in.
+    """Rewards of training samples. The bars of a report's two distributions have the same ends."""
 
-    The bars of the two distributions of a report have the same ends.
-    """
-
-    count: int
-    mean: float | None
-    std: float | None
-    bars: list[tuple[float, float, int]]
+    count: Annotated[int, doc("number of rewards")]
+    mean: Annotated[float | None, doc("mean reward; None if there are none")]
+    std: Annotated[float | None, doc("standard deviation, unbiased; None for fewer than two")]
+    bars: Annotated[list[tuple[float, float, int]], doc("bars of the histogram: (from, to, count), both ends included")]
 
 
 class FlippedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A group whose verdict would flip. before, after: rewards, None where grading failed. reason: of the new verdict.
-    step: whose batch has it, or (accepted now) the next step at that moment.
-    """
+    """A group whose verdict would flip."""
 
-    group: str
-    before: list[float | None]
-    after: list[float | None]
-    reason: str | None
-    step: int
+    group: Annotated[str, doc("id of the group")]
+    before: Annotated[list[float | None], doc("recorded rewards; None if grading failed")]
+    after: Annotated[list[float | None], doc("rewards that it would have; None if grading fails")]
+    reason: Annotated[str | None, doc("reason of the new verdict")]
+    step: Annotated[int, doc("step whose batch has it; for a group accepted now, the next step at that moment")]
 
 
 class Regraded(msgspec.Struct, frozen=True, kw_only=True):
-    """A sample that is graded differently. before, after: None where grading failed, for the reason in `failure`."""
+    """A sample that is graded differently."""
 
-    sample: str
-    before: float | None
-    after: float | None
-    failure: str = ""
+    sample: Annotated[str, doc("id of the sample")]
+    before: Annotated[float | None, doc("recorded reward; None if grading failed")]
+    after: Annotated[float | None, doc("reward that it would have; None if grading fails")]
+    failure: Annotated[str, doc("why grading fails")] = ""
 
 
 class Samples(msgspec.Struct, kw_only=True):
-    """Training samples. changed: another reward, or one where there was none, or the reverse. failed: by kind."""
+    """Counts of training samples."""
 
-    graded: int = 0
-    changed: int = 0
-    failed_before: int = 0
-    failed: Counter[str] = msgspec.field(default_factory=Counter)
-    examples: list[Regraded] = []
+    graded: Annotated[int, doc("graded samples")] = 0
+    changed: Annotated[
+        int,
+        doc("samples with a different outcome: another reward, or a reward instead of a failure, or the reverse"),
+    ] = 0
+    failed_before: Annotated[int, doc("samples whose grading failed in the run")] = 0
+    failed: Annotated[
+        Counter[str],
+        doc("samples whose grading fails now, by kind"),
+    ] = msgspec.field(default_factory=Counter)
+    examples: Annotated[list[Regraded], doc("the first of those that changed")] = []
 
 
 class Credits(msgspec.Struct, kw_only=True):
-    """What the credit rule makes of agents' sessions in accepted groups. sessions: of all groups that the rule was
-    applied to. rule: as asked. tokens_before, tokens_after: trained. samples_changed: that train on other tokens, or on
-    the same with other weights; samples_gone, samples_new: paths that only the one rule makes samples of.
-    """
+    """Effect of the credit rule on agents' sessions in accepted groups."""
 
-    sessions: int = 0
-    rule: str = ""
-    tokens_before: int = 0
-    tokens_after: int = 0
-    samples_changed: int = 0
-    samples_gone: int = 0
-    samples_new: int = 0
+    sessions: Annotated[int, doc("sessions to which the rule was applied, in all groups")] = 0
+    rule: Annotated[str, doc("the rule")] = ""
+    tokens_before: Annotated[int, doc("trained tokens in the run")] = 0
+    tokens_after: Annotated[int, doc("trained tokens under the rule")] = 0
+    samples_changed: Annotated[int, doc("samples that train on other tokens, or on the same with other weights")] = 0
+    samples_gone: Annotated[int, doc("paths that are samples in the run only")] = 0
+    samples_new: Annotated[int, doc("paths that are samples under the rule only")] = 0
 
     @property
     def differs(self) -> bool:
-        """Whether anything would be trained otherwise."""
+        """Whether anything would be trained differently."""
         return bool(self.samples_changed or self.samples_gone or self.samples_new)
 
 
 class Groups(msgspec.Struct, kw_only=True):
-    """Decided training groups. beyond: rejected for a failed rollout or for staleness, whatever the rewards.
+    """Counts of decided training groups."""
 
-    by_fallback: the filter drops them only while others fill the step; they stay as recorded. undecided: without a
-    verdict in the log.
-    """
-
-    decided: int = 0
-    accepted_before: int = 0
-    accepted_after: int = 0
-    beyond: int = 0
-    by_fallback: int = 0
-    undecided: int = 0
-    rejected_now: int = 0
-    accepted_now: int = 0
-    rejected_examples: list[FlippedGroup] = []
-    accepted_examples: list[FlippedGroup] = []
+    decided: Annotated[int, doc("decided groups")] = 0
+    accepted_before: Annotated[int, doc("groups accepted in the run")] = 0
+    accepted_after: Annotated[int, doc("groups that would be accepted")] = 0
+    beyond: Annotated[int, doc("groups rejected for a failed rollout or staleness, regardless of rewards")] = 0
+    by_fallback: Annotated[
+        int,
+        doc("groups that the filter drops only while others fill the step; their verdict stays"),
+    ] = 0
+    undecided: Annotated[int, doc("groups without a verdict in the log")] = 0
+    rejected_now: Annotated[int, doc("accepted groups that would be rejected")] = 0
+    accepted_now: Annotated[int, doc("rejected groups that would be accepted")] = 0
+    rejected_examples: Annotated[list[FlippedGroup], doc("the first of the former")] = []
+    accepted_examples: Annotated[list[FlippedGroup], doc("the first of the latter")] = []
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed step. lost: its groups that would not be accepted. offered: groups that would be accepted while it was
-    the next. advantages: samples (of groups that stay) with another advantage; tokens: those with other trained tokens,
-    or other credit for them. ess_before, ess_after: Kish's effective sample size of the advantage weights of its
-    `samples`, and of those of the groups that stay, `samples_after`.
-    """
+    """Comparison of a sealed step."""
 
-    step: int
-    samples: int
-    samples_after: int
-    lost: int
-    offered: int
-    advantages: int
-    ess_before: float
-    ess_after: float
-    tokens: int = 0
+    step: Annotated[int, doc("number of the step")]
+    samples: Annotated[int, doc("samples in its batch")]
+    samples_after: Annotated[int, doc("samples of the groups that stay")]
+    lost: Annotated[int, doc("its groups that would not be accepted")]
+    offered: Annotated[int, doc("groups that would be accepted while it was the next step")]
+    advantages: Annotated[int, doc("samples of the groups that stay whose advantage changes")]
+    ess_before: Annotated[float, doc("Kish's effective sample size of the batch's advantage weights")]
+    ess_after: Annotated[float, doc("the same for the groups that stay")]
+    tokens: Annotated[int, doc("samples whose trained tokens, or their weights, change")] = 0
 
     @property
     def differs(self) -> bool:
-        """Whether its batch, its advantages or what is trained of it would differ."""
+        """Whether its batch, its advantages or its trained tokens would differ."""
         return bool(self.lost or self.offered or self.advantages or self.tokens)
 
 
 class Evaluation(msgspec.Struct, frozen=True):
-    """An evaluation's mean, as recorded and as it would be."""
+    """Mean of an evaluation, as recorded and as it would be."""
 
-    dataset: str
-    version: int
-    before: float
-    after: float
+    dataset: Annotated[str, doc("name of the data set")]
+    version: Annotated[int, doc("evaluated weight version")]
+    before: Annotated[float, doc("recorded mean")]
+    after: Annotated[float, doc("mean that it would have")]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """graders: name, source digest and count of samples. mismatched: batches whose normalised rewards do not follow
-    from the run's settings (0 in every run that audit finds clean). without_kl: advantages are compared without the KL
-    in the reward, without_critic: without its values; the log holds neither. recredited: the credit rule was applied
-    to the sessions of agents, with what `credit` says.
-    """
+    """Comparison of a run with a change."""
 
-    run: str
-    where: str
-    changed: list[str]
-    regraded: bool
-    graders_before: list[tuple[str, str, int]]
-    graders_after: list[tuple[str, str, int]]
-    filter_before: str
-    filter_after: str
-    events: int
-    samples: Samples
-    groups: Groups
-    rewards_before: Distribution
-    rewards_after: Distribution
-    steps: list[Step]
-    evaluations: list[Evaluation]
-    mismatched: int
-    without_kl: bool
-    without_critic: bool = False
-    recredited: bool = False
-    credit: Credits = msgspec.field(default_factory=Credits)
+    run: Annotated[str, doc("name of the run")]
+    where: Annotated[str, doc("folder or URL that it was opened with")]
+    changed: Annotated[list[str], doc("changed settings, `name before -> after`")]
+    regraded: Annotated[bool, doc("whether samples were graded again")]
+    graders_before: Annotated[
+        list[tuple[str, str, int]],
+        doc("recorded graders: name, source digest and number of samples"),
+    ]
+    graders_after: Annotated[
+        list[tuple[str, str, int]],
+        doc("graders of the change: name, source digest and number of samples"),
+    ]
+    filter_before: Annotated[str, doc("path of the run's filter, or `none`")]
+    filter_after: Annotated[str, doc("path of the change's filter, or `none`")]
+    events: Annotated[int, doc("number of events in the log")]
+    samples: Annotated[Samples, doc("counts of samples")]
+    groups: Annotated[Groups, doc("counts of groups")]
+    rewards_before: Annotated[Distribution, doc("recorded rewards")]
+    rewards_after: Annotated[Distribution, doc("rewards that there would be")]
+    steps: Annotated[list[Step], doc("sealed steps")]
+    evaluations: Annotated[list[Evaluation], doc("evaluations")]
+    mismatched: Annotated[
+        int,
+        doc("batches whose normalised rewards do not follow from the settings; 0 if the audit finds nothing"),
+    ]
+    without_kl: Annotated[bool, doc("whether advantages leave out a KL penalty, which the log does not hold")]
+    without_critic: Annotated[
+        bool,
+        doc("whether advantages leave out a critic's values, which the log does not hold"),
+    ] = False
+    recredited: Annotated[bool, doc("whether the credit rule was applied to agents' sessions")] = False
+    credit: Annotated[Credits, doc("effect of the credit rule")] = msgspec.field(default_factory=Credits)
 
     @property
     def first_difference(self) -> int | None:
-        """The first step that would differ; None where none would."""
+        """The first step that would differ; None if none would."""
         return next((step.step for step in self.steps if step.differs), None)
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing at all would differ."""
+        """Whether nothing would differ."""
         same = not self.samples.changed and self.first_difference is None and not self.credit.differs
         return same and not self.groups.rejected_now and not self.groups.accepted_now
 
 
 def distributions(before: Sequence[float], after: Sequence[float]) -> tuple[Distribution, Distribution]:
-    """Both over the same bars."""
-    one, other = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
-    values: list[float] = np.unique(np.concatenate([one, other])).tolist()
+    """Return two histograms with the same bins."""
+    recorded, changed = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
+    values: list[float] = np.unique(np.concatenate([recorded, changed])).tolist()
     if len(values) <= VALUES:
         edges, ends = [*values, math.inf], list(zip(values, values, strict=True))
     else:
         edges = np.linspace(values[0], values[-1], BINS + 1).tolist()
         ends = list(itertools.pairwise(edges))
-    return _distribution(one, edges, ends), _distribution(other, edges, ends)
+    return _distribution(recorded, edges, ends), _distribution(changed, edges, ends)
 
 
 def _distribution(values: np.ndarray, edges: list[float], ends: list[tuple[float, float]]) -> Distribution:
@@ -191,16 +195,16 @@ def _distribution(values: np.ndarray, edges: list[float], ends: list[tuple[float
 
 
 WIDTH = 30
-"""Characters of the longest bar."""
+"""Width of the longest bar [characters]."""
 NO_POLICY = """\
-What this cannot say: these are the rollouts that the recorded policy made. From step {step} on a run under these
-settings would have trained differently and so made other rollouts (and, where verdicts flipped, drawn other prompts):
-its later rewards, pass rates and weights are not in this log. Nor can these rollouts be weighed towards that policy,
-since importance weights need its log-probs, and it never was. `retrain` and `branch` make one."""
+Limits: these are rollouts of the recorded policy. From step {step} on, a run under these settings would have trained
+differently and so made other rollouts (and drawn other prompts, if verdicts flipped). Its later rewards, pass rates
+and weights are not in this log. Nor can these rollouts be weighted towards that policy: importance weights need its
+log-probs, and no such policy was trained. `retrain` and `branch` train one."""
 
 
 def report_text(report: Report) -> str:
-    """For people, in sections."""
+    """Return the report for people, in sections."""
     sections = [_head(report), _samples(report), _rewards(report), _credit(report), _groups(report), _steps(report)]
     if report.evaluations and report.regraded:
         sections.append(_evaluations(report))
@@ -217,7 +221,7 @@ def _head(report: Report) -> Iterable[str]:
 def _samples(report: Report) -> Iterable[str]:
     samples = report.samples
     if not report.regraded:
-        yield "samples were not graded again: rewards as recorded"
+        yield "samples were not graded again: rewards are as recorded"
         return
     share = f" ({samples.changed / samples.graded:.1%})" if samples.graded else ""
     yield f"graded differently {samples.changed:,} of {samples.graded:,}{share}"
@@ -225,22 +229,22 @@ def _samples(report: Report) -> Iterable[str]:
     yield f"without a reward   {sum(samples.failed.values()):,} ({samples.failed_before:,} in the run){kinds}"
     before, after = _graders(report.graders_before), _graders(report.graders_after)
     yield f"graded by          {after}" + ("" if after == before else f"; in the run {before}")
-    for one in samples.examples:
-        yield f"  {one.sample}  {_number(one.before)} -> {_number(one.after)}  {one.failure}".rstrip()
+    for sample in samples.examples:
+        yield f"  {sample.sample}  {_number(sample.before)} -> {_number(sample.after)}  {sample.failure}".rstrip()
 
 
 def _graders(graders: Sequence[tuple[str, str, int]]) -> str:
-    return ", ".join(f"{name} {digest[:12]}".strip() for name, digest, _ in graders) or "nobody"
+    return ", ".join(f"{name} {digest[:12]}".strip() for name, digest, _ in graders) or "no grader"
 
 
 def _rewards(report: Report) -> Iterable[str]:
     before, after = report.rewards_before, report.rewards_after
-    most = max((count for one in (before, after) for _, _, count in one.bars), default=0)
+    most = max((count for rewards in (before, after) for _, _, count in rewards.bars), default=0)
     yield _row("reward", "before", "after")
     for (low, high, old), (_, _, new) in zip(before.bars, after.bars, strict=True):
         ends = _number(low) if low == high else f"{_number(low)} to {_number(high)}"
         yield _row(ends, _bar(old, most), _bar(new, most))
-    yield _row("mean, std", *(f"{_number(one.mean)}, {_number(one.std)}" for one in (before, after)))
+    yield _row("mean, std", *(f"{_number(rewards.mean)}, {_number(rewards.std)}" for rewards in (before, after)))
 
 
 def _row(name: str, before: str, after: str) -> str:
@@ -255,8 +259,8 @@ def _credit(report: Report) -> Iterable[str]:
     if not report.recredited:
         return
     credit = report.credit
-    yield f"credit             {credit.rule}, over {credit.sessions:,} sessions of agents"
-    yield f"  trained tokens     {credit.tokens_before:,} -> {credit.tokens_after:,} of accepted groups"
+    yield f"credit             {credit.rule}, over {credit.sessions:,} agents' sessions"
+    yield f"  trained tokens     {credit.tokens_before:,} -> {credit.tokens_after:,} in accepted groups"
     yield f"  samples changed    {credit.samples_changed:,}, gone {credit.samples_gone:,}, new {credit.samples_new:,}"
 
 
@@ -268,16 +272,16 @@ def _groups(report: Report) -> Iterable[str]:
     yield f"rejected -> accepted  {groups.accepted_now:,}"
     yield from map(_flipped, groups.accepted_examples)
     if groups.beyond:
-        yield f"rejected for a failed rollout or staleness, whatever the rewards: {groups.beyond:,}"
+        yield f"rejected for a failed rollout or staleness, regardless of rewards: {groups.beyond:,}"
     if groups.by_fallback:
-        yield f"dropped by the filter only while others fill the step: {groups.by_fallback:,}, as recorded"
+        yield f"dropped by the filter only while others fill the step, verdict kept: {groups.by_fallback:,}"
     if groups.undecided:
         yield f"not decided yet: {groups.undecided:,}"
 
 
-def _flipped(one: FlippedGroup) -> str:
-    was, now = (" ".join(map(_number, rewards)) for rewards in (one.before, one.after))
-    return f"  {one.group} (step {one.step})  {was} -> {now}  {one.reason or ''}".rstrip()
+def _flipped(group: FlippedGroup) -> str:
+    was, now = (" ".join(map(_number, rewards)) for rewards in (group.before, group.after))
+    return f"  {group.group} (step {group.step})  {was} -> {now}  {group.reason or ''}".rstrip()
 
 
 def _steps(report: Report) -> Iterable[str]:
@@ -287,10 +291,10 @@ def _steps(report: Report) -> Iterable[str]:
         return
     yield f"steps that differ  {sum(step.differs for step in steps)} of {len(steps)}"
     yield f"  lose a group                     {_which([step.step for step in steps if step.lost])}"
-    yield f"  would have had another to take   {_which([step.step for step in steps if step.offered])}"
-    yield f"  train on other advantages        {_which([step.step for step in steps if step.advantages])}"
+    yield f"  could take another group         {_which([step.step for step in steps if step.offered])}"
+    yield f"  have different advantages        {_which([step.step for step in steps if step.advantages])}"
     if report.recredited:
-        yield f"  train on other tokens            {_which([step.step for step in steps if step.tokens])}"
+        yield f"  train on different tokens        {_which([step.step for step in steps if step.tokens])}"
     before, after, samples, left = (
         statistics.fmean(getattr(step, name) for step in steps)
         for name in ("ess_before", "ess_after", "samples", "samples_after")
@@ -298,11 +302,11 @@ def _steps(report: Report) -> Iterable[str]:
     each = f"{before:.1f} of {samples:.1f} -> {after:.1f} of {left:.1f} a step"
     yield f"effective samples  {each} (Kish: (sum w)^2 / sum w^2, w = |advantage|)"
     if report.without_kl:
-        yield "  advantages without the KL: the log-probs of the other model are not in the log"
+        yield "  advantages leave out the KL penalty: it needs log-probs that are not in the log"
     if report.without_critic:
-        yield "  advantages without what the critic expected: its values are not in the log"
+        yield "  advantages leave out the critic's values, which are not in the log"
     if report.mismatched:
-        yield f"  {report.mismatched} batches hold other rewards than the run's settings give: see slime-events audit"
+        yield f"  {report.mismatched} batches have rewards that do not follow from the settings: see slime-events audit"
 
 
 def _which(steps: Sequence[int]) -> str:
@@ -312,8 +316,8 @@ def _which(steps: Sequence[int]) -> str:
 
 def _evaluations(report: Report) -> Iterable[str]:
     yield "evaluations"
-    for one in report.evaluations:
-        yield f"  {one.dataset} of version {one.version}  {one.before:.3f} -> {one.after:.3f}"
+    for result in report.evaluations:
+        yield f"  {result.dataset} of version {result.version}  {result.before:.3f} -> {result.after:.3f}"
 
 
 def _verdict(report: Report) -> str:

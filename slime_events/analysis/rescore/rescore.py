@@ -1,7 +1,7 @@
-"""`rescore`: read a run once, grade its rollouts again where the change needs it, and compare.
+"""`rescore`: read a run once, grade its rollouts again if the change needs it, and compare.
 
-log -> groups as they were decided, batches, evaluations -> portions of some hundred samples
-    -> graded side by side in processes of their own -> back in the log's order -> Comparison -> Report
+log -> groups as they were decided, batches, evaluations -> portions of a few hundred samples
+    -> graded concurrently in separate processes -> back in the log's order -> Comparison -> Report
 """
 
 import asyncio
@@ -35,18 +35,19 @@ PORTION = 1024
 READ = 256
 """Events that are read at once."""
 AHEAD = 4
-"""Portions under way at most: reading goes on while they are graded."""
+"""Maximum number of portions that are graded while the next is read."""
 
 
 async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = None, *, most: int = 5) -> Report:
-    """What the change would have made of the run's rollouts. out: where the changes file is written to, if anywhere.
+    """Compare the run with what the change would have made of its rollouts.
 
-    most: examples of each kind. Raises ConfigError and PlugPointError for a grader or filter that is not there.
+    out: file for the changes. most: number of examples of each kind. Raises ConfigError and PlugPointError if a grader
+    or filter does not exist.
     """
     settings = change.after
     filtered = settings.rollout.dynamic_sampling_filter_path
     judge = make_group_filter(settings.rollout, ArgsView.of_run(settings))
-    was, now = (PostProcess.of(one.reward, ArgsView.of_run(one)) for one in (change.before, settings))
+    was, now = (PostProcess.of(own.reward, ArgsView.of_run(own)) for own in (change.before, settings))
     own = settings.reward.custom_rm_path or settings.rollout.custom_generate_function_path
     fetch = opened.fetch if change.regrade and (own or settings.evaluation.has_functions) else None
     collector = Collector(opened.run, fetch, recredit=change.recredit)
@@ -96,12 +97,12 @@ async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = Non
 async def _graded(
     log: Readable, collector: Collector, regrader: Regrader | None
 ) -> AsyncIterator[tuple[list[Item], dict[str, list[Grade]]]]:
-    """Portions in the log's order, each with the grades of its groups."""
+    """Yield the portions in the log's order, each with the grades of its groups."""
     under_way: deque[tuple[list[Item], asyncio.Task[dict[str, list[Grade]]]]] = deque()
     try:
         async for items in _portions(log, collector):
             under_way.append((items, asyncio.create_task(_grade(items, regrader))))
-            await asyncio.sleep(0)  # so that it is sent on its way before more is read
+            await asyncio.sleep(0)  # start the task before more is read
             if len(under_way) > AHEAD:
                 done, task = under_way.popleft()
                 yield done, await task
@@ -135,7 +136,7 @@ async def _portions(log: Readable, collector: Collector) -> AsyncIterator[list[I
 
 
 async def _records(log: Readable) -> AsyncIterator[Sequence[SegmentRecord] | Sequence[Recorded]]:
-    """Every stored event, some at a time. An archive's are not decoded only to be left out."""
+    """Yield every stored event, in batches. An archive's events are decoded only if they are needed."""
     if isinstance(log, ArchivedLog):
         stored = log.records()
         while records := list(itertools.islice(stored, READ)):
@@ -146,4 +147,4 @@ async def _records(log: Readable) -> AsyncIterator[Sequence[SegmentRecord] | Seq
 
 
 def _named(graders: Mapping[tuple[str, str], int]) -> list[tuple[str, str, int]]:
-    return sorted(((name, digest, count) for (name, digest), count in graders.items()), key=lambda one: -one[2])
+    return sorted(((name, digest, count) for (name, digest), count in graders.items()), key=lambda grader: -grader[2])
