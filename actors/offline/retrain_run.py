@@ -175,12 +175,12 @@ async def _save(ranks: Ranks, settings: TrainSettings, save: Save) -> tuple[str,
 def _steps(chain: Chain, request: RetrainRequest) -> range:
     """Return the steps to compare; none if only a version to save is requested."""
     if request.save is None:
-        return chain.chosen(request.steps)
+        return chain.parse_steps(request.steps)
     version = request.save.version
     chain.check(version)
     if request.steps is None:
         return range(version, version)
-    steps = chain.chosen(request.steps)
+    steps = chain.parse_steps(request.steps)
     if not steps.start <= version <= steps.stop:
         raise ImpossibleCombination(
             f"--save-version {version} is not one of the versions {steps.start} to {steps.stop} of --steps "

@@ -221,7 +221,7 @@ def test_rows_of_a_parquet_file_by_number(tmp_path: Path) -> None:
     assert len(ParquetReader(DataFile(str(tmp_path / "none.parquet")))) == 0
 
 
-def test_row_groups_are_read_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_are_read_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, read = parquet(tmp_path, [{"q": number} for number in range(6)]), list[int]()
     whole = rows._parquet.read_row_group
 

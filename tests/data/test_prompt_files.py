@@ -38,7 +38,7 @@ def test_the_same_bytes_are_the_same_file_near_and_far(tmp_path: Path) -> None:
     assert (one.size, one.digest) == (other.size, other.digest) == (len(ROWS), one.digest)
 
 
-def test_files_of_a_run_are_looked_at_once_each_and_without_slices(tmp_path: Path) -> None:
+def test_files_of_a_run_are_looked_at_cached_and_without_slices(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(ROWS)
     packed = tmp_path / "b.jsonl.gz"

@@ -52,7 +52,7 @@ async def test_a_step_leads_to_its_commands_in_order() -> None:
     assert [one.given_at for one in step.commands] == [2, 3]
 
 
-async def test_generations_of_its_datums_are_told_once_each_as_far_as_they_are_known() -> None:
+async def test_generations_of_its_datums_are_told_cached_as_far_as_they_are_known() -> None:
     answer = await driven()
     assert [(one.sample, one.reward, one.step, one.made_by) for one in answer.samples] == [
         ("call-a-s0", None, None, (0,))

@@ -17,7 +17,7 @@ from schemas.rewards import RewardAssigned
 from slime_events.analysis.replay.cycles import Cycle, Cycles
 from slime_events.analysis.replay.equality import is_decision, is_same
 from slime_events.analysis.replay.feeds import CachedFeed, RecordedFeed
-from slime_events.analysis.replay.replay import _once_each, settings_under
+from slime_events.analysis.replay.replay import _cached, settings_under
 from slime_events.analysis.replay.report import Kind, ReplayReport, difference
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.state.run import RunState
@@ -167,7 +167,7 @@ def test_a_group_is_judged_again_when_it_has_changed() -> None:
         asked.append(group.samples["g-s0"].reward)
         return keep_all(group)
 
-    once = _once_each(judge)
+    once = _cached(judge)
     group = GroupState(group="g", prompt=pack_tokens([1]), samples={"g-s0": SampleState(sample="g-s0", reward=0.5)})
     for reward in (0.5, 0.5, 1.0, 1.0):
         group.samples["g-s0"].reward = reward

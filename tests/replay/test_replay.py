@@ -78,7 +78,7 @@ def test_one_changed_decision_is_the_only_difference(kind: Any, change: Any, fie
     records, position = changed(golden("synchronous"), kind, change)
     (found,) = replayed(records).differences
     assert (found.position, found.kind, found.fields) == (position, Kind.OTHER, fields)
-    assert f"other {fields[0]}" in str(found)
+    assert f"different {fields[0]}" in str(found)
 
 
 def test_a_changed_input_is_found_at_the_verdict_that_it_was_for() -> None:
@@ -207,5 +207,5 @@ def test_a_learner_has_no_conductor_to_replay() -> None:
         run="parent", where="/runs/parent", position=9, version=0, weights_digest="", optimizer_digest="", follows=True
     )
     records, _ = changed(golden("synchronous"), RunStarted, lambda event: {"branched": parent})
-    with pytest.raises(InvalidValue, match=r"trains on the rollouts of parent.*\(/runs/parent\)"):
+    with pytest.raises(InvalidValue, match=r"trains on the rollouts of parent.*Replay that run: /runs/parent"):
         replayed(records)

@@ -39,7 +39,7 @@ def test_a_base_that_is_gone_is_named(tmp_path: Path, load: str | None) -> None:
     """Version 0 is what `load` held, so it stands for the base only where there was none."""
     if load:
         folder_of(tmp_path / "weights" / "v000000-055ff9928f5d")
-    with pytest.raises(InvalidValue, match="began with the weights in /gone/base, and that folder is not here"):
+    with pytest.raises(InvalidValue, match="started from the weights in /gone/base, and that folder is not here"):
         with_base(settings(hf_checkpoint="/gone/base", load=load), tmp_path / "weights")
 
 

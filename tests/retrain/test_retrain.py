@@ -161,4 +161,4 @@ async def test_a_batch_is_built_while_the_one_before_trains_and_no_more_than_tha
     [(None, range(5)), ("1:3", range(1, 4)), ("3:", range(3, 5)), (":1", range(2)), ("4", range(4, 5))],
 )
 async def test_steps_are_chosen(recorded: Recorded, text: str | None, steps: range) -> None:
-    assert (await read_chain(recorded.log)).chosen(text) == steps
+    assert (await read_chain(recorded.log)).parse_steps(text) == steps

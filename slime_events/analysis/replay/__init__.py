@@ -1,1 +1,1 @@
-"""Replay: the conductor's decisions made again over a log, and compared with the recorded ones."""
+"""Replay: repeats the conductor's decisions over a log and compares them with the recorded ones."""

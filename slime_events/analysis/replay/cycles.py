@@ -1,26 +1,29 @@
-"""`Cycles`: which cycle the conductor may be in the midst of appending, given its decisions so far.
+"""`Cycles`: which cycle the conductor may be appending, given its decisions so far.
 
 A conductor reads the log to some position, decides a whole cycle there, and appends it in order. It decides again only
-when it has read all of that back. The log does not say at which positions it decided. So every cycle that it may have
-decided is kept as long as each next decision is the one that comes next in that cycle.
+after it has read all of that back. The log does not record the positions of decisions. So every possible cycle is kept
+as long as each further decision is the next one in that cycle.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from schemas.doc import doc
 from schemas.event import Event
 from slime_events.analysis.replay.equality import about, is_same
 
 
 @dataclass(slots=True)
 class Cycle:
-    """at: position that it is decided at. appended: how many of its events are in the log. not_by: the conductor that
-    cannot have begun it, since it was in the midst of another cycle.
-    """
+    """A cycle that a conductor may have decided."""
 
-    events: list[Event]
-    at: int
-    not_by: str | None = None
-    appended: int = 0
+    events: Annotated[list[Event], doc("its events, in order")]
+    at: Annotated[int, doc("position at which it is decided")]
+    not_by: Annotated[
+        str | None,
+        doc("conductor that cannot have begun it, because it was appending another cycle"),
+    ] = None
+    appended: Annotated[int, doc("number of its events in the log")] = 0
 
     @property
     def next(self) -> Event | None:
@@ -28,7 +31,7 @@ class Cycle:
         return self.events[self.appended] if self.appended < len(self.events) else None
 
     def takes(self, event: Event, producer: str) -> bool:
-        """Whether `event` comes next; if so it counts as appended."""
+        """Return whether `event` comes next, and count it as appended if so."""
         is_others = self.appended == 0 and producer == self.not_by
         if is_others or self.next is None or not is_same(event, self.next):
             return False
@@ -37,20 +40,22 @@ class Cycle:
 
 
 class Cycles:
-    """open: a new cycle may begin, since a whole one is appended (or none was begun)."""
+    """Cycles that may be under way. open: whether a new cycle may begin, because a whole one is appended or none was
+    begun.
+    """
 
     def __init__(self) -> None:
         self._possible: list[Cycle] = []
         self.open = True
 
     def add(self, cycle: Cycle) -> None:
-        """One more that may be under way, unless it is empty or equal to the last one added."""
+        """Add a cycle that may be under way, unless it is empty or equal to the last one."""
         last = self._possible[-1] if self._possible else None
         if cycle.events and (last is None or last.appended or last.events != cycle.events):
             self._possible.append(cycle)
 
     def takes(self, event: Event, producer: str) -> bool:
-        """Whether one of the cycles has this decision next. Where none has, nothing is changed."""
+        """Return whether one of the cycles has this decision next. If none has, nothing changes."""
         taken = [cycle for cycle in self._possible if cycle.takes(event, producer)]
         if not taken:
             return False
@@ -59,7 +64,7 @@ class Cycles:
         return True
 
     def nearest(self, event: Event) -> Cycle | None:
-        """The cycle that came closest: by what `event` is about, then by how much of it is appended, then the last."""
+        """Return the closest cycle: by the subject of `event`, then by its appended events, then the last one."""
         key = about(event)
         return max(
             self._possible,
@@ -68,8 +73,8 @@ class Cycles:
         )
 
     def begin_anew(self, instead_of: Event | None = None) -> None:
-        """A new cycle may begin. Those under way are given up, but for cycles that had another decision about the same
-        thing: they go on after it.
+        """Let a new cycle begin. Cycles under way are dropped, except those with another decision about the same
+        subject, which continue after it.
         """
         key = None if instead_of is None else about(instead_of)
         self._possible = [cycle for cycle in self._possible if about(cycle.events[cycle.appended]) == key]

@@ -19,20 +19,20 @@ from schemas.rollouts import RolloutRequested
 Verdict = GroupAccepted | GroupRejected
 ALWAYS = frozenset({GroupAccepted, GroupRejected, BatchSealed, RolloutRequested, EvalCompleted})
 CODE_ONLY = frozenset({"filter", "filter_digest", "functions", "post_process", "post_process_digest"})
-"""Which code decided, not what: the same verdict by another filter is the same decision."""
+"""Code that decided. The same verdict by another filter is the same decision."""
 OUTCOMES = frozenset({"removed", "log_function", "converted_by", "columns"})
-"""What functions decided that may do something else the next time: it is as recorded."""
+"""Results of functions that may return something else the next time: the recorded ones are used."""
 OF_CONVERTED = frozenset({"rewards", "raw_rewards", "digest"})
-"""The same in a batch whose train data a function made."""
+"""The same, for a batch whose training data a user's function made."""
 LATER = frozenset({"place", "pass_rates"})
-"""Fields that older logs do not have: nothing is decided by them, and none of them differs from what is missing."""
+"""Fields that older logs lack. No decision depends on them, and a missing field equals any value."""
 ROUNDED = frozenset({"figures"})
-"""Computed by numpy, whose sums may differ in the last digit from one machine to another."""
+"""Fields computed by numpy, whose sums may differ in the last digit between machines."""
 
 
 def is_decision(event: Event) -> bool:
-    """Whether the conductor decided it: not prompts from outside or from a dump, nor lines that are no row, nor what a
-    user's rollout function came to.
+    """Return whether the conductor decided an event. It does not decide prompts from outside or from a dump, lines that
+    are not rows, and results of a user's rollout function.
     """
     if isinstance(event, RolloutRequested) and (event.function or event.purpose is Purpose.CALL):
         return False
@@ -48,45 +48,45 @@ def is_decision(event: Event) -> bool:
 
 
 def about(event: Event) -> tuple[str | int, ...]:
-    """What a decision is about. Two different decisions about the same thing exclude each other."""
+    """Return the subject of a decision. Two different decisions about one subject exclude each other."""
     if isinstance(event, Verdict):
         return ("verdict", event.group)
     return (type(event).__name__, *event.identity())
 
 
-def differing_fields(one: Event, other: Event) -> list[str]:
-    """Names of the fields in which two decisions of one type differ."""
+def differing_fields(decision: Event, other: Event) -> list[str]:
+    """Return the names of the fields in which two decisions of one type differ."""
     recorded = CODE_ONLY | OUTCOMES
-    if getattr(one, "converted_by", "") or getattr(other, "converted_by", ""):
+    if getattr(decision, "converted_by", "") or getattr(other, "converted_by", ""):
         recorded |= OF_CONVERTED
     return [
         name
-        for name in one.__struct_fields__
-        if name not in recorded and not _same(name, getattr(one, name), getattr(other, name))
+        for name in decision.__struct_fields__
+        if name not in recorded and not _same(name, getattr(decision, name), getattr(other, name))
     ]
 
 
-def is_same(one: Event, other: Event) -> bool:
-    """Whether two events are one decision."""
-    return one == other or (type(one) is type(other) and not differing_fields(one, other))
+def is_same(decision: Event, other: Event) -> bool:
+    """Return whether two events are the same decision."""
+    return decision == other or (type(decision) is type(other) and not differing_fields(decision, other))
 
 
-def _same(name: str, one: Any, other: Any) -> bool:
-    if one == other:
+def _same(name: str, value: object, other: object) -> bool:
+    if value == other:
         return True
-    if name in LATER and (one in (None, {}) or other in (None, {})):
+    if name in LATER and (value in (None, {}) or other in (None, {})):
         return True
-    if isinstance(one, Array) and isinstance(other, Array):
-        return (one.dtype, one.n, one.digest()) == (other.dtype, other.n, other.digest())
-    if name in ROUNDED and isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(
-            math.isclose(value, other[key], rel_tol=1e-9, abs_tol=1e-12) for key, value in one.items()
+    if isinstance(value, Array) and isinstance(other, Array):
+        return (value.dtype, value.n, value.digest()) == (other.dtype, other.n, other.digest())
+    if name in ROUNDED and isinstance(value, Mapping) and isinstance(other, Mapping):
+        return value.keys() == other.keys() and all(
+            math.isclose(figure, other[key], rel_tol=1e-9, abs_tol=1e-12) for key, figure in value.items()
         )
     return False
 
 
 def json_values(event: Event) -> dict[str, Any]:
-    """An event as JSON values; arrays by their length and digest."""
+    """Return an event as JSON values, with length and digest of its arrays."""
     built: dict[str, Any] = msgspec.to_builtins(event)
     arrays = {name: value for name, value in structs.asdict(event).items() if isinstance(value, Array)}
     return built | {name: {"dtype": a.dtype, "n": a.n, "sha256": a.digest()} for name, a in arrays.items()}

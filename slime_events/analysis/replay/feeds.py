@@ -1,4 +1,4 @@
-"""Where a replay gets the prompts from: drawn again from the run's files where they are there, else out of the log."""
+"""Prompts of a replay: drawn again from the run's files if they exist, otherwise from the log."""
 
 import itertools
 from collections.abc import Mapping
@@ -17,20 +17,20 @@ from storage.log import Readable, Recorded
 
 
 class RecordedFeed:
-    """A `Feed` of the prompts in a log, for cursors that only grow: in the order drawn, each row once."""
+    """A `Feed` of the prompts in a log, in the order of drawing, each row once. Cursors must only grow."""
 
     def __init__(self) -> None:
         self._rows: list[Prompted] = []
-        self._done = 0  # how many rows lie behind the cursors of every `take`
+        self._done = 0  # number of rows behind the cursors of every `take`
         self._evaluations: dict[tuple[str, int], list[Prompted]] = {}
 
     @property
     def prompts(self) -> int:
-        """How many prompts it has."""
+        """Number of prompts."""
         return len(self._rows) + sum(map(len, self._evaluations.values()))
 
     def add(self, event: Event) -> None:
-        """Take in the next event of the log; only drawn prompts are kept."""
+        """Take in the next event of the log. Only drawn prompts are kept."""
         if not isinstance(event, PromptSubmitted | PromptRejected) or not is_decision(event):
             return
         if isinstance(event, PromptSubmitted) and event.purpose is Purpose.EVAL:
@@ -39,14 +39,14 @@ class RecordedFeed:
             self._rows.append(event)
 
     def observe(self, recorded: Recorded) -> None:
-        """Nothing: the whole log is taken in before."""
+        """Do nothing: the whole log is taken in before."""
 
     def malformed(self) -> list[PromptRejected]:
-        """None: lines that are no rows are no decision."""
+        """Return nothing: a line that is not a row is not a decision."""
         return []
 
     def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
-        """The next `count` prompts after the cursors, or what the log has of them."""
+        """Return the next `count` prompts after the cursors, or as many as the log has."""
         while self._done < len(self._rows) and _is_behind(self._rows[self._done], cursors):
             self._done += 1
         taken: list[Prompted] = []
@@ -59,7 +59,7 @@ class RecordedFeed:
         return taken
 
     def evaluation(self, name: str, version: int) -> list[Prompted]:
-        """The prompts that were recorded of it."""
+        """Return the recorded prompts of an evaluation."""
         return list(self._evaluations.get((name, version), ()))
 
 
@@ -68,44 +68,41 @@ def _is_behind(row: Prompted, cursors: Mapping[str, int]) -> bool:
 
 
 class CachedFeed:
-    """A feed that reads the rows of the last question only once: a replay asks the same at many positions.
+    """A feed that caches the rows of the last `take`: a replay asks for the same rows at many positions.
 
-    follows_log: which rows are drawn depends on the log, so every event may change it.
+    follows_log: the rows depend on the log, so any event may change them.
     """
 
     def __init__(self, feed: Feed, *, follows_log: bool = False) -> None:
         self._feed, self._follows_log = feed, follows_log
-        self._asked: tuple[dict[str, int], int] | None = None
+        self._cursors_and_count: tuple[dict[str, int], int] | None = None
         self._taken: list[Prompted] = []
 
     def observe(self, recorded: Recorded) -> None:
-        """As the feed's."""
         self._feed.observe(recorded)
         if self._follows_log:
-            self._asked = None
+            self._cursors_and_count = None
 
     def malformed(self) -> list[PromptRejected]:
-        """As the feed's."""
         return self._feed.malformed()
 
     def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
-        """As the feed's. Raises DataError where the file has lost rows since."""
-        asked = (dict(cursors), count)
-        if asked != self._asked:
+        """Return the next prompts of the feed. Raises DataError if the file has lost rows since."""
+        request = (dict(cursors), count)
+        if request != self._cursors_and_count:
             try:
-                self._asked, self._taken = asked, self._feed.take(cursors, count)
+                self._cursors_and_count, self._taken = request, self._feed.take(cursors, count)
             except IndexError as error:
                 raise DataError("the prompt file has fewer rows than when the run drew from it") from error
         return list(self._taken)
 
     def evaluation(self, name: str, version: int) -> list[Prompted]:
-        """As the feed's."""
         return self._feed.evaluation(name, version)
 
 
 async def make_feed(log: Readable, settings: TrainSettings, *, recorded: bool) -> tuple[Feed, str]:
-    """The feed, and in words where its prompts come from. recorded: without a look at the files."""
-    why = "as asked"
+    """Return the feed, and the origin of its prompts in words. recorded: do not read the files."""
+    why = "--recorded-prompts"
     if not recorded:
         try:
             feed = CachedFeed(_from_files(settings), follows_log=settings.data.prompt_sampler != "file")
@@ -113,8 +110,8 @@ async def make_feed(log: Readable, settings: TrainSettings, *, recorded: bool) -
         except (SlimeEventsError, OSError) as error:
             why = str(error).splitlines()[0]
     from_log = RecordedFeed()
-    async for one in log.read(1, about(log.run, "prompt", "*")):
-        from_log.add(one.envelope.event)
+    async for recorded_event in log.read(1, about(log.run, "prompt", "*")):
+        from_log.add(recorded_event.envelope.event)
     return from_log, f"{from_log.prompts} taken as recorded ({why})"
 
 
@@ -123,7 +120,7 @@ def _from_files(settings: TrainSettings) -> PromptFeed:
     if data.prompt_data is None:
         raise DataError("the run has no --prompt-data")
     if data.archive_prompts or data.data_source_path:
-        raise DataError("some of them came from elsewhere than --prompt-data")
+        raise DataError("some prompts did not come from --prompt-data")
     if not Path(settings.engine.hf_checkpoint).is_dir():
-        raise DataError(f"the tokenizer's folder {settings.engine.hf_checkpoint} is not there")
+        raise DataError(f"the tokenizer's folder {settings.engine.hf_checkpoint} does not exist")
     return PromptFeed.open(data, settings.evaluation, settings.rollout, settings.engine.hf_checkpoint)

@@ -1,6 +1,7 @@
-"""`Replay`: one pass over a log in which every decision is made again and compared with the recorded one.
+"""`Replay`: one pass over a log that repeats every decision and compares it with the recorded one.
 
-`docs/decisions/0012-when-a-replay-is-equal.md` has the rule and what it cannot see."""
+`docs/decisions/0012-when-a-replay-is-equal.md` has the rule and its limits.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,37 +36,39 @@ from storage.log import Recorded
 
 CONDUCTOR = "conductor"
 OF_ONE_SAMPLE = (RolloutProgressed, RolloutCompleted, RewardAssigned)
-"""Most events of a run. They bring a decision only where they end their group, or a batch waits for it."""
+"""Most events of a run. They cause a decision only if they end their group, or if a batch waits for it."""
 Changes = Mapping[str, Mapping[str, Any]]
-"""Component to field to value."""
-KNOWN = 4096
-"""Groups whose verdicts are kept."""
+"""Values by component and field."""
+CACHED_VERDICTS = 4096
+"""Number of groups whose verdicts are cached."""
 
 
-def _once_each(group_filter: GroupFilter) -> GroupFilter:
-    """The same filter with a memory: a replay asks it about one group at many positions."""
+def _cached(group_filter: GroupFilter) -> GroupFilter:
+    """Return the filter with a cache: a replay calls it for one group at many positions."""
     last: dict[str, tuple[tuple[Any, ...], FilterDecision]] = {}
 
-    def judged(group: GroupState) -> FilterDecision:
+    def decide(group: GroupState) -> FilterDecision:
         content = tuple((s.sample, s.reward, s.length, s.digest) for s in group.samples.values())
         if group.group not in last or last[group.group][0] != content:
             last[group.group] = (content, group_filter(group))
-            if len(last) > KNOWN:
+            if len(last) > CACHED_VERDICTS:
                 last.pop(next(iter(last)))
         return last[group.group][1]
 
-    return judged
+    return decide
 
 
 def settings_under(values: Mapping[str, Mapping[str, Any]], changes: Changes) -> TrainSettings:
-    """The settings that events hold, overridden by those to try instead. Raises InvalidValue."""
+    """Return the settings in events, overridden by `changes`. Raises InvalidValue."""
     return settings_from({part: {**values.get(part, {}), **changes.get(part, {})} for part in {*values, *changes}})
 
 
 class Replay:
-    """feed: prompts as the run's conductor got them. changes: settings to decide by in place of the run's own.
-    every: go on after a difference, with what was recorded; else nothing is compared after the first. policy: for a
-    run whose run.started has no settings.
+    """One replay of a log.
+
+    feed: prompts as the run's conductor got them. changes: settings that override the run's own. every: continue after
+    a difference, from the recorded decision; otherwise compare nothing after it. policy: for a run whose run.started
+    has no settings.
     """
 
     def __init__(
@@ -79,13 +82,13 @@ class Replay:
         self._texts = policy.texts if policy is not None and policy.texts is not None else Texts(until_trained=True)
         self._cycles = Cycles()
         self._begins = True  # a conductor may have started since the last decision
-        self._quiet = False  # nothing would have been decided at the last position
+        self._quiet = False  # no decision was possible at the last position
         self._producer = ""
         self._why = ""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to be compared."""
+        """Whether nothing is left to compare."""
         return bool(self.report.differences) and not self._every
 
     def apply(self, recorded: Recorded) -> None:
@@ -108,20 +111,20 @@ class Replay:
             self._decide_here()
 
     def _take_settings(self, event: RunStarted | RunResumed) -> None:
-        """The settings from here on. Raises InvalidValue for a learner, which has no conductor."""
+        """Apply the event's settings from here on. Raises InvalidValue for a learner, which has no conductor."""
         if isinstance(event, RunStarted) and event.branched is not None and event.branched.follows:
             raise InvalidValue(
-                f"run {self.report.run} trains on the rollouts of {event.branched.run}, whose conductor has decided: "
-                f"replay that one ({event.branched.where})"
+                f"run {self.report.run} trains on the rollouts of {event.branched.run}, whose conductor decided. "
+                f"Replay that run: {event.branched.where}"
             )
         for part, fields in event.settings.items():
             self._values.setdefault(part, {}).update(fields)
         if self._values:
             policy = Policy.of(settings_under(self._values, self._changes), self._texts)
-            self._policy = policy._replace(group_filter=_once_each(policy.group_filter))
+            self._policy = policy._replace(group_filter=_cached(policy.group_filter))
 
     def _changes_nothing(self, event: Event) -> bool:
-        """Whether nothing would have been decided before `event`, and so nothing after it."""
+        """Return whether there is no decision before `event`, and therefore none after it."""
         if not self._quiet or self._policy is None or not isinstance(event, OF_ONE_SAMPLE):
             return False
         state, plan = self._state, self._policy.plan
@@ -163,10 +166,10 @@ class Replay:
             events = recovery_events(self._state, self._policy.plan, self._feed)
         except DataError:
             return []
-        return [event for event in events if is_decision(event) and not self._is_known(event)]
+        return [event for event in events if is_decision(event) and not self._is_logged(event)]
 
-    def _is_known(self, event: Event) -> bool:
-        """Whether the log has an event that a new conductor appends again: then it is no new event."""
+    def _is_logged(self, event: Event) -> bool:
+        """Return whether the log already has an event that a new conductor appends again."""
         group = self._state.groups.get(getattr(event, "group", ""))
         return group is not None and (isinstance(event, PromptSubmitted) or event.entity() in group.samples)
 
@@ -198,7 +201,7 @@ class Replay:
         self.report.differences.append(difference(recorded, decided, self._state, self._policy.plan, at, self._why))
 
     def _compare_end(self, recorded: Recorded, event: RunFinished | RunFailed) -> None:
-        """Only ends that follow from the state: that a run stalled, or was asked to stop, does not."""
+        """Compare the run's end if it follows from the state. A stall or a requested stop does not."""
         if self._policy is None or self.is_over:
             return
         state, plan = self._state, self._policy.plan
@@ -212,9 +215,9 @@ class Replay:
 async def replay(
     opened: OpenedRun, changes: Changes | None = None, *, every: bool = False, recorded_prompts: bool = False
 ) -> ReplayReport:
-    """Compare every decision with the recorded one, to the first difference or (every) to the end.
+    """Compare every decision with the recorded one, up to the first difference or (every) to the end.
 
-    changes: settings to decide by in place of the run's own. Raises LogDamaged, InvalidValue, PlugPointError.
+    changes: settings that override the run's own. Raises LogDamaged, InvalidValue, PlugPointError.
     """
     feed, prompts = await make_feed(opened.log, opened.settings, recorded=recorded_prompts)
     replaying = Replay(opened.run, feed, changes, every=every)

@@ -1,12 +1,13 @@
-"""`ReplayReport`: the decisions that were compared; `Difference`: one that would be another now, with its inputs."""
+"""`ReplayReport`: the compared decisions. `Difference`: a decision that differs now, with its inputs."""
 
 import enum
 from collections import Counter
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from schemas.batches import BatchSealed
+from schemas.doc import doc
 from schemas.event import Event, type_of
 from slime_events.analysis.replay.equality import Verdict, about, differing_fields, json_values
 from slime_events.core.state.group import GroupState
@@ -16,7 +17,7 @@ from storage.log import Recorded
 
 
 class Kind(enum.StrEnum):
-    """How what was recorded and what is decided now differ."""
+    """Kinds of differences between the recorded event and the decision made now."""
 
     OTHER = "decided differently"
     INSTEAD = "something else comes first"
@@ -24,23 +25,20 @@ class Kind(enum.StrEnum):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """position: of the recorded event. at: position up to which the log was folded to decide again. decided: None where
-    nothing would be decided. fields: names of those that differ. inputs: what the decision is based on. why: what
-    prevented a decision.
-    """
+    """A decision that differs now."""
 
-    kind: Kind
-    position: int
-    at: int
-    recorded: Event
-    decided: Event | None
-    fields: tuple[str, ...] = ()
-    inputs: dict[str, Any] = {}
-    why: str = ""
+    kind: Annotated[Kind, doc("how it differs")]
+    position: Annotated[int, doc("position of the recorded event")]
+    at: Annotated[int, doc("position up to which the log was folded to decide again")]
+    recorded: Annotated[Event, doc("the recorded decision")]
+    decided: Annotated[Event | None, doc("the decision made now; None if there is none")]
+    fields: Annotated[tuple[str, ...], doc("names of the fields that differ")] = ()
+    inputs: Annotated[dict[str, Any], doc("values on which the decision is based")] = {}
+    why: Annotated[str, doc("what prevented a decision")] = ""
 
     @property
     def verdict_flips(self) -> bool:
-        """Whether a group changes sides."""
+        """Whether a group is accepted instead of rejected, or the reverse."""
         if not isinstance(self.recorded, Verdict) or not isinstance(self.decided, Verdict):
             return False
         return self.kind is Kind.OTHER and type(self.recorded) is not type(self.decided)
@@ -48,15 +46,15 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         recorded = f"position {self.position}: recorded {name_of(self.recorded)}"
         if self.decided is None:
-            return f"{recorded}; now nothing would be decided here{f': {self.why}' if self.why else ''}"
+            return f"{recorded}; now no decision is made here{f': {self.why}' if self.why else ''}"
         if self.kind is Kind.OTHER and self.fields:
-            return f"{recorded}; now it would have other {', '.join(self.fields)}"
+            return f"{recorded}; now with different {', '.join(self.fields)}"
         reason = getattr(self.decided, "reason", None)
         return f"{recorded}; now {name_of(self.decided)}" + (f" ({reason})" if reason else "")
 
 
 def difference(recorded: Recorded, decided: Event | None, state: RunState, plan: Plan, at: int, why: str) -> Difference:
-    """state: the log folded up to just before the recorded event."""
+    """Describe a difference. state: the log folded up to just before the recorded event."""
     event = recorded.envelope.event
     kind, fields = Kind.NOT_NOW, list[str]()
     if decided is not None:
@@ -75,7 +73,7 @@ def difference(recorded: Recorded, decided: Event | None, state: RunState, plan:
 
 
 def name_of(event: Event) -> str:
-    """`group.accepted train-0-000003`."""
+    """Return type and entity of an event, as `group.accepted train-0-000003`."""
     return f"{type_of(event)} {event.entity()}"
 
 
@@ -113,7 +111,7 @@ def _group(group: GroupState) -> dict[str, Any]:
 
 
 def _batch(recorded: BatchSealed, decided: BatchSealed) -> dict[str, Any]:
-    """The groups that only one of the two has, and the first sample whose reward differs."""
+    """Return the groups that only one of the two has, and the first sample whose reward differs."""
     inputs: dict[str, Any] = {
         "only_recorded": [group for group in recorded.groups if group not in decided.groups],
         "only_now": [group for group in decided.groups if group not in recorded.groups],
@@ -128,35 +126,38 @@ def _batch(recorded: BatchSealed, decided: BatchSealed) -> dict[str, Any]:
 
 
 class ReplayReport(msgspec.Struct, kw_only=True):
-    """events: how many were read. decisions: compared, by type. prompts: where drawn prompts came from, in words."""
+    """Result of a replay."""
 
-    run: str
-    events: int = 0
-    decisions: Counter[str] = msgspec.field(default_factory=Counter)
-    differences: list[Difference] = []
-    prompts: str = ""
+    run: Annotated[str, doc("name of the run")]
+    events: Annotated[int, doc("number of events read")] = 0
+    decisions: Annotated[
+        Counter[str],
+        doc("number of compared decisions by type"),
+    ] = msgspec.field(default_factory=Counter)
+    differences: Annotated[list[Difference], doc("decisions that differ")] = []
+    prompts: Annotated[str, doc("origin of drawn prompts, in words")] = ""
 
     @property
     def is_equal(self) -> bool:
-        """Whether every decision would be the same."""
+        """Whether every decision is the same."""
         return not self.differences
 
     @property
     def compared(self) -> int:
-        """Decisions in all."""
+        """Number of compared decisions."""
         return sum(self.decisions.values())
 
     @property
     def verdicts(self) -> list[Difference]:
-        """Of the differences, the groups that change sides."""
-        return [one for one in self.differences if one.verdict_flips]
+        """Differences in which a group is accepted instead of rejected, or the reverse."""
+        return [difference for difference in self.differences if difference.verdict_flips]
 
     def kinds(self) -> dict[str, int]:
-        """How many differences of each kind."""
+        """Return the number of differences of each kind."""
         return dict(Counter(map(_kind, self.differences)).most_common())
 
     def json_values(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the report as JSON values."""
         return {
             "run": self.run,
             "equal": self.is_equal,
@@ -166,27 +167,27 @@ class ReplayReport(msgspec.Struct, kw_only=True):
             "kinds": self.kinds(),
             "differences": [
                 {
-                    "kind": one.kind.value,
-                    "sentence": str(one),
-                    "position": one.position,
-                    "decided_at": one.at,
-                    "fields": list(one.fields),
-                    "recorded": json_values(one.recorded),
-                    "now": None if one.decided is None else json_values(one.decided),
-                    "inputs": one.inputs,
-                    "why": one.why,
+                    "kind": changed.kind.value,
+                    "sentence": str(changed),
+                    "position": changed.position,
+                    "decided_at": changed.at,
+                    "fields": list(changed.fields),
+                    "recorded": json_values(changed.recorded),
+                    "now": None if changed.decided is None else json_values(changed.decided),
+                    "inputs": changed.inputs,
+                    "why": changed.why,
                 }
-                for one in self.differences
+                for changed in self.differences
             ],
         }
 
 
-def _kind(one: Difference) -> str:
-    recorded = type_of(one.recorded)
-    if one.decided is None:
-        return f"{recorded}: {one.kind.value}"
-    if one.verdict_flips:
-        return f"{recorded} -> {type_of(one.decided)}"
-    if one.fields:
-        return f"{recorded}: other {', '.join(one.fields)}"
-    return f"{recorded}: {type_of(one.decided)} comes first"
+def _kind(changed: Difference) -> str:
+    recorded = type_of(changed.recorded)
+    if changed.decided is None:
+        return f"{recorded}: {changed.kind.value}"
+    if changed.verdict_flips:
+        return f"{recorded} -> {type_of(changed.decided)}"
+    if changed.fields:
+        return f"{recorded}: other {', '.join(changed.fields)}"
+    return f"{recorded}: {type_of(changed.decided)} comes first"

@@ -1,1 +1,1 @@
-"""A recorded rollout, replayed by an engine with the weights that made it: what differs."""
+"""Replays a recorded rollout on an engine with the weights that made it, and shows the differences."""

@@ -1,11 +1,13 @@
-"""`RecordedRollout`: what the log holds of one rollout, so that an engine can replay it."""
+"""`RecordedRollout`: a rollout as the log has it, in a form that an engine can replay."""
 
 import contextlib
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
+from schemas.doc import doc
 from schemas.errors import RunNotFound, WeightsDamaged
 from schemas.ids import group_of, requested_sample
 from schemas.rollouts import Sampling, StopReason, WeightSpan
@@ -20,34 +22,33 @@ from storage.weights.store import WeightStore, local_folder, verify
 
 @dataclass(frozen=True, slots=True)
 class RecordedRollout:
-    """prompt: int32 [prompt]; tokens: int32, log_probs: float32 [response]. spans: weight versions over the tokens; a
-    tool's output is in no span. stop: None where it has not ended. in_turns: a generate function made it. weights: by
-    version.
-    """
+    """A rollout as the log has it."""
 
-    run: str
-    sample: str
-    prompt: npt.NDArray[np.int32]
-    tokens: npt.NDArray[np.int32]
-    log_probs: npt.NDArray[np.float32]
-    spans: tuple[WeightSpan, ...]
-    sampling: Sampling
-    seed: int
-    stop: StopReason | None
-    in_turns: bool
-    weights: dict[int, WeightsPublished]
+    run: Annotated[str, doc("run that has the rollout")]
+    sample: Annotated[str, doc("id of the sample")]
+    prompt: Annotated[npt.NDArray[np.int32], doc("token ids [prompt]")]
+    tokens: Annotated[npt.NDArray[np.int32], doc("token ids [response]")]
+    log_probs: Annotated[npt.NDArray[np.float32], doc("log-probs by the engine [response], nats")]
+    spans: Annotated[tuple[WeightSpan, ...], doc("weight versions over the response; a tool's output is in no span")]
+    sampling: Annotated[Sampling, doc("sampling parameters")]
+    seed: Annotated[int, doc("sampling seed")]
+    stop: Annotated[StopReason | None, doc("how it ended; None if it has not")]
+    in_turns: Annotated[bool, doc("whether a generate function made it in turns")]
+    weights: Annotated[dict[int, WeightsPublished], doc("published weights by version")]
 
     def ends(self, span: WeightSpan) -> bool:
-        """Whether the rollout itself ended with this span, by a stop or by its length."""
+        """Return whether the rollout itself ended with this span, by a stop or by its length."""
         return self.stop is not None and not self.in_turns and span == self.spans[-1]
 
 
 async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
-    """The rollout of a sample of the run or of its ancestors. Raises RunNotFound, BlobMissing."""
+    """Return the rollout of a sample of the run or its ancestors. Raises RunNotFound, BlobMissing."""
     try:
         requested = requested_sample(sample)
     except ValueError:
-        raise RunNotFound(f"{sample!r} is no id of a sample: it ends in -s and a number (train-0-000003-s1)") from None
+        raise RunNotFound(
+            f"{sample!r} is not the id of a sample. Such an id ends in -s and a number: train-0-000003-s1"
+        ) from None
     async with open_ancestry(opened) as ancestry:
         part, run = await _origin(ancestry, requested)
         request = run.samples[requested].requests[-1].event
@@ -55,41 +56,41 @@ async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
             prompt = run.groups[group_of(sample)].prompt
             source = prompt.event.source.path if prompt is not None else "RUN"
             raise RunNotFound(
-                f"sample {sample} of run {part.run} is rollout {request.recalls} of another run: its seed and weights "
-                f"are there, so use `slime-events replay-rollout {source} {request.recalls}`"
+                f"sample {sample} of run {part.run} is rollout {request.recalls} of another run, which has its "
+                f"seed and weights. Run `slime-events replay-rollout {source} {request.recalls}`"
             )
         if request.function:
             done = run.samples[requested].completed
             calls = done.event.calls if done is not None else ()
-            theirs = f": replay its generations, {', '.join(calls)}" if calls else ", and not by engines"
-            raise RunNotFound(f"sample {sample} of run {part.run} was made by {request.function}{theirs}")
-        made = await read_trajectory(part.opened.log, sample, part.opened.fetch)
-        if not made.spans:
-            raise RunNotFound(f"sample {sample} of run {part.run} has no tokens that an engine made")
+            hint = f". Replay its generations: {', '.join(calls)}" if calls else ", not by engines"
+            raise RunNotFound(f"sample {sample} of run {part.run} was made by {request.function}{hint}")
+        trajectory = await read_trajectory(part.opened.log, sample, part.opened.fetch)
+        if not trajectory.spans:
+            raise RunNotFound(f"sample {sample} of run {part.run} has no tokens of an engine")
         return RecordedRollout(
             run=part.run,
             sample=sample,
-            prompt=await TurnPaths(part.opened.log, part.opened.fetch).prompt(made.prompt, request.after),
-            tokens=made.tokens,
-            log_probs=made.log_probs,
-            spans=made.spans,
+            prompt=await TurnPaths(part.opened.log, part.opened.fetch).prompt(trajectory.prompt, request.after),
+            tokens=trajectory.tokens,
+            log_probs=trajectory.log_probs,
+            spans=trajectory.spans,
             sampling=request.sampling,
             seed=request.seed,
-            stop=made.stop,
+            stop=trajectory.stop,
             in_turns=bool(run.samples[requested].turns),
-            weights=await _weights(ancestry, {span.version for span in made.spans}),
+            weights=await _weights(ancestry, {span.version for span in trajectory.spans}),
         )
 
 
 async def _origin(ancestry: Ancestry, sample: str) -> tuple[Ancestor, Run]:
-    """The run that has the rollout, and the records of it."""
+    """Return the run that has the rollout, and its records."""
     async for part in ancestry.all():
         run = await part.records(samples=[sample], groups=[group_of(sample)])
         if sample in run.samples and run.samples[sample].requests:
             return part, run
     raise RunNotFound(
-        f"run {ancestry.own.run} has no rollout of sample {sample!r}: `slime-events query {ancestry.own.run} "
-        '"SELECT sample FROM samples"` lists those there are'
+        f"run {ancestry.own.run} has no rollout of sample {sample!r}. To list its samples, run "
+        f'`slime-events query {ancestry.own.run} "SELECT sample FROM samples"`'
     )
 
 
@@ -104,13 +105,14 @@ async def _weights(ancestry: Ancestry, versions: set[int]) -> dict[int, WeightsP
 
 
 def weight_folder(rollout: RecordedRollout, version: int, folders: list[str]) -> str:
-    """The folder of a version, verified: as published, or in one of `folders` (of all versions, or of this one).
+    """Return the folder of a version, verified: the published one, or one in `folders` (of all versions, or of this
+    one).
 
-    Raises RunNotFound where it is nowhere, with how to get it, and WeightsDamaged.
+    Raises RunNotFound, with how to make the weights, if there is no such folder; WeightsDamaged.
     """
     published = rollout.weights.get(version)
     if published is None:
-        raise RunNotFound(f"run {rollout.run} has published no weight version {version}")
+        raise RunNotFound(f"run {rollout.run} has not published weight version {version}")
     for folder in (published.url, *folders):
         local = local_folder(folder)
         if (local / "manifest.json").is_file():
@@ -125,6 +127,6 @@ def weight_folder(rollout: RecordedRollout, version: int, folders: list[str]) ->
         return stored
     raise RunNotFound(
         f"weight version {version} of run {rollout.run} is neither at {published.url} nor in "
-        f"{', '.join(folders) or 'any folder that was given'}. Make it again with `slime-events retrain {rollout.run} "
+        f"{', '.join(folders) or 'any --weights folder'}. Make it with `slime-events retrain {rollout.run} "
         f"--save-version {version} --out DIR`, then give --weights DIR"
     )

@@ -1,1 +1,1 @@
-"""Retraining: which recorded steps are trained again, what is compared, and the report. Pure."""
+"""Retraining: which recorded steps are retrained, what is compared, and the report. Pure."""

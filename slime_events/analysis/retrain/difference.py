@@ -1,15 +1,16 @@
-"""What differs between a recorded step and the same step trained again."""
+"""Differences between a recorded step and the same step retrained."""
 
 import enum
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from schemas.batches import BatchSealed
+from schemas.doc import doc
 from schemas.errors import CheckpointMismatch
 from schemas.steps import StepCommitted
 from slime_events.loop.training.training_state import Digests
@@ -18,7 +19,7 @@ from storage.weights.shards import TensorBytes
 
 
 class Compared(enum.StrEnum):
-    """What of a step is compared, in the order in which one follows from the other."""
+    """Compared parts of a step. Later ones follow from earlier ones."""
 
     REWARDS = "rewards"
     BATCH = "batch digest"
@@ -31,12 +32,12 @@ class Compared(enum.StrEnum):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """recorded: in the log; now: computed again from the log. detail: where, in words."""
+    """A difference between the log and its repetition."""
 
-    compared: Compared
-    recorded: str
-    now: str
-    detail: str = ""
+    compared: Annotated[Compared, doc("what differs")]
+    recorded: Annotated[str, doc("value in the log")]
+    now: Annotated[str, doc("value computed again")]
+    detail: Annotated[str, doc("where it differs, in words")] = ""
 
     def __str__(self) -> str:
         where = f" ({self.detail})" if self.detail else ""
@@ -44,7 +45,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def training_differences(committed: StepCommitted, trained: Digests) -> tuple[Difference, ...]:
-    """Between a trained step and the committed one; empty where all digests that were committed are equal."""
+    """Return the differences between a trained step and the committed one; empty if all committed digests are equal."""
     pairs = (
         (Compared.WEIGHTS, committed.weights_digest, trained.weights),
         (Compared.OPTIMIZER, committed.optimizer_digest, trained.optimizer),
@@ -56,30 +57,30 @@ def training_differences(committed: StepCommitted, trained: Digests) -> tuple[Di
 def part_differences(
     committed: StepCommitted, functions: Mapping[str, str], models: Mapping[str, str]
 ) -> tuple[Difference, ...]:
-    """The user's functions that trained the step and have another source now, and other models with other weights."""
+    """Return changed sources of the user's functions that trained the step, and changed weights of other models."""
     parts = (
         (Compared.FUNCTION, committed.functions, functions, "was changed since the run"),
         (Compared.MODEL, committed.models, models, "has other weights than in the run"),
     )
     return tuple(
-        Difference(what, digest, now.get(name, "missing"), f"{name} {said}")
-        for what, recorded, now, said in parts
+        Difference(what, digest, now.get(name, "missing"), f"{name} {change}")
+        for what, recorded, now, change in parts
         for name, digest in recorded.items()
         if now.get(name) != digest
     )
 
 
 def commit_differences(committed: StepCommitted, sealed: BatchSealed) -> tuple[Difference, ...]:
-    """Whether the step was committed with another batch than the one in the log."""
+    """Return a difference if the step was committed with another batch than the one in the log."""
     if committed.batch_digest == sealed.digest:
         return ()
     return (Difference(Compared.COMMITTED_BATCH, committed.batch_digest, sealed.digest),)
 
 
 def reward_differences(sealed: BatchSealed, assigned: Mapping[str, float]) -> tuple[Difference, ...]:
-    """Rewards in the batch that were not assigned to its samples, as one difference that names the first."""
+    """Return the batch's rewards that were not assigned to its samples, as one difference that names the first."""
     if sealed.post_process or sealed.converted_by:
-        return ()  # the user's function made them of those that were assigned
+        return ()  # the user's function made them from the assigned ones
     pairs = zip(sealed.samples, sealed.raw_rewards, strict=True)
     wrong = [(sample, raw) for sample, raw in pairs if assigned.get(sample, raw) != raw]
     if not wrong:
@@ -94,35 +95,33 @@ _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 
 
 class Distance(msgspec.Struct, frozen=True):
-    """max_abs: the largest difference of one number, in `tensor`. relative_l2: |now - recorded| / |recorded| over all
-    numbers of all tensors.
-    """
+    """Distance of trained weights from recorded ones."""
 
-    max_abs: float
-    relative_l2: float
-    tensor: str
+    max_abs: Annotated[float, doc("largest difference of one number")]
+    relative_l2: Annotated[float, doc("|now - recorded| / |recorded| over all numbers of all tensors")]
+    tensor: Annotated[str, doc("tensor with the largest difference")]
 
 
 class PartDistance(msgspec.Struct, frozen=True):
-    """Of some of the tensors. names: which. apart, whole: sums of squares of the differences and of the recorded
-    numbers.
-    """
+    """Distance of some of the tensors."""
 
-    max_abs: float
-    tensor: str
-    apart: float
-    whole: float
-    names: frozenset[str]
+    max_abs: Annotated[float, doc("largest difference of one number")]
+    tensor: Annotated[str, doc("tensor with that difference")]
+    apart: Annotated[float, doc("sum of squares of the differences")]
+    whole: Annotated[float, doc("sum of squares of the recorded numbers")]
+    names: Annotated[frozenset[str], doc("names of the tensors")]
 
     @classmethod
     def of(cls, recorded: Mapping[str, TensorView], trained: Iterable[TensorBytes]) -> "PartDistance":
-        """Of these trained tensors from recorded ones, in float64. Raises CheckpointMismatch for another tensor."""
+        """Return the distance of these trained tensors from recorded ones, in float64. Raises CheckpointMismatch if one
+        has no recorded counterpart.
+        """
         largest, where, apart, whole, names = 0.0, "", 0.0, 0.0, set()
         for name, dtype, shape, data in trained:
             other = recorded.get(name)
             if other is None or (other.dtype, other.shape) != (dtype, tuple(shape)):
                 raise CheckpointMismatch(
-                    f"tensor {name!r} is {dtype} {list(shape)} here, and not in the recorded weights"
+                    f"tensor {name!r} is {dtype} {list(shape)} here, but not in the recorded weights"
                 )
             names.add(name)
             theirs, ours = _numbers(other), _numbers(view(name, dtype, shape, data))
@@ -135,16 +134,20 @@ class PartDistance(msgspec.Struct, frozen=True):
 
 
 def whole_distance(recorded: Mapping[str, TensorView], parts: Sequence[PartDistance]) -> Distance:
-    """Of all tensors, from the parts that they were compared in. Raises CheckpointMismatch where one is missing."""
+    """Return the distance of all tensors, from the parts that were compared. Raises CheckpointMismatch if a tensor is
+    missing.
+    """
     if missing := recorded.keys() - frozenset().union(*(part.names for part in parts)):
-        raise CheckpointMismatch(f"tensor {min(missing)!r} is in the recorded weights alone")
+        raise CheckpointMismatch(f"tensor {min(missing)!r} is only in the recorded weights")
     apart, whole = sum(part.apart for part in parts), sum(part.whole for part in parts)
     furthest = max(parts, key=lambda part: part.max_abs)
     return Distance(furthest.max_abs, math.sqrt(apart / whole) if whole else math.inf, furthest.tensor)
 
 
 def distance(recorded: Mapping[str, TensorView], trained: Iterable[TensorBytes]) -> Distance:
-    """Of trained weights from recorded ones, in float64, by tensor. Raises CheckpointMismatch for other tensors."""
+    """Return the distance of trained weights from recorded ones, in float64. Raises CheckpointMismatch if their tensors
+    differ.
+    """
     return whole_distance(recorded, [PartDistance.of(recorded, trained)])
 
 
@@ -156,13 +159,14 @@ def _numbers(tensor: TensorView) -> npt.NDArray[np.float64]:
 
 
 class Retrained(msgspec.Struct, frozen=True):
-    """A step that was trained again. seconds: with exporting its weights. differences: from the log; empty
-    where they are equal bit for bit. distance: from the recorded weights, where these are others and their files there.
-    """
+    """A retrained step."""
 
-    step: int
-    version: int
-    tokens: int
-    seconds: float
-    differences: tuple[Difference, ...] = ()
-    distance: Distance | None = None
+    step: Annotated[int, doc("number of the step")]
+    version: Annotated[int, doc("version that it makes")]
+    tokens: Annotated[int, doc("trained tokens")]
+    seconds: Annotated[float, doc("duration with the export of its weights [s]")]
+    differences: Annotated[tuple[Difference, ...], doc("differences from the log; empty if equal bit for bit")] = ()
+    distance: Annotated[
+        Distance | None,
+        doc("distance from the recorded weights, if they differ and their files exist"),
+    ] = None

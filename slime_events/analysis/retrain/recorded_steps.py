@@ -1,9 +1,10 @@
-"""The committed steps of a run, each with the batch that it was trained on: one pass over the log, in order."""
+"""The committed steps of a run, each with its batch: one pass over the log, in order."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from schemas.doc import doc
 from schemas.errors import StorageError
 from schemas.groups import GroupRejected
 from schemas.rewards import RewardAssigned
@@ -16,19 +17,19 @@ from storage.log import Readable
 
 
 class RecordedStep(NamedTuple):
-    """batch: None where the log does not hold what was sealed. differences: those that the log alone shows."""
+    """A committed step."""
 
-    committed: StepCommitted
-    batch: TrainBatch | None
-    differences: tuple[Difference, ...] = ()
+    committed: Annotated[StepCommitted, doc("the commit")]
+    batch: Annotated[TrainBatch | None, doc("the batch; None if the log does not hold the sealed contents")]
+    differences: Annotated[tuple[Difference, ...], doc("differences that the log alone shows")] = ()
 
 
 async def recorded_steps(
     log: Readable, fetch: Fetch, steps: range, *, temperature: float
 ) -> AsyncGenerator[RecordedStep, None]:
-    """Those of `steps`, which are committed. Only rollouts of open batches are in memory.
+    """Yield the committed steps among `steps`. Only rollouts of open batches are in memory.
 
-    Raises StorageError where the log has a commit without its batch.
+    Raises StorageError if the log has a commit without its batch.
     """
     batches, rewards = PendingBatches(fetch, temperature=temperature), dict[str, float]()
 
@@ -57,10 +58,14 @@ async def recorded_steps(
 
 
 def recorded_step(batches: PendingBatches, committed: StepCommitted, rewards: Mapping[str, float]) -> RecordedStep:
-    """A committed step with its batch. rewards: as assigned, by sample. Raises StorageError where there is no batch."""
+    """Return a committed step with its batch. rewards: as assigned, by sample. Raises StorageError if there is no
+    batch.
+    """
     sealed = batches.sealed.get(committed.step)
     if sealed is None:
-        raise StorageError(f"step {committed.step} was committed, but the log holds no batch of it: audit the run")
+        raise StorageError(
+            f"step {committed.step} was committed, but the log holds no batch for it. Run `slime-events audit`"
+        )
     differences = reward_differences(sealed, rewards) + commit_differences(committed, sealed)
     try:
         return RecordedStep(committed, batches.make(committed.step), differences)

@@ -1,31 +1,37 @@
-"""`Report`: what training again has come to, and why a step may differ."""
+"""`Report`: result of retraining, and likely causes of a difference."""
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.runs import RunStarted
 from slime_events.analysis.retrain.difference import Compared, Retrained
 from slime_events.plugins.trainer_points import IN_STEPS
 
 CHANGED = frozenset({Compared.REWARDS, Compared.BATCH, Compared.COMMITTED_BATCH})
-"""These follow from the log alone: training has no part in them."""
+"""These follow from the log alone, not from training."""
 
 
 def is_changed(step: Retrained) -> bool:
-    """Whether the log itself contradicts what was committed."""
-    return any(one.compared in CHANGED for one in step.differences)
+    """Return whether the log itself contradicts the commit."""
+    return any(difference.compared in CHANGED for difference in step.differences)
 
 
 def likely_causes(
     wrong: Retrained, started: RunStarted | None, environment: Mapping[str, str], *, restored: int | None = None
 ) -> tuple[str, ...]:
-    """Why a step may differ, the likeliest first. environment: versions of the parts here, named as in run.started.
-    restored: the version since which the run's own optimizer is approximate, if there is one.
+    """Return why a step may differ, the likeliest cause first.
+
+    environment: versions of the parts here, named as in run.started. restored: version since which the run's own
+    optimizer is approximate, if there is one.
     """
-    compared = {one.compared for one in wrong.differences}
+    compared = {difference.compared for difference in wrong.differences}
     if is_changed(wrong):
-        return (f"events of step {wrong.step} were changed after the run: `slime-events audit` says which do not fit",)
+        return (
+            f"events of step {wrong.step} were changed after the run. `slime-events audit` lists those that do not fit",
+        )
     then = started.environment.items() if started is not None else ()
     others = [
         f"{part} {v} then, {environment.get(part, 'missing')} now" for part, v in then if environment.get(part) != v
@@ -34,60 +40,57 @@ def likely_causes(
     if restored is not None:
         causes.append(
             f"the run's trainer was restored at version {restored} with an approximate optimizer: steps from there on "
-            "come out as committed only from a checkpoint that was saved since"
+            "are reproduced only from a checkpoint that was saved since"
         )
     if Compared.FUNCTION in compared:
-        causes.append("a function of the run's user is another one now: see above which")
+        causes.append("a user's function has changed since the run: see above")
     elif own := _functions(started):
-        causes.append(f"a function of the run's user is not deterministic ({', '.join(own)})")
+        causes.append(f"a user's function is not deterministic ({', '.join(own)})")
     if Compared.MODEL in compared:
-        causes.append("the reference or the teacher is another model now: see above which")
-    causes += [f"other versions of the parts ({'; '.join(others)})"] if others else []
+        causes.append("the reference or the teacher is another model now: see above")
+    causes += [f"different versions of software ({'; '.join(others)})"] if others else []
     if compared <= {Compared.OPTIMIZER, Compared.CRITIC}:
-        causes.append("the run's ranks were laid out in another way than its settings say: the weights are equal")
-    causes.append("other hardware than the run's: the same instructions on another processor may round differently")
-    causes.append(f"an event of step {wrong.step} was changed after the run together with every digest that names it")
+        causes.append("the layout of the run's ranks was not that of its settings: the weights are equal")
+    causes.append("different hardware: the same instructions on another processor may round differently")
+    causes.append(f"an event of step {wrong.step} was changed after the run, together with every digest of it")
     return tuple(causes)
 
 
 def _functions(started: RunStarted | None) -> list[str]:
-    """Paths of the user's functions that had a part in the training."""
+    """Return the paths of the user's functions that took part in training."""
     settings = started.settings if started is not None else {}
     paths = (settings.get(point.component, {}).get(point.field) for point in IN_STEPS)
     return [path for path in paths if path]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What training again has come to. origin: what the ranks began with. compared: what each step was compared with.
-    seconds: in all; building: until the ranks were ready. run_seconds: of the run for the same steps. causes: of a
-    difference, the likeliest first. saved: folders that were written.
-    """
+    """Result of retraining."""
 
-    run: str
-    origin: str
-    compared: str
-    topology: str
-    exact: bool
-    steps: tuple[Retrained, ...]
-    seconds: float
-    building: float
-    run_seconds: float | None = None
-    causes: tuple[str, ...] = ()
-    saved: tuple[str, ...] = ()
+    run: Annotated[str, doc("name of the run")]
+    origin: Annotated[str, doc("what the ranks began with")]
+    compared: Annotated[str, doc("what each step was compared with")]
+    topology: Annotated[str, doc("layout of the ranks")]
+    exact: Annotated[bool, doc("whether digests are compared, not only distances")]
+    steps: Annotated[tuple[Retrained, ...], doc("retrained steps")]
+    seconds: Annotated[float, doc("duration [s]")]
+    building: Annotated[float, doc("part of it until the ranks were ready [s]")]
+    run_seconds: Annotated[float | None, doc("duration of the run for the same steps [s]")] = None
+    causes: Annotated[tuple[str, ...], doc("causes of a difference, the likeliest first")] = ()
+    saved: Annotated[tuple[str, ...], doc("folders that were written")] = ()
 
     @property
     def wrong(self) -> Retrained | None:
-        """The first step that differs."""
+        """The first step that differs; None if none does."""
         return next((step for step in self.steps if step.differences), None)
 
     @property
     def speed_up(self) -> float | None:
-        """How many times faster than the run; None where the run's time is not known, or nothing was trained."""
+        """Speed relative to the run; None if the run's time is unknown, or nothing was trained."""
         return self.run_seconds / self.seconds if self.run_seconds and self.steps else None
 
 
 def step_text(step: Retrained) -> str:
-    """One line of progress."""
+    """Return one line of progress."""
     outcome, apart = "DIFFERS" if step.differences else "equal", step.distance
     if apart is not None:
         far = f"max |difference| {apart.max_abs:.3g}, relative L2 {apart.relative_l2:.3g}"
@@ -96,17 +99,17 @@ def step_text(step: Retrained) -> str:
 
 
 def report_text(report: Report) -> str:
-    """The last lines: what was compared, and what it came to."""
+    """Return the last lines: what was compared, and the result."""
     wrong = report.wrong
     lines = [f"began with {report.origin}, on {report.topology}", f"compared: {report.compared}"]
     lines += [f"written: {folder}" for folder in report.saved]
     if wrong is None:
         lines.append(_verdict(report))
     else:
-        lines.append(f"step {wrong.step} of run {report.run} differs from the committed one:")
-        for one in wrong.differences:
-            detail = f" ({one.detail})" if one.detail else ""
-            lines.append(f"  {one.compared}: recorded {one.recorded}, now {one.now}{detail}")
+        lines.append(f"step {wrong.step} of run {report.run} differs from its commit:")
+        for difference in wrong.differences:
+            detail = f" ({difference.detail})" if difference.detail else ""
+            lines.append(f"  {difference.compared}: recorded {difference.recorded}, now {difference.now}{detail}")
         lines += [f"likely cause: {cause}" for cause in report.causes]
         different = sum(bool(step.differences) for step in report.steps)
         lines.append(f"{different} of {len(report.steps)} steps re-trained differ{_furthest(report)}")
@@ -126,6 +129,6 @@ def _verdict(report: Report) -> str:
 
 
 def _furthest(report: Report) -> str:
-    """`, weights at most 1e-09 away (relative L2)`; empty where no weights were compared."""
+    """Return `, weights at most 1e-09 away (relative L2)`; "" if no weights were compared."""
     apart = [step.distance.relative_l2 for step in report.steps if step.distance]
     return f", weights at most {max(apart):.3g} away (relative L2)" if apart else ""

@@ -1,4 +1,4 @@
-"""The settings to train again with: a base checkpoint that is here, and the layout of the ranks."""
+"""Settings of retraining: a base checkpoint that exists here, and the layout of the ranks."""
 
 from pathlib import Path
 
@@ -11,32 +11,32 @@ from slime_events.core.config.trainer import TrainerSettings
 CONFIG = "config.json"
 
 
-def with_base(settings: TrainSettings, weights: Path | None, given: str | None = None) -> TrainSettings:
-    """The settings with a base checkpoint that exists here: the one given, the run's own, or its weight version 0.
+def with_base(settings: TrainSettings, weights: Path | None, override: str | None = None) -> TrainSettings:
+    """Return the settings with a base checkpoint that exists here: `override`, the run's own, or its weight version 0.
 
-    weights: the run's folder of versions, where it has one. The digest of whichever it is is checked before training.
-    Raises InvalidValue where there is none.
+    weights: the run's folder of versions, if it has one. The checkpoint's digest is checked before training. Raises
+    InvalidValue if there is no checkpoint.
     """
     trainer = settings.trainer
-    if given is not None:
-        if not (Path(given) / CONFIG).is_file():
-            raise InvalidValue(f"--hf-checkpoint {given} is no Hugging Face folder: it has no {CONFIG}")
-        return replace(settings, trainer=replace(trainer, hf_checkpoint=given))
+    if override is not None:
+        if not (Path(override) / CONFIG).is_file():
+            raise InvalidValue(f"--hf-checkpoint {override} is not a Hugging Face folder: it has no {CONFIG}")
+        return replace(settings, trainer=replace(trainer, hf_checkpoint=override))
     if (Path(trainer.hf_checkpoint) / CONFIG).is_file():
         return settings
     first = sorted(weights.glob("v000000-*")) if weights is not None and trainer.load is None else []
     if not first:
         raise InvalidValue(
-            f"the run began with the weights in {trainer.hf_checkpoint}, and that folder is not here: give the same "
+            f"the run started from the weights in {trainer.hf_checkpoint}, and that folder is not here. Give the same "
             "checkpoint with --hf-checkpoint FOLDER"
         )
     return replace(settings, trainer=replace(trainer, hf_checkpoint=str(first[-1])))
 
 
 def with_topology(settings: TrainSettings, tensor: int | None, ranks: int | None) -> TrainSettings:
-    """The settings with another tensor parallel size, or another number of ranks; all of them on one node.
+    """Return the settings with another tensor parallel size, or another number of ranks, all on one node.
 
-    Without `ranks` there are as many data parallel ranks as in the run. Raises ImpossibleCombination.
+    Without `ranks`, the number of data parallel ranks stays. Raises ImpossibleCombination.
     """
     if tensor is None and ranks is None:
         return settings
@@ -45,20 +45,20 @@ def with_topology(settings: TrainSettings, tensor: int | None, ranks: int | None
     world = ranks if ranks is not None else size * (trainer.world_size // trainer.tensor_model_parallel_size)
     if size < 1 or world < 1 or world % size:
         raise ImpossibleCombination(
-            f"{world} ranks do not divide into tensor parallel groups of {size}: --actor-num-gpus-per-node has to be a "
+            f"{world} ranks do not divide into tensor parallel groups of {size}: --actor-num-gpus-per-node must be a "
             "multiple of --tensor-model-parallel-size"
         )
     changed = replace(trainer, tensor_model_parallel_size=size, actor_num_nodes=1, actor_num_gpus_per_node=world)
     return replace(settings, trainer=changed)
 
 
-def is_same(one: TrainSettings, other: TrainSettings) -> bool:
-    """Whether both sum in the same order, so that equal inputs give equal bits."""
-    return _shape(one.trainer) == _shape(other.trainer)
+def is_same(settings: TrainSettings, other: TrainSettings) -> bool:
+    """Return whether both sum in the same order, so that equal inputs give equal bits."""
+    return _shape(settings.trainer) == _shape(other.trainer)
 
 
 def topology_text(settings: TrainSettings) -> str:
-    """`1 rank`, `2 ranks, tensor parallel 2`."""
+    """Return the layout in words: `1 rank`, `2 ranks, tensor parallel 2`."""
     tensor, ranks, _ = _shape(settings.trainer)
     count = "1 rank" if ranks == 1 else f"{ranks} ranks"
     return count if tensor == 1 else f"{count}, tensor parallel {tensor}"

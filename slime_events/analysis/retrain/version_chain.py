@@ -1,7 +1,9 @@
-"""`Chain`: the weight versions of a run, each with its parent. It is read from the log without any rollout."""
+"""`Chain`: the weight versions of a run, each with its parent, read from the log without rollouts."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from schemas.doc import doc
 from schemas.errors import InvalidValue, RunNotFound
 from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
@@ -13,15 +15,21 @@ from storage.log import Readable, Recorded
 
 @dataclass(slots=True)
 class Chain:
-    """made_at: version to UTC nanoseconds, the run's first version included. started: None for a log without one."""
+    """The weight versions of a run."""
 
-    run: str
-    trained: TrainingState = field(default_factory=TrainingState)
-    made_at: dict[int, int] = field(default_factory=dict)
-    started: RunStarted | None = None
+    run: Annotated[str, doc("name of the run")]
+    trained: Annotated[
+        TrainingState,
+        doc("training state that the log folds to"),
+    ] = field(default_factory=TrainingState)
+    made_at: Annotated[
+        dict[int, int],
+        doc("UTC [ns] of each version, the run's first included"),
+    ] = field(default_factory=dict)
+    started: Annotated[RunStarted | None, doc("start of the run; None if the log has none")] = None
 
     def apply(self, recorded: Recorded) -> None:
-        """Fold one event in."""
+        """Fold in one event."""
         event = recorded.envelope.event
         self.trained.apply(event)
         if isinstance(event, RunStarted):
@@ -31,21 +39,21 @@ class Chain:
 
     @property
     def steps(self) -> range:
-        """The steps that were committed."""
+        """The committed steps."""
         return range(self.trained.first, max(self.trained.version, self.trained.first))
 
     def check(self, version: int) -> None:
-        """Raises RunNotFound for a version that the run has not made."""
+        """Raise RunNotFound if the run has not made the version."""
         first, last = self.trained.first, self.trained.version
         if not first <= version <= last:
             there = f"there are {first} to {last}" if last >= 0 else "there is none yet"
             raise RunNotFound(f"run {self.run} has no weight version {version}: {there}")
 
-    def chosen(self, text: str | None) -> range:
-        """`A:B`, `A:`, `:B` or `A`: steps A to B, both included; None: all. Raises InvalidValue, RunNotFound."""
+    def parse_steps(self, text: str | None) -> range:
+        """Parse `A:B`, `A:`, `:B` or `A`: steps A to B, both included; None: all. Raises InvalidValue, RunNotFound."""
         every = self.steps
         if not every:
-            raise RunNotFound(f"run {self.run} has committed no step yet: there is nothing to train again")
+            raise RunNotFound(f"run {self.run} has not committed a step yet, so there is nothing to retrain")
         if text is None:
             return every
         first, colon, last = text.partition(":")
@@ -59,13 +67,15 @@ class Chain:
         return range(begin, end + 1)
 
     def seconds(self, steps: range) -> float | None:
-        """Wall time of the run for these steps, between the versions that they begin and end with."""
+        """Return the wall time of the run for these steps, from the version that they begin with to the one that they
+        end with.
+        """
         begun, ended = self.made_at.get(steps.start), self.made_at.get(steps.stop)
         return None if begun is None or ended is None else (ended - begun) * 1e-9
 
 
 async def read_chain(log: Readable) -> Chain:
-    """The chain in a log as it is now."""
+    """Read the chain from a log as it is now."""
     chain = Chain(log.run)
     for subject in (about(log.run, "run", "run"), *(of_type(log.run, event_type) for event_type in TRAINING)):
         async for recorded in log.read(1, subject):
