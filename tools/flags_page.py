@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from slime_events.core.config import tables
-from slime_events.core.config.fields import honoured
+from slime_events.core.config.fields import honoured, settings_fields
 from slime_events.core.config.flags import FILES, OLDER_FLAGS
 from slime_events.core.config.help_text import default_words
+from slime_events.core.config.rule_checks import reason
 from tools.settings_page import section
 
 NEEDS_GPU = {"--colocate": "on the CPU processes share the cores anyway, and a note says that the flag has no effect"}
@@ -96,7 +97,7 @@ def document() -> str:
     for topic in dict.fromkeys(flag.topic for flag, _ in known):
         rows = [_row(flag, one) for flag, one in known if flag.topic == topic]
         parts.append(section(topic, "", ("flag", "in slime", "its default", "default here", "here"), rows))
-    return "\n".join([*parts, _classic(), _OUTRO])
+    return "\n".join([*parts, _rules(), _classic(), _OUTRO])
 
 
 def _row(flag: SlimeFlag, one: Standing) -> tuple[str, ...]:
@@ -117,6 +118,16 @@ def _defaults() -> list[tuple[str, ...]]:
     rows = [(f"`{key[1]}`", _shown(by_name[key].default), str(theirs)) for key, theirs in tables.SLIME_DEFAULTS.items()]
     rows.append(("`bf16`", "on for GPUs, off for the CPU", "on"))
     return [*rows, ("`actor_num_gpus_per_node`", "1", "8")]
+
+
+def _rules() -> str:
+    rows = []
+    for field in settings_fields():
+        for rule in field.rules:
+            value = f" {rule.value}" if rule.value else ""
+            others = " or ".join(f"`{other.replace('=', ' ')}`" for other in rule.others)
+            rows.append((f"`{field.name}{value}`", f"{rule.act.value} {others}", reason(rule)))
+    return section("Rules between settings", _RULES, ("setting", "rule", "why"), rows)
 
 
 def _classic() -> str:
@@ -143,6 +154,10 @@ Settings that slime does not have are on the page of [settings](settings.md).
 _OTHER_DEFAULTS = """\
 Where nobody gives these, the outcome is not slime's. `train` prints those that apply in one line (not bf16, which
 follows the device, and not the number of GPUs):"""
+
+_RULES = """\
+`train` applies these before anything starts. A setting that needs or excludes another ends the command with the reason;
+a setting without effect is printed. Rules over several numbers, such as batch sizes, are checked too."""
 
 _CLASSIC = """\
 A launch script's `MODEL_ARGS` have names of Megatron-LM that are no fields of megatron-core. They are known here. What

@@ -37,7 +37,7 @@ from schemas.errors import TrainerError
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.analysis.retrain.difference import Distance, PartDistance, whole_distance
 from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.config.packing_combinations import check_device
+from slime_events.core.config.combinations import check_device
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.datums import Beginning, PassResult, TrainPass
 from slime_events.core.save_progress import SaveProgress, SaveState

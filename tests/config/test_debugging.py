@@ -64,7 +64,7 @@ def test_details_are_dumped_into_a_folder() -> None:
     ("flags", "why"),
     [
         (["--debug-train-only"], "needs load_debug_rollout_data"),
-        (["--debug-rollout-only", "--debug-train-only"], "exclude each other"),
+        (["--debug-rollout-only", "--debug-train-only"], "debug_rollout_only excludes debug_train_only"),
         (["--save-debug-rollout-data", "/d/all.pt"], "save_debug_rollout_data needs {rollout_id} in its path"),
         (["--save-debug-train-data", "/d/{rank}.pt"], "save_debug_train_data needs {rollout_id} in its path"),
         (["--load-debug-rollout-data-subsample", "0.5"], "needs load_debug_rollout_data"),

@@ -24,7 +24,7 @@ from actors.megatron.tree_batch import TreeSequences, pack_tree
 from schemas.errors import ImpossibleCombination
 from slime_events.algorithms.packing import PackingRule
 from slime_events.algorithms.prefix_tree import Branch
-from slime_events.core.config.packing_combinations import check_device
+from slime_events.core.config.combinations import check_device
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.kept_tokens import KeptTokens, pack_kept
 from slime_events.core.train_batch import TrainBatch, TrainSample

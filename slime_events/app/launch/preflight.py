@@ -25,8 +25,8 @@ from slime_events.app.launch.model_preflight import (
     check_sampling_settings,
     check_teacher,
 )
+from slime_events.core.config.combinations import check_device
 from slime_events.core.config.data import DataSettings
-from slime_events.core.config.packing_combinations import check_device
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings

@@ -3,6 +3,7 @@
 from typing import Annotated, Literal
 
 from slime_events.core.config.base import Settings, doc
+from slime_events.core.config.rules import excludes, needs, unused_without
 
 KlType = Literal["k1", "k2", "k3", "low_var_kl"]
 MisLevel = Literal["token", "sequence", "geometric"]
@@ -11,17 +12,48 @@ LossType = Literal["policy_loss", "sft_loss", "custom_loss"]
 TeacherType = Literal["sglang", "megatron"]
 
 
+_OF_MIS = unused_without(
+    *("custom_tis_function_path", "custom_loss_function_path", "custom_advantage_function_path"),
+    why="they belong to MIS, and custom_tis_function_path is not set",
+)
+"""A function of the user's may read the settings of MIS."""
+
+
 class AlgorithmSettings(Settings, frozen=True, kw_only=True):
     """Advantage, clipping, KL, importance correction and reduction."""
 
     loss_type: Annotated[
-        LossType, doc("loss to minimise: the policy objective, the negative log-likelihood, or your function")
+        LossType,
+        doc(
+            "loss to minimise: the policy objective, the negative log-likelihood, or your function",
+            needs("custom_loss_function_path", why="the function to minimise", value="custom_loss"),
+            needs("compute_advantages_and_returns", why="it needs advantages", value="policy_loss"),
+            excludes(
+                "custom_tis_function_path",
+                "custom_pg_loss_reducer_function_path",
+                "use_tis",
+                "get_mismatch_metrics",
+                "use_kl_loss",
+                "entropy_coef",
+                "use_opsm",
+                why="they belong to the policy loss",
+                value="sft_loss",
+            ),
+        ),
     ] = "policy_loss"
     custom_loss_function_path: Annotated[
-        str | None, doc("your loss of a micro batch: (args, batch, logits, sum_of_sample_mean) -> (loss, metrics)")
+        str | None,
+        doc(
+            "your loss of a micro batch: (args, batch, logits, sum_of_sample_mean) -> (loss, metrics)",
+            needs("loss_type=custom_loss", why="other losses do not call it"),
+        ),
     ] = None
     custom_advantage_function_path: Annotated[
-        str | None, doc("your function that sets advantages and returns in rollout_data: (args, rollout_data)")
+        str | None,
+        doc(
+            "your function that sets advantages and returns in rollout_data: (args, rollout_data)",
+            needs("compute_advantages_and_returns", why="it skips the function"),
+        ),
     ] = None
     rollout_data_postprocess_path: Annotated[
         str | None,
@@ -36,28 +68,51 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
     advantage_estimator: Annotated[str, doc("advantage estimator: computes advantages from rewards")] = "grpo"
     eps_clip: Annotated[float, doc("lower clip of the policy ratio (1 - eps)", least=0)] = 0.2
     eps_clip_high: Annotated[float | None, doc("upper clip (1 + eps); default: eps-clip", least=0)] = None
-    eps_clip_c: Annotated[float | None, doc("dual clip for negative advantages, above 1")] = None
-    kl_coef: Annotated[float, doc("KL penalty taken from the reward", least=0)] = 0.0
+    eps_clip_c: Annotated[float | None, doc("dual clip for negative advantages, above 1", above=1)] = None
+    kl_coef: Annotated[
+        float,
+        doc(
+            "KL penalty taken from the reward",
+            excludes("kl_loss_coef", why="the KL penalty would apply twice, in the reward and in the loss"),
+            least=0,
+        ),
+    ] = 0.0
     use_kl_loss: Annotated[bool, doc("add the KL divergence from the reference model to the loss")] = False
-    kl_loss_coef: Annotated[float, doc("weight of the KL term of use-kl-loss; 0: only measure it", least=0)] = 0.0
+    kl_loss_coef: Annotated[
+        float, doc("weight of the KL term of use-kl-loss; 0: only measure it", unused_without("use_kl_loss"), least=0)
+    ] = 0.0
     kl_loss_type: Annotated[KlType, doc("KL estimator")] = "k1"
     ref_update_interval: Annotated[
         int | None, doc("replace the reference model with the policy every N steps; default: never", above=0)
     ] = None
     use_unbiased_kl: Annotated[bool, doc("multiply the KL term by the importance ratio")] = False
     entropy_coef: Annotated[float, doc("weight of the entropy bonus")] = 0.0
-    gamma: Annotated[float, doc("discount of token rewards")] = 1.0
-    lambd: Annotated[float, doc("GAE lambda, for ppo")] = 1.0
+    gamma: Annotated[float, doc("discount of token rewards", least=0, most=1)] = 1.0
+    lambd: Annotated[float, doc("GAE lambda, for ppo", least=0, most=1)] = 1.0
     value_clip: Annotated[float, doc("for ppo: how far a value may move from its value before the step", least=0)] = 0.2
     num_critic_only_steps: Annotated[int, doc("for ppo: the first N steps train only the critic", least=0)] = 0
     use_opd: Annotated[
-        bool, doc("on-policy distillation: subtract log p(student) - log p(teacher) from the advantage of each token")
+        bool,
+        doc(
+            "on-policy distillation: subtract log p(student) - log p(teacher) from the advantage of each token",
+            excludes("loss_type=sft_loss", why="it changes the advantages"),
+            needs("compute_advantages_and_returns", why="it changes the advantages"),
+        ),
     ] = False
     opd_type: Annotated[
         TeacherType | None,
         doc(
             "where the teacher runs: in the trainer's ranks (megatron), or behind a URL that the reward function calls "
-            "(sglang); default: megatron if opd-teacher-load is set, else sglang"
+            "(sglang); default: megatron if opd-teacher-load is set, else sglang",
+            needs("use_opd", why="without it there is no teacher"),
+            needs("opd_teacher_load", why="the teacher's Hugging Face folder", value="megatron"),
+            needs(
+                *("custom_rm_path", "custom_generate_function_path", "rollout_sample_hook_path", "debug_train_only"),
+                why="a function must set sample.teacher_log_probs, as custom_rm_path "
+                "slime.rollout.on_policy_distillation.reward_func does by asking rm_url",
+                value="sglang",
+            ),
+            excludes("opd_teacher_load", why="the teacher runs behind rm_url, not in the trainer", value="sglang"),
         ),
     ] = None
     opd_kl_coef: Annotated[float, doc("weight of log p(student) - log p(teacher)", least=0)] = 1.0
@@ -65,9 +120,22 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
     rewards_normalization: Annotated[bool, doc("centre rewards on their group's mean")] = True
     grpo_std_normalization: Annotated[bool, doc("divide by the group's standard deviation; off: Dr.GRPO")] = True
     calculate_per_token_loss: Annotated[bool, doc("average over tokens instead of over rollouts")] = False
-    use_rollout_logprobs: Annotated[bool, doc("use the engine's log-probs as those of the old policy")] = False
+    use_rollout_logprobs: Annotated[
+        bool,
+        doc(
+            "use the engine's log-probs as those of the old policy",
+            excludes(
+                "use_tis",
+                why="TIS corrects log-probs of the engine by those of the trainer, and here both are the engine's",
+            ),
+        ),
+    ] = False
     keep_old_actor: Annotated[
-        bool, doc("compute the old policy's log-probs of each token with the weights that generated it, not the newest")
+        bool,
+        doc(
+            "compute the old policy's log-probs of each token with the weights that generated it, not the newest",
+            excludes("archive_reuse=rollouts", why="another run has the weights that made the recorded rollouts"),
+        ),
     ] = False
     use_tis: Annotated[bool, doc("truncated importance sampling (TIS) between engine and trainer")] = False
     tis_clip: Annotated[float, doc("upper bound of the TIS weight")] = 2.0
@@ -76,30 +144,33 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
         str | None,
         doc(
             "your correction instead of TIS: (args, *, pg_loss, train_log_probs, rollout_log_probs, loss_masks, "
-            "total_lengths, response_lengths) -> (pg_loss, loss_masks, metrics)"
+            "total_lengths, response_lengths) -> (pg_loss, loss_masks, metrics)",
+            needs("use_tis", "get_mismatch_metrics", why="they call it"),
         ),
     ] = None
     tis_level: Annotated[
-        MisLevel, doc("for MIS: a weight per token, per sequence, or the geometric mean of a sequence")
+        MisLevel, doc("for MIS: a weight per token, per sequence, or the geometric mean of a sequence", _OF_MIS)
     ] = "token"
     tis_mode: Annotated[
-        MisMode, doc("for MIS, if a weight is out of bounds: cap it, bound it on both sides, or reject its tokens")
+        MisMode,
+        doc("for MIS, if a weight is out of bounds: cap it, bound it on both sides, or reject its tokens", _OF_MIS),
     ] = "truncate"
     tis_lower_bound: Annotated[
-        float | None, doc("for MIS: lower bound of a weight; default: 1 / tis-upper-bound", least=0)
+        float | None, doc("for MIS: lower bound of a weight; default: 1 / tis-upper-bound", _OF_MIS, least=0)
     ] = None
-    tis_upper_bound: Annotated[float, doc("for MIS: upper bound of a weight", above=0)] = 2.0
-    tis_batch_normalize: Annotated[bool, doc("for MIS: scale the weights of a micro batch to mean 1")] = False
-    use_rs: Annotated[bool, doc("for MIS: reject tokens too, in every tis-mode")] = False
-    rs_level: Annotated[MisLevel, doc("for MIS with use-rs: unit that is rejected")] = "token"
+    tis_upper_bound: Annotated[float, doc("for MIS: upper bound of a weight", _OF_MIS, above=0)] = 2.0
+    tis_batch_normalize: Annotated[bool, doc("for MIS: scale the weights of a micro batch to mean 1", _OF_MIS)] = False
+    use_rs: Annotated[bool, doc("for MIS: reject tokens too, in every tis-mode", _OF_MIS)] = False
+    rs_level: Annotated[MisLevel, doc("for MIS with use-rs: unit that is rejected", _OF_MIS)] = "token"
     rs_lower_bound: Annotated[
-        float | None, doc("for MIS with use-rs: lower bound; default: tis-lower-bound", least=0)
+        float | None, doc("for MIS with use-rs: lower bound; default: tis-lower-bound", _OF_MIS, least=0)
     ] = None
     rs_upper_bound: Annotated[
-        float | None, doc("for MIS with use-rs: upper bound; default: tis-upper-bound", above=0)
+        float | None, doc("for MIS with use-rs: upper bound; default: tis-upper-bound", _OF_MIS, above=0)
     ] = None
     rs_veto_threshold: Annotated[
-        float | None, doc("for MIS with use-rs: reject a sample if the ratio of any of its tokens is lower", above=0)
+        float | None,
+        doc("for MIS with use-rs: reject a sample if the ratio of any of its tokens is lower", _OF_MIS, above=0),
     ] = None
     custom_pg_loss_reducer_function_path: Annotated[
         str | None,

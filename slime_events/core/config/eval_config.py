@@ -20,6 +20,7 @@ import msgspec
 from schemas.errors import InvalidValue, UnknownFlag
 from slime_events.core.config.evaluation import HINTS, EvalSet, name_problem, sampling_problems
 from slime_events.core.config.nearest import did_you_mean
+from slime_events.core.config.rules import Limits
 from slime_events.core.config.values import Kind, ValueType, fits, of_annotation
 
 Sets = dict[str, dict[str, Any]]
@@ -125,11 +126,9 @@ def _checked_set(keys: object, where: str) -> dict[str, Any]:
 
 def _out_of_range(values: Mapping[str, Any]) -> Iterator[str]:
     for name, value in values.items():
-        above, least = (typing.get_args(HINTS[name])[1].extra[limit] for limit in ("above", "least"))
-        if above is not None and value <= above:
-            yield f"{name} is {value}: it must be above {above}."
-        if least is not None and value < least:
-            yield f"{name} is {value}: it cannot be below {least}."
+        limits: Limits = typing.get_args(HINTS[name])[1].extra["limits"]
+        if isinstance(value, int | float) and (problem := limits.problem(name, value)):
+            yield problem
 
 
 def _check_keys(keys: Mapping[Any, object], where: str) -> None:

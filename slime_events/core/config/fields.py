@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 
 from schemas.doc import doc
+from slime_events.core.config.rules import Limits, Rule
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.values import ValueType, of_annotation
 
@@ -62,8 +63,8 @@ class SettingsField:
     type: ValueType
     description: str
     default: Annotated[object, doc("default value, of any type that a setting can have")]
-    above: Annotated[int | None, doc("the value must be greater; None: no such limit")] = None
-    least: Annotated[int | None, doc("the value must be at least this; None: no such limit")] = None
+    limits: Annotated[Limits, doc("range of a number")]
+    rules: Annotated[tuple[Rule, ...], doc("what the setting requires of others")]
 
     @property
     def flag(self) -> str:

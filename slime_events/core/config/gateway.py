@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import field
 
 from slime_events.core.config.base import Settings, doc
+from slime_events.core.config.rules import unused_without
 
 
 class RunGatewaySettings(Settings, frozen=True, kw_only=True):
@@ -13,15 +14,17 @@ class RunGatewaySettings(Settings, frozen=True, kw_only=True):
     gateway: Annotated[
         str | None, doc("serve HTTP at HOST:PORT; without a value: at 127.0.0.1:8500; off: no gateway")
     ] = None
-    gateway_tls_cert: Annotated[str | None, doc("PEM certificate; enables HTTPS")] = None
-    gateway_tls_key: Annotated[str | None, doc("PEM key of gateway-tls-cert")] = None
-    gateway_insecure: Annotated[bool, doc("serve other machines without TLS, behind a proxy that terminates TLS")] = (
-        False
+    gateway_tls_cert: Annotated[str | None, doc("PEM certificate; enables HTTPS", unused_without("gateway"))] = None
+    gateway_tls_key: Annotated[str | None, doc("PEM key of gateway-tls-cert", unused_without("gateway"))] = None
+    gateway_insecure: Annotated[
+        bool, doc("serve other machines without TLS, behind a proxy that terminates TLS", unused_without("gateway"))
+    ] = False
+    gateway_allow_origin: Annotated[
+        list[str], doc("origins of web pages that may call the gateway", unused_without("gateway"))
+    ] = field(default_factory=list)
+    gateway_host_name: Annotated[list[str], doc("further host names of the gateway", unused_without("gateway"))] = (
+        field(default_factory=list)
     )
-    gateway_allow_origin: Annotated[list[str], doc("origins of web pages that may call the gateway")] = field(
-        default_factory=list
-    )
-    gateway_host_name: Annotated[list[str], doc("further host names of the gateway")] = field(default_factory=list)
 
     @property
     def listens(self) -> str | None:

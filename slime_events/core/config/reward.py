@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import field
 
 from slime_events.core.config.base import Settings, doc
+from slime_events.core.config.rules import excludes, needs
 
 
 class RewardSettings(Settings, frozen=True, kw_only=True):
@@ -29,13 +30,26 @@ class RewardSettings(Settings, frozen=True, kw_only=True):
         str | None, doc("your grader, sync or async: (args, sample) or, with group-rm, (args, samples)")
     ] = None
     custom_reward_post_process_path: Annotated[
-        str | None, doc("your normalisation of a batch's rewards: (args, samples) -> (raw_rewards, rewards)")
+        str | None,
+        doc(
+            "your normalisation of a batch's rewards: (args, samples) -> (raw_rewards, rewards)",
+            excludes(
+                "custom_convert_samples_to_train_data_path",
+                why="the function that converts the samples sets their rewards",
+            ),
+        ),
     ] = None
     reward_key: Annotated[str | None, doc("entry to train on, if the grader returns a dict")] = None
     eval_reward_key: Annotated[
         str | None, doc("entry to report in evaluations, if the grader returns a dict; default: reward-key")
     ] = None
-    group_rm: Annotated[bool, doc("grade a whole group at once")] = False
+    group_rm: Annotated[
+        bool,
+        doc(
+            "grade a whole group at once",
+            needs("custom_rm_path", why="the built-in graders grade one sample at a time"),
+        ),
+    ] = False
     rm_timeout: Annotated[float, doc("time limit of a grading, in seconds", above=0)] = 30.0
     outside_reward_seconds: Annotated[
         float, doc("with rm-type outside: seconds that a finished sample waits for its reward", above=0)

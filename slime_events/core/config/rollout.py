@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import field
 
 from slime_events.core.config.base import Settings, doc
+from slime_events.core.config.rules import excludes, needs, unused_without
 
 
 class RolloutSettings(Settings, frozen=True, kw_only=True):
@@ -13,7 +14,12 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
 
     num_rollout: Annotated[int | None, doc("training steps of the run", above=0)] = None
     num_epoch: Annotated[
-        int | None, doc("length of the run in passes over the prompt data, instead of num-rollout", above=0)
+        int | None,
+        doc(
+            "length of the run in passes over the prompt data, instead of num-rollout",
+            needs("prompt_data", "data_source_path", why="prompts from producers have no epochs"),
+            above=0,
+        ),
     ] = None
     rollout_batch_size: Annotated[int, doc("groups (prompts) per step", above=0)] = 16
     n_samples_per_prompt: Annotated[int, doc("samples per group", above=0)] = 8
@@ -27,7 +33,13 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
         str | None,
         doc(
             "your rollout function, instead of the built-in one: (args, rollout_id, data_source, evaluation=False) "
-            "-> RolloutFnTrainOutput"
+            "-> RolloutFnTrainOutput",
+            excludes(
+                "supervised",
+                "load_debug_rollout_data",
+                "archive_reuse=rollouts",
+                why="both define the samples of a step",
+            ),
         ),
     ] = None
     custom_generate_function_path: Annotated[
@@ -70,7 +82,20 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
         doc("custom-rollout-log-function-path for evaluations: (rollout_id, args, data, extra_metrics) -> bool"),
     ] = None
     agents: Annotated[
-        bool, doc("external agents make the rollouts: programs that know only the base URL of a session")
+        bool,
+        doc(
+            "external agents make the rollouts: programs that know only the base URL of a session",
+            excludes(
+                "rollout_function_path",
+                "custom_generate_function_path",
+                "rollout_sample_hook_path",
+                "supervised",
+                "load_debug_rollout_data",
+                "archive_reuse=rollouts",
+                why="both make the rollouts",
+            ),
+            excludes("partial_rollout", why="an external program cannot be suspended between two steps of the run"),
+        ),
     ] = False
     generate_timeout: Annotated[
         float, doc("time limit of the generate function for a rollout, in seconds", above=0)
@@ -89,7 +114,8 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
         int,
         doc(
             "how many versions behind the weights of its step a sample may be; 0: synchronous; 1: as slime's async. "
-            "--over-sampling-batch-size and --update-weights-interval raise this limit: a note at the start has the sum"
+            "--over-sampling-batch-size and --update-weights-interval raise this limit: see the note at the start",
+            least=0,
         ),
     ] = 0
     accept_order: Annotated[
@@ -100,10 +126,14 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
         bool, doc("suspend unfinished rollouts at step boundaries and resume them under the next weights")
     ] = False
     mask_offpolicy_in_partial_rollout: Annotated[
-        bool, doc("for rollouts that were suspended, train only on the tokens of their newest version")
+        bool,
+        doc(
+            "for rollouts that were suspended, train only on the tokens of their newest version",
+            unused_without("partial_rollout"),
+        ),
     ] = False
-    rollout_temperature: Annotated[float, doc("sampling temperature, above 0")] = 1.0
-    rollout_top_p: Annotated[float, doc("nucleus sampling: top p")] = 1.0
+    rollout_temperature: Annotated[float, doc("sampling temperature, above 0", above=0)] = 1.0
+    rollout_top_p: Annotated[float, doc("nucleus sampling: top p", above=0, most=1)] = 1.0
     rollout_top_k: Annotated[int, doc("top k; -1: off")] = -1
     rollout_max_context_len: Annotated[int | None, doc("most tokens of prompt and response together", above=0)] = None
     rollout_max_prompt_len: Annotated[

@@ -12,6 +12,7 @@ from slime_events.core.config.gateway import RunGatewaySettings
 from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.config.rules import excludes, needs
 from slime_events.core.config.trainer import TrainerSettings
 from storage.file_access import OWNER, FileAccess
 
@@ -36,20 +37,39 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     blob_url: Annotated[str | None, doc("fsspec URL of large payloads; default: the run folder")] = None
     archive_url: Annotated[str | None, doc("fsspec URL of the archive; default: the run folder")] = None
     archive_seconds: Annotated[
-        float, doc("seconds that the archive may lag behind the log; as many are lost if the log's disk is lost")
+        float,
+        doc("seconds that the archive may lag behind the log; as many are lost if the log's disk is lost", above=0),
     ] = 10.0
     log_keep_steps: Annotated[
         int | None,
-        doc("keep the newest N steps in the log; earlier events are removed once the archive has them", above=0),
+        doc(
+            "keep the newest N steps in the log; earlier events are removed once the archive has them",
+            needs("archive_url", why="only the archive keeps the events that are removed"),
+            excludes("debug_train_only", why="events are removed as engines move on, and there are none"),
+            above=0,
+        ),
     ] = None
     ray_address: Annotated[str | None, doc("Ray cluster to join; default: a local one")] = None
     otlp_endpoint: Annotated[str | None, doc("OTLP/HTTP endpoint for spans; default: a file in the run folder")] = None
-    trace_share: Annotated[float, doc("share of groups that are traced, 0 to 1")] = 1.0
+    trace_share: Annotated[float, doc("share of groups that are traced, 0 to 1", least=0, most=1)] = 1.0
     max_deaths: Annotated[
         int, doc("deaths of a role's process without progress of the run after which the run fails")
     ] = 5
     tinker: Annotated[
-        str | None, doc("serve Tinker's protocol at HOST:PORT; its client drives the run instead of prompts")
+        str | None,
+        doc(
+            "serve Tinker's protocol at HOST:PORT; its client drives the run instead of prompts",
+            excludes(
+                "debug_rollout_only",
+                "debug_train_only",
+                "log_keep_steps",
+                "gateway",
+                "agent_command",
+                "advantage_estimator=ppo",
+                why="a client drives the run",
+            ),
+            needs("optimizer=adam", why="a client's optim_step is a step of Adam"),
+        ),
     ] = None
     file_access: Annotated[
         FileAccess,
@@ -67,17 +87,35 @@ class DebugSettings(Settings, frozen=True, kw_only=True):
     """slime's debug flags. Dumps are in slime's format: one torch file of plain values per step."""
 
     debug_rollout_only: Annotated[
-        bool, doc("run without a trainer: each step is sealed and committed with unchanged weights")
+        bool,
+        doc(
+            "run without a trainer: each step is sealed and committed with unchanged weights",
+            excludes("debug_train_only", why="one leaves out the trainer, the other the engines"),
+        ),
     ] = False
     debug_train_only: Annotated[
-        bool, doc("run without engines and graders: rollouts come from load-debug-rollout-data")
+        bool,
+        doc(
+            "run without engines and graders: rollouts come from load-debug-rollout-data",
+            needs(
+                "load_debug_rollout_data",
+                "supervised",
+                "rollout_function_path",
+                why="without engines, rollouts must come from dumps, rows of prompt_data or your function",
+            ),
+        ),
     ] = False
     load_debug_rollout_data: Annotated[
         str | None, doc("path with {rollout_id}: train on these dumps; sets debug-train-only")
     ] = None
     load_debug_rollout_data_subsample: Annotated[
         float | None,
-        doc("share of each dump's groups to load, from its start and its end; a step has only these groups"),
+        doc(
+            "share of each dump's groups to load, from its start and its end; a step has only these groups",
+            needs("load_debug_rollout_data", why="it selects a share of those dumps"),
+            above=0,
+            most=1,
+        ),
     ] = None
     save_debug_rollout_data: Annotated[
         str | None, doc("path with {rollout_id}: dump the samples of each step when it is sealed")

@@ -5,7 +5,10 @@ from typing import Annotated, Any, Literal
 from msgspec import field
 
 from slime_events.core.config.base import Settings, doc
+from slime_events.core.config.rules import excludes, needs, unused_with, unused_without
 from slime_events.core.config.save_steps import SaveSteps
+
+_OF_A_SAVE = unused_without("save_interval", why="save_interval is not set (it has a default on GPUs)")
 
 
 class TrainerSettings(Settings, frozen=True, kw_only=True):
@@ -16,13 +19,26 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     """
 
     hf_checkpoint: Annotated[str, doc("Hugging Face folder of tokenizer, config and first weights")] = ""
-    ref_load: Annotated[str | None, doc("Hugging Face folder of the reference model; default: hf-checkpoint")] = None
+    ref_load: Annotated[
+        str | None,
+        doc(
+            "Hugging Face folder of the reference model; default: hf-checkpoint",
+            unused_without(
+                "use_kl_loss", "kl_coef", why="neither use_kl_loss nor kl_coef is set, so there is no reference model"
+            ),
+        ),
+    ] = None
     opd_teacher_load: Annotated[
         str | None,
-        doc("Hugging Face folder of the teacher of use-opd, of any size; it must have the student's vocabulary"),
+        doc(
+            "Hugging Face folder of the teacher of use-opd, of any size; it must have the student's vocabulary",
+            needs("use_opd", why="without it there is no teacher"),
+        ),
     ] = None
     load: Annotated[str | None, doc("trainer checkpoint (or Hugging Face folder) to start from")] = None
-    load_optim: Annotated[bool, doc("load optimizer and schedule of load too, not only its weights")] = True
+    load_optim: Annotated[
+        bool, doc("load optimizer and schedule of load too, not only its weights", unused_without("load"))
+    ] = True
     save: Annotated[str | None, doc("folder for trainer checkpoints; default: the run folder")] = None
     save_interval: Annotated[
         int | None,
@@ -35,22 +51,34 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     ] = None
     save_epoch: Annotated[
         int | None,
-        doc("with save-interval: save every N steps too; num-epoch sets it to the steps of an epoch", above=0),
+        doc(
+            "with save-interval: save every N steps too; num-epoch sets it to the steps of an epoch",
+            _OF_A_SAVE,
+            above=0,
+        ),
     ] = None
     save_last: Annotated[
-        int | None, doc("with save-interval: save after step N too; default: the last step", above=0)
+        int | None, doc("with save-interval: save after step N too; default: the last step", _OF_A_SAVE, above=0)
     ] = None
     async_save: Annotated[
         bool,
-        doc("copy a checkpoint to host memory and write it while the next steps train; the log has it once on disk"),
+        doc(
+            "copy a checkpoint to host memory and write it while the next steps train; the log has it once on disk",
+            _OF_A_SAVE,
+        ),
     ] = False
     save_hf: Annotated[
         str | None,
-        doc("path with {rollout_id}: save the weights of each checkpoint as a Hugging Face folder too"),
+        doc("path with {rollout_id}: save the weights of each checkpoint as a Hugging Face folder too", _OF_A_SAVE),
     ] = None
     keep_checkpoints: Annotated[int, doc("keep the newest N checkpoints on disk; 0: all", least=0)] = 0
     keep_checkpoints_every: Annotated[
-        int | None, doc("also keep the checkpoint of every Nth version, permanently", above=0)
+        int | None,
+        doc(
+            "also keep the checkpoint of every Nth version, permanently",
+            needs("keep_checkpoints", why="keep_checkpoints 0 keeps all"),
+            above=0,
+        ),
     ] = None
     actor_num_nodes: Annotated[int, doc("trainer nodes", above=0)] = 1
     actor_num_gpus_per_node: Annotated[int, doc("trainer ranks per node (GPUs, or CPU processes)", above=0)] = 1
@@ -69,13 +97,30 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     ] = None
     global_batch_size: Annotated[int | None, doc("rollouts per optimizer step", above=0)] = None
     num_steps_per_rollout: Annotated[int | None, doc("optimizer steps per rollout step", above=0)] = None
-    micro_batch_size: Annotated[int, doc("samples per forward pass, without dynamic batching", above=0)] = 1
-    use_dynamic_batch_size: Annotated[bool, doc("pack micro batches by tokens instead of samples")] = False
-    max_tokens_per_gpu: Annotated[int | None, doc("most tokens of a packed micro batch", above=0)] = None
+    micro_batch_size: Annotated[
+        int,
+        doc(
+            "samples per forward pass, without dynamic batching",
+            unused_with("use_dynamic_batch_size", why="use_dynamic_batch_size packs micro batches by tokens"),
+            above=0,
+        ),
+    ] = 1
+    use_dynamic_batch_size: Annotated[
+        bool,
+        doc(
+            "pack micro batches by tokens instead of samples",
+            needs("max_tokens_per_gpu", why="it packs micro batches up to that many tokens"),
+        ),
+    ] = False
+    max_tokens_per_gpu: Annotated[
+        int | None, doc("most tokens of a packed micro batch", unused_without("use_dynamic_batch_size"), above=0)
+    ] = None
     log_probs_max_tokens_per_gpu: Annotated[
         int | None,
         doc(
-            "most tokens of a micro batch that scores log-probs without gradient; default: max-tokens-per-gpu", above=0
+            "most tokens of a micro batch that scores log-probs without gradient; default: max-tokens-per-gpu",
+            unused_without("use_dynamic_batch_size"),
+            above=0,
         ),
     ] = None
     log_probs_chunk_size: Annotated[
@@ -90,12 +135,24 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     ] = False
     balance_data: Annotated[bool, doc("balance tokens over data parallel ranks")] = False
     balance_by_flops: Annotated[
-        bool, doc("pack micro batches and balance ranks by estimated FLOPs: attention is quadratic in the length")
+        bool,
+        doc(
+            "pack micro batches and balance ranks by estimated FLOPs: attention is quadratic in the length",
+            unused_without(
+                "use_dynamic_batch_size",
+                "balance_data",
+                "micro_batch_size=1",
+                why="neither use_dynamic_batch_size nor balance_data is set",
+            ),
+        ),
     ] = False
     tree_packing: Annotated[
         bool,
         doc(
-            "compute a prefix that samples of a micro batch share only once, if that is less work; for ranks on the CPU"
+            "compute a prefix that samples of a micro batch share once, if that is less work; for ranks on the CPU",
+            excludes("loss_type=custom_loss", why="your function expects the logits of each whole sample"),
+            excludes("custom_model_provider_path", why="your model may not accept position ids"),
+            excludes("tinker", why="a client's datums are packed in their order"),
         ),
     ] = False
     only_train_params_name_list: Annotated[
@@ -136,11 +193,17 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     ] = None
     lr_warmup_iters: Annotated[int, doc("linear warm-up, in optimizer steps", least=0)] = 0
     lr_warmup_fraction: Annotated[
-        float | None, doc("linear warm-up as a share of lr-decay-iters, instead of lr-warmup-iters", least=0)
+        float | None,
+        doc(
+            "linear warm-up as a share of lr-decay-iters, instead of lr-warmup-iters",
+            excludes("lr_warmup_iters", why="both set the length of the warm-up"),
+            least=0,
+            below=1,
+        ),
     ] = None
     weight_decay: Annotated[float, doc("weight decay", least=0)] = 0.0
-    adam_beta1: Annotated[float, doc("Adam beta 1")] = 0.9
-    adam_beta2: Annotated[float, doc("Adam beta 2")] = 0.98
+    adam_beta1: Annotated[float, doc("Adam beta 1", least=0, below=1)] = 0.9
+    adam_beta2: Annotated[float, doc("Adam beta 2", least=0, below=1)] = 0.98
     adam_eps: Annotated[float, doc("Adam epsilon")] = 1e-8
     reset_optimizer_states: Annotated[
         bool, doc("reset Adam's moments and step count at the start of each rollout step")
@@ -174,7 +237,12 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
         int, doc("keep the newest N weight versions on disk, and those with a checkpoint; 0: all", least=0)
     ] = 4
     keep_weights_every: Annotated[
-        int | None, doc("also keep the weights of every Nth version, permanently", above=0)
+        int | None,
+        doc(
+            "also keep the weights of every Nth version, permanently",
+            needs("keep_weights", why="keep_weights 0 keeps all"),
+            above=0,
+        ),
     ] = None
     custom_megatron_init_path: Annotated[
         str | None,
