@@ -83,7 +83,7 @@ class EarlyRequests:
         """While inside, requests that are told to this name are begun; those that were not taken end with it."""
         async with contextlib.AsyncExitStack() as stack:
             try:
-                await stack.enter_async_context(self._log.hear(name, self._hear, early=True))
+                await stack.enter_async_context(self._log.listen(name, self._hear, early=True))
             except AccessDenied as error:
                 log.warning("%s: the engine begins with a request of an agent when the log has it", error)
             try:

@@ -341,7 +341,7 @@ class RolloutWorker:
                 Recorded(at, one.envelope.subject, one.envelope, one.encoded())
                 for at, one in zip(positions, appends, strict=True)
             ]
-            await self._log.tell(delivery.recorded.envelope.producer, stored)
+            await self._log.notify(delivery.recorded.envelope.producer, stored)
         return positions[-1]
 
     def _scope(self, sample: str) -> str:

@@ -196,7 +196,7 @@ class EventLog(Readable, Protocol):
     async def done_up_to(self, name: str) -> int:
         """The position up to which everything in the queue `name` is done; 0 where there is no such queue."""
 
-    async def tell(self, whom: str, events: Sequence[Recorded], *, early: bool = False) -> None:
+    async def notify(self, listener: str, events: Sequence[Recorded], *, early: bool = False) -> None:
         """Hand events that are stored to whoever hears under this name now, so that it need not look for them. Lost
         where nobody does, or while the log is away: only what is read is sure to come.
 
@@ -204,10 +204,10 @@ class EventLog(Readable, Protocol):
         never come. Raises AccessDenied, at the latest the second time, where these credentials may not.
         """
 
-    def hear(
-        self, name: str, on_told: Callable[[Recorded], None], *, early: bool = False
+    def listen(
+        self, name: str, on_event: Callable[[Recorded], None], *, early: bool = False
     ) -> AbstractAsyncContextManager[None]:
-        """While inside, `on_told` is called with each event that is told to this name; of one teller, in order. Raises
+        """While inside, `on_event` is called with each event that is told to this name; of one teller, in order. Raises
         AccessDenied where these credentials may not. early: with what is told early, and with nothing else.
         """
 

@@ -277,19 +277,19 @@ class MemoryLog:
             return 0
         return min(queue.leases, default=queue.seen + 1) - 1
 
-    async def tell(self, whom: str, events: Sequence[Recorded], *, early: bool = False) -> None:
+    async def notify(self, listener: str, events: Sequence[Recorded], *, early: bool = False) -> None:
         for recorded in events:
-            for on_told in self._hearing.get((whom, early), ()):
-                on_told(recorded)
+            for on_event in self._hearing.get((listener, early), ()):
+                on_event(recorded)
 
     @contextlib.asynccontextmanager
-    async def hear(self, name: str, on_told: Callable[[Recorded], None], *, early: bool = False) -> AsyncIterator[None]:
+    async def listen(self, name: str, on_event: Callable[[Recorded], None], *, early: bool = False) -> AsyncIterator[None]:
         hearing = self._hearing.setdefault((name, early), [])
-        hearing.append(on_told)
+        hearing.append(on_event)
         try:
             yield
         finally:
-            hearing.remove(on_told)
+            hearing.remove(on_event)
 
     async def close(self) -> None:
         """Refuse further calls and end all readers."""

@@ -55,7 +55,7 @@ class RunLog:
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self.commit)
             try:
-                await stack.enter_async_context(self.events.hear(self.worker.id, self._on_notified))
+                await stack.enter_async_context(self.events.listen(self.worker.id, self._on_notified))
             except AccessDenied as error:
                 self._look_s = LOOK_S
                 log.warning(
@@ -105,7 +105,7 @@ class RunLog:
             return
         messages = [Recorded(0, append.envelope.subject, append.envelope, append.encoded()) for append in requests]
         try:
-            await self.events.tell(self._engine, messages, early=True)
+            await self.events.notify(self._engine, messages, early=True)
         except AccessDenied as error:
             self._tells_early = False
             log.warning(

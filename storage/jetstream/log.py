@@ -36,7 +36,7 @@ from storage.jetstream.restore import Restoration
 from storage.jetstream.retry import Away, OnWait, Retry, TooManyBatches, log_wait
 from storage.jetstream.send import Refused, send
 from storage.jetstream.stream import NotTheLast, Stored, Stream, widen_stream
-from storage.jetstream.told import told_bytes, told_event
+from storage.jetstream.notification import notification_bytes, notified_event
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, ForeignRecord, Recorded, Subjects, fence_lost
 
 if TYPE_CHECKING:
@@ -293,23 +293,23 @@ class JetStreamLog:
     async def done_up_to(self, name: str) -> int:
         return await done_up_to(self.connection, self._stream.name, name)
 
-    async def tell(self, whom: str, events: Sequence[Recorded], *, early: bool = False) -> None:
-        subject = f"{_heard_at(self.run, whom, early=early)}.event"
+    async def notify(self, listener: str, events: Sequence[Recorded], *, early: bool = False) -> None:
+        subject = f"{_notification_prefix(self.run, listener, early=early)}.event"
         self.connection.check_publishing(subject)
         with contextlib.suppress(Away, LogUnavailable):
             for recorded in events:
-                await self.connection.publish(subject, told_bytes(recorded))
+                await self.connection.publish(subject, notification_bytes(recorded))
         # nats-py's own task sends it, with uvloop at the end of a cycle, and the caller may go on for long.
         for _ in range(2):
             await asyncio.sleep(0)
 
     @contextlib.asynccontextmanager
-    async def hear(self, name: str, on_told: Callable[[Recorded], None], *, early: bool = False) -> AsyncIterator[None]:
-        inbox = _heard_at(self.run, name, early=early)
+    async def listen(self, name: str, on_event: Callable[[Recorded], None], *, early: bool = False) -> AsyncIterator[None]:
+        inbox = _notification_prefix(self.run, name, early=early)
 
         def take(_: bytes, __: bytes, answer: Answer) -> None:
-            if (recorded := told_event(self.run, answer.data)) is not None:
-                on_told(recorded)
+            if (recorded := notified_event(self.run, answer.data)) is not None:
+                on_event(recorded)
 
         async with contextlib.AsyncExitStack() as stack:
             receiving = self.connection.receiving
@@ -321,7 +321,7 @@ class JetStreamLog:
         await self.connection.close()
 
 
-def _heard_at(run: str, name: str, *, early: bool) -> str:
+def _notification_prefix(run: str, name: str, *, early: bool) -> str:
     return subjects.early_notifications(run, name) if early else subjects.notifications(run, name)
 
 

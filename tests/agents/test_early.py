@@ -101,7 +101,7 @@ class Stage:
         """It early; what is to be appended."""
         append = once(self.gateway.enclose(request))
         one = Recorded(0, append.envelope.subject, append.envelope, append.encoded())
-        await self.log.tell(ENGINE, [one], early=True)
+        await self.log.notify(ENGINE, [one], early=True)
         return append
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -259,7 +259,7 @@ async def test_what_no_engine_makes_is_not_begun(tmp_path: Path) -> None:
         for other in ({"purpose": Purpose.TRAIN}, {"attempt": 1}, {"agents": True}):
             await stage.tell(replace(REQUEST, **other))
         one = stage.gateway.enclose(WeightsPublished(version=5, parent=None, url="", digest="", bytes=0))
-        await stage.log.tell(ENGINE, [Recorded(0, one.subject, one, b"")], early=True)
+        await stage.log.notify(ENGINE, [Recorded(0, one.subject, one, b"")], early=True)
         await asyncio.sleep(0.05)
         assert stage.engine.asked == []
 
@@ -305,11 +305,11 @@ class Mute(MemoryLog):
 
     tried = 0
 
-    async def tell(self, whom: str, events: Sequence[Recorded], *, early: bool = False) -> None:
+    async def notify(self, listener: str, events: Sequence[Recorded], *, early: bool = False) -> None:
         self.tried += early
         if early:
             raise AccessDenied("not with these credentials")
-        await super().tell(whom, events)
+        await super().notify(listener, events)
 
 
 @pytest.mark.parametrize(("engines", "tried"), [(1, 1), (2, 0)])

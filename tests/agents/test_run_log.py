@@ -83,8 +83,8 @@ def completed(start: int) -> RolloutCompleted:
 class Deaf(MemoryLog):
     """Its credentials may not hear."""
 
-    def hear(
-        self, name: str, on_told: Callable[[Recorded], None], *, early: bool = False
+    def listen(
+        self, name: str, on_event: Callable[[Recorded], None], *, early: bool = False
     ) -> AbstractAsyncContextManager[None]:
         raise AccessDenied("not with these credentials")
 
@@ -120,11 +120,11 @@ async def test_what_is_told_is_there_at_once() -> None:
     async with called(MemoryLog(RUN), NEVER_S) as (place, call, engine):
         first = await made(engine, chunk(0, 1))
         assert call.known.length == 0
-        await engine.log.tell(place.worker.id, [first])
+        await engine.log.notify(place.worker.id, [first])
         assert call.known.length == 1
-        await engine.log.tell(place.worker.id, [first])
+        await engine.log.notify(place.worker.id, [first])
         assert call.known.length == 1, "what is told twice counts once"
-        await engine.log.tell(place.worker.id, [await made(engine, completed(1))])
+        await engine.log.notify(place.worker.id, [await made(engine, completed(1))])
         assert await ended(call) == TOKENS.tolist()
 
 
@@ -132,8 +132,8 @@ async def test_behind_what_was_not_told_the_log_is_read() -> None:
     """Which has all of it, in order."""
     async with called(MemoryLog(RUN), NEVER_S) as (place, call, engine):
         await made(engine, chunk(0, 1))
-        await engine.log.tell(place.worker.id, [await made(engine, chunk(1, 2))])
-        await engine.log.tell(place.worker.id, [await made(engine, completed(2))])
+        await engine.log.notify(place.worker.id, [await made(engine, chunk(1, 2))])
+        await engine.log.notify(place.worker.id, [await made(engine, completed(2))])
         assert await ended(call) == TOKENS.tolist()
 
 
@@ -150,8 +150,8 @@ async def test_what_cannot_be_read_now_is_read_later() -> None:
     async with RunLog(log, fetch, _as_is, attempts=1, look_s=NEVER_S) as place:
         (at,) = await place.worker.append([REQUEST])
         call, engine = await place.call(REQUEST, since=at - 1), Participant(log, "engine")
-        await log.tell(place.worker.id, [await made(engine, chunk(0, 1))])
-        await log.tell(place.worker.id, [await made(engine, completed(1))])
+        await log.notify(place.worker.id, [await made(engine, chunk(0, 1))])
+        await log.notify(place.worker.id, [await made(engine, completed(1))])
         assert await ended(call) == TOKENS.tolist()
 
 
@@ -228,7 +228,7 @@ async def test_a_gateway_hears_with_its_own_credentials(
                 await roles.connection.publish(
                     f"{notifications(RUN, place.worker.id)}.event", b"nothing that can be read"
                 )
-                await roles.tell(place.worker.id, [last])
+                await roles.notify(place.worker.id, [last])
             assert await ended(call) == TOKENS.tolist()
         await own.close()
         await roles.close()
@@ -248,9 +248,9 @@ async def test_a_gateway_tells_early_with_its_own_credentials(tmp_path: Path, ac
             early.append(recorded)
             some.set()
 
-        async with roles.hear("e", hear, early=True), roles.hear("e", stored.append):
-            await own.tell("e", [one], early=True)
-            await own.tell("e", [one])
+        async with roles.listen("e", hear, early=True), roles.listen("e", stored.append):
+            await own.notify("e", [one], early=True)
+            await own.notify("e", [one])
             await own.end()
             if may:
                 async with asyncio.timeout(20):
@@ -258,7 +258,7 @@ async def test_a_gateway_tells_early_with_its_own_credentials(tmp_path: Path, ac
             for is_early in (True, False):
                 refused = contextlib.nullcontext() if may and is_early else pytest.raises(AccessDenied)
                 with refused:
-                    await own.tell("e", [one], early=is_early)
+                    await own.notify("e", [one], early=is_early)
             await roles.connection.client.flush()
         assert bool(early) is may
         assert all(recorded == one for recorded in early)

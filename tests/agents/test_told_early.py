@@ -33,9 +33,9 @@ class Telling(MemoryLog):
         super().__init__(RUN)
         self.early, self.may = list[tuple[str, list[Recorded], int]](), may
 
-    async def tell(self, whom: str, events: Sequence[Recorded], *, early: bool = False) -> None:
+    async def notify(self, listener: str, events: Sequence[Recorded], *, early: bool = False) -> None:
         assert early
-        self.early.append((whom, list(events), len(self.records)))
+        self.early.append((listener, list(events), len(self.records)))
         if not self.may:
             raise AccessDenied("not with these credentials")
 

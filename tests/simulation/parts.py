@@ -252,14 +252,14 @@ class Line:
         self._check()
         return await self.log.done_up_to(name)
 
-    async def tell(self, whom: str, events: Sequence[Recorded], *, early: bool = False) -> None:
+    async def notify(self, listener: str, events: Sequence[Recorded], *, early: bool = False) -> None:
         if not self.is_cut:
-            await self.log.tell(whom, events, early=early)
+            await self.log.notify(listener, events, early=early)
 
-    def hear(
-        self, name: str, on_told: Callable[[Recorded], None], *, early: bool = False
+    def listen(
+        self, name: str, on_event: Callable[[Recorded], None], *, early: bool = False
     ) -> AbstractAsyncContextManager[None]:
-        return self.log.hear(name, lambda recorded: None if self.is_cut else on_told(recorded), early=early)
+        return self.log.listen(name, lambda recorded: None if self.is_cut else on_event(recorded), early=early)
 
     async def close(self) -> None:
         return

@@ -217,7 +217,7 @@ class TracedLog:
         self.subjects, self.position, self.consume = log.subjects, log.position, log.consume
         self.read_records, self.end = log.read_records, log.end
         self.done_up_to, self.close = log.done_up_to, log.close
-        self.tell, self.hear = log.tell, log.hear
+        self.notify, self.listen = log.notify, log.listen
         if isinstance(log, HasEventBlocks):
             self.event_blocks = log.event_blocks
         if isinstance(log, CountsRefusals):

@@ -33,14 +33,14 @@ async def test_who_hears_is_told_of_what_is_stored(opened: Open, early: bool) ->
 
     end = await teller.end()
     async with (
-        hearer.hear("one", hear, early=early),
-        hearer.hear("another", others.append, early=early),
-        hearer.hear("one", others.append, early=not early),
+        hearer.listen("one", hear, early=early),
+        hearer.listen("another", others.append, early=early),
+        hearer.listen("one", others.append, early=not early),
     ):
-        await teller.tell("nobody", stored, early=early)
+        await teller.notify("nobody", stored, early=early)
         async with asyncio.timeout(20):
             while not heard:  # a node of a cluster knows a little later who listens at another
-                await teller.tell("one", stored, early=early)
+                await teller.notify("one", stored, early=early)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(told.wait(), 2.0)
             await told.wait()

@@ -8,12 +8,12 @@ _POSITION = 8
 """Bytes."""
 
 
-def told_bytes(recorded: Recorded) -> bytes:
+def notification_bytes(recorded: Recorded) -> bytes:
     """As it is sent."""
     return recorded.position.to_bytes(_POSITION, "big") + recorded.data
 
 
-def told_event(run: str, sent: bytes) -> Recorded | None:
+def notified_event(run: str, sent: bytes) -> Recorded | None:
     """What was sent; None where it is no event of the run that this version can read: a look at the log will tell."""
     position, data = int.from_bytes(sent[:_POSITION], "big"), sent[_POSITION:]
     try:
