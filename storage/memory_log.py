@@ -283,7 +283,9 @@ class MemoryLog:
                 on_event(recorded)
 
     @contextlib.asynccontextmanager
-    async def listen(self, name: str, on_event: Callable[[Recorded], None], *, early: bool = False) -> AsyncIterator[None]:
+    async def listen(
+        self, name: str, on_event: Callable[[Recorded], None], *, early: bool = False
+    ) -> AsyncIterator[None]:
         hearing = self._hearing.setdefault((name, early), [])
         hearing.append(on_event)
         try:

@@ -1,8 +1,8 @@
 """The event log on NATS JetStream.
 
-nats-py imports aiohttp, for NATS over WebSocket, in 0.2 s, and a JetStream client of its own in 0.02 s: together half
-the start of a command that looks one record up. Nobody here uses either. So it is imported without them; who needs
-aiohttp itself still imports it, and `nats.js` is imported where it is first used.
+nats-py imports aiohttp (for NATS over WebSocket, 0.2 s) and its own JetStream client (0.02 s): half the start of a
+command that looks up one record. This package uses neither, so nats-py is imported without them. Other code can still
+import aiohttp, and `nats.js` is imported at its first use.
 """
 
 import importlib
@@ -20,7 +20,7 @@ def _module(name: str) -> ModuleType:
 
 if "nats" not in sys.modules:
     left_out = {name: module for name, module in LEFT_OUT.items() if name not in sys.modules}
-    sys.modules.update(left_out)  # type: ignore[arg-type]  # None: it is not there
+    sys.modules.update(left_out)  # type: ignore[arg-type]  # None marks a missing module
     try:
         import nats.aio.transport
     finally:

@@ -1,12 +1,14 @@
-"""How one call of `append` becomes messages: pure, no network.
+"""Convert one call of `append` to messages, without network access.
 
-Every message is fenced. An event without a fence of its own is fenced on the last position of its subject that this
-writer knows. So its id is looked up before it could be stored a second time, however long ago the first time was.
+Every message has a fence. An event without a fence gets one on the last position of its subject that this writer knows.
+So a repeated event is refused and looked up by its id, however long ago it was stored.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+from schemas.doc import doc
 from schemas.subjects import every_event
 from storage.jetstream.answer import ID
 from storage.log import Append, Fence, check_batch, check_size
@@ -21,27 +23,27 @@ BATCH_COMMIT = "Nats-Batch-Commit"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One event, encoded. fence: the caller's, or None. message_id: its id, or `renamed`."""
+    """One encoded event."""
 
-    id: str
+    id: Annotated[str, doc("Id of the event.")]
     subject: str
     data: bytes
-    fence: Fence | None
+    fence: Annotated[Fence | None, doc("The caller's fence.")]
     event_type: str
-    message_id: str
+    message_id: Annotated[str, doc("The event's id, or the id of `renamed`.")]
 
     def renamed(self, suffix: str) -> "Message":
-        """With another message id that `judge` takes for this event's: a foreign record has its own."""
+        """Return a copy with another message id that `judge` accepts, for an id that a foreign record has taken."""
         return replace(self, message_id=f"{self.id}-{suffix}")
 
     @property
     def key(self) -> tuple[str, str]:
-        """What makes it the same event."""
+        """Subject and id: equal for the same event."""
         return (self.subject, self.id)
 
 
 def messages_of(appends: Sequence[Append], limit: int) -> list[Message]:
-    """Encoded, each event once. Raises EventTooLarge."""
+    """Return the encoded events, each once. limit: bytes of one event. Raises EventTooLarge."""
     messages: dict[tuple[str, str], Message] = {}
     for append in appends:
         envelope = append.envelope
@@ -54,48 +56,51 @@ def messages_of(appends: Sequence[Append], limit: int) -> list[Message]:
 
 
 class Contradiction(Exception):
-    """Two fences of one call name different positions for one filter: one of them has lost already."""
+    """Two fences of one call have different positions for one filter, so one of them must fail."""
 
 
 def fences_of(
-    run: str, messages: Sequence[Message], known: Mapping[str, int], passed: Mapping[Fence, int]
+    run: str, messages: Sequence[Message], last: Mapping[str, int], passed: Mapping[Fence, int]
 ) -> tuple[int | None, dict[str, int]]:
-    """The position of the whole log that is expected, and that of each filter. known: last positions by subject.
-    passed: of fences behind which there are foreign records alone, the position of the last of these.
+    """Return the expected last position of the whole log (None: any), and of each filter.
+
+    last: known last positions by subject. passed: for a fence that only foreign records follow, the position of the
+    last of these.
     """
     whole: int | None = None
-    wanted: dict[str, int] = {}
-    for said in (m.fence for m in messages if m.fence is not None):
-        fence = Fence(said.subject, passed.get(said, said.position))
+    expected: dict[str, int] = {}
+    for own in (m.fence for m in messages if m.fence is not None):
+        fence = Fence(own.subject, passed.get(own, own.position))
         if fence.subject == every_event(run):
             if whole not in (None, fence.position):
                 raise Contradiction
             whole = fence.position
-        elif wanted.setdefault(fence.subject, fence.position) != fence.position:
+        elif expected.setdefault(fence.subject, fence.position) != fence.position:
             raise Contradiction
     for message in messages:
-        if message.fence is None and message.subject not in wanted:
-            wanted[message.subject] = known.get(message.subject, 0)
-    return whole, wanted
+        if message.fence is None and message.subject not in expected:
+            expected[message.subject] = last.get(message.subject, 0)
+    return whole, expected
 
 
 def headers_of(
-    messages: Sequence[Message], whole: int | None, wanted: Mapping[str, int], batch_id: str
+    messages: Sequence[Message], whole: int | None, expected: Mapping[str, int], batch_id: str
 ) -> list[dict[str, str]]:
-    """The headers of each message.
+    """Return the headers of each message.
 
     The server judges a batch message by message, and refuses a fence on a subject that an earlier message of the same
-    batch writes to. So a fence on a subject goes to the first message there, and any other to a message that is free.
+    batch writes. So the first message on a subject carries the fence on it, and messages without a fence carry the
+    others.
     """
     headers = [{ID: message.message_id} for message in messages]
     first: dict[str, int] = {}
     for i, message in enumerate(messages):
         first.setdefault(message.subject, i)
-    for subject, position in wanted.items():
+    for subject, position in expected.items():
         if subject in first:
             headers[first[subject]][LAST_ON_SUBJECT] = str(position)
     free = (h for h in headers if LAST_ON_SUBJECT not in h)
-    for subject, position in wanted.items():
+    for subject, position in expected.items():
         if subject not in first:
             next(free).update({LAST_ON_SUBJECT: str(position), LAST_ON_FILTER: subject})
     if whole is not None:
@@ -104,7 +109,7 @@ def headers_of(
 
 
 def in_one_batch(headers: list[dict[str, str]], batch_id: str) -> list[dict[str, str]]:
-    """The headers of messages that the server stores together or not at all."""
+    """Return the headers of messages that the server stores together or not at all."""
     if len(headers) > 1:
         for i, header in enumerate(headers, 1):
             header.update({BATCH_ID: batch_id, BATCH_SEQUENCE: str(i)})

@@ -1,7 +1,7 @@
-"""`Chunks`: what a server sends, as it comes off the socket.
+"""`Chunks`: read a server's bytes from the socket without asyncio's buffer.
 
-asyncio's `StreamReader` copies all of it into its buffer, and out again in pieces: of a log that is read in bulk that
-takes more than to take the messages apart.
+asyncio's `StreamReader` copies all bytes into its buffer and out again in pieces. In a bulk read of a log this takes
+longer than parsing the messages.
 """
 
 import asyncio
@@ -10,14 +10,15 @@ from collections import deque
 from nats.aio.transport import TcpTransport
 
 READ_BYTES = 256 * 1024
-"""Off the socket at once, into memory that is kept: what asyncio takes of it for each read costs more than the read."""
+"""Bytes per read of the socket, into memory that is reused: allocating it for each read costs more than the read."""
 HELD_BYTES = 512 * 1024
-"""That wait for the reader; from here on the server waits."""
+"""Bytes that may wait for the reader; beyond that, reading pauses and the server waits."""
 
 
 class Chunks(asyncio.BufferedProtocol):
-    """Takes the place of the reader of a nats-py connection once that has given out all that it has. All but the bytes
-    still goes to the protocol that was there, so that the end of a connection is what it was.
+    """Replaces the reader of a nats-py connection, once that reader is empty.
+
+    All events except received bytes still go to the original protocol, so a connection ends as before.
     """
 
     def __init__(self, connection: TcpTransport) -> None:
@@ -30,10 +31,10 @@ class Chunks(asyncio.BufferedProtocol):
         connection.read, connection.at_eof = self.read, self.at_eof
 
     async def read(self, size: int) -> bytes:
-        """As `StreamReader.read`, but a chunk may be larger."""
+        """Read as `StreamReader.read` does, but a chunk may be larger than `size`."""
         if self._before is None:
             data = await self._reader.read(size)
-            if len(data) < size and not self._reader.at_eof():  # nothing is left there
+            if len(data) < size and not self._reader.at_eof():  # the reader is empty
                 self._before = self._transport.get_protocol()
                 self._transport.set_protocol(self)
             return data
@@ -50,7 +51,7 @@ class Chunks(asyncio.BufferedProtocol):
         return chunk
 
     def at_eof(self) -> bool:
-        """Whether the connection has ended, and all was read."""
+        """Return whether the connection has ended and all bytes were read."""
         return not self._chunks and self._reader.at_eof()
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -1,7 +1,7 @@
-"""`new_client`: the connection to a NATS server, which passes each answer to its asker.
+"""`new_client`: the client for a NATS server, which passes each answer to its receiver.
 
-`FastClient` (storage/jetstream/fast_client.py) reads answers out of nats-py's buffer. `PlainClient` does the same with
-nats-py's public API alone, several times slower. It is used where nats-py has changed inside, or where the environment
+`FastClient` (storage/jetstream/fast_client.py) reads answers from nats-py's buffer. `PlainClient` uses nats-py's public
+API only, and is several times slower. It is used if the internals of nats-py have changed, or if the environment
 variable SLIME_EVENTS_PLAIN_NATS is set (docs/vendored.md).
 """
 
@@ -18,29 +18,29 @@ from storage.jetstream.answer import VERSION, Answer, AnswerClient, OnAnswer, On
 PLAIN = "SLIME_EVENTS_PLAIN_NATS"
 FAST_CLIENT = "storage/jetstream/fast_client.py"
 KNOWN_INSIDE = "2.16.0"
-"""The version of nats-py that the canaries ran on. Of any other the source is looked at first (20 ms)."""
+"""Version of nats-py that the tests of its internals ran on. For any other version the source is checked (20 ms)."""
 _log = logging.getLogger(__name__)
 
 
 class PlainClient(Client, AnswerClient):  # type: ignore[misc]
-    """nats-py's client, used through its public API alone."""
+    """Client that uses nats-py's public API only."""
 
     async def receive(self, inbox: str, on_answer: OnAnswer, on_row: OnRow | None = None) -> Subscription:
         async def deliver(message: Msg) -> None:
             on_answer(message.subject.encode(), message.reply.encode(), _answer_of(message))
 
-        # No limits: the asker bounds how many may come.
+        # No limits: the receiver limits the number of messages.
         return await self.subscribe(f"{inbox}.*", cb=deliver, pending_msgs_limit=0, pending_bytes_limit=0)
 
     async def end(self, subscription: Subscription) -> None:
         await subscription.unsubscribe()
 
     def drop(self) -> None:
-        """Nothing: nats-py has no public way. `Connection.close` stops waiting after its deadline."""
+        """Do nothing: nats-py has no public API for it. `Connection.close` stops waiting after its deadline."""
 
 
 def _answer_of(message: Msg) -> Answer:
-    """With the header block as the server sent it; nats-py shows a status as the headers `Status`, `Description`."""
+    """Return the answer with its original header block; nats-py turns a status into `Status` and `Description`."""
     headers = dict(message.headers or {})
     if not headers:
         return Answer(b"", message.data)
@@ -52,7 +52,7 @@ def _answer_of(message: Msg) -> Answer:
 
 
 def new_client() -> Client:
-    """A `FastClient`, or a `PlainClient` where that is forced or the fast one cannot work. Not yet connected."""
+    """Return an unconnected `FastClient`, or a `PlainClient` if that is forced or the fast client cannot work."""
     if os.environ.get(PLAIN) or _changed_inside():
         return PlainClient()
     from storage.jetstream.fast_client import FastClient
@@ -68,5 +68,5 @@ def _changed_inside() -> bool:
 
     absent = missing(FAST_CLIENT)
     if absent:
-        _log.warning("nats-py has no %s: the log is read and written through its public API, slower", absent[0])
+        _log.warning("nats-py has no %s: the log uses the slower public API", absent[0])
     return bool(absent)

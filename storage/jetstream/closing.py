@@ -1,4 +1,4 @@
-"""`Closing`: ends nats-py's reconnecting after `close`, where its cancellation was lost (`storage/cancellation.py`)."""
+"""`Closing`: stop nats-py from reconnecting after `close`, if its cancellation was lost (`storage/cancellation.py`)."""
 
 import asyncio
 import logging
@@ -7,13 +7,13 @@ _log = logging.getLogger(__name__)
 
 
 class Closing:
-    """`on_error` is the connection's error_cb. Set `closed` before the connection is closed."""
+    """Use `on_error` as the connection's error_cb, and set `closed` before closing the connection."""
 
     def __init__(self) -> None:
         self.closed = False
 
     async def on_error(self, error: Exception) -> None:
-        """Raises CancelledError once it is closed: nats-py's loop ends by it."""
+        """Raise CancelledError if the connection is closed; that ends nats-py's loop."""
         _log.debug("nats: %r", error)
         if self.closed:
             raise asyncio.CancelledError

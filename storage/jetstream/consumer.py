@@ -1,7 +1,7 @@
-"""`JetStreamConsumer`: a taker of a durable pull consumer, one queue for all takers of its name.
+"""`JetStreamConsumer`: a taker of a durable pull consumer, which is one queue for all takers of its name.
 
-The server hands each event to one taker. Who still works on what is said in roll calls, one message of a taker for all
-that it holds, and not by a message for each event (storage/jetstream/roll_call.py).
+The server delivers each event to one taker. Takers renew their leases in roll calls, with one message for all events
+that a taker holds (storage/jetstream/roll_call.py).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from schemas.errors import SchemaError, StorageError
 from schemas.subjects import check_token
 from storage.jetstream.connection import Connection
+from storage.jetstream.error_codes import ErrorCode
 from storage.jetstream.pull import Pull, Pulled
 from storage.jetstream.read import judged
 from storage.jetstream.retry import Away
@@ -21,16 +22,15 @@ from storage.jetstream.roll_call import Held, RollCall
 from storage.log import Delivery, Recorded
 
 MAX_TAKEN = 65536
-"""Events of one queue that may be in work at once, over all takers."""
+"""Most events of one queue in work at once, over all takers."""
 SERVER_LEASE_S = 600.0
-"""The server's own, renewed for each event that is in work for so long: whatever roll calls do not see comes again."""
+"""The server's own lease. It redelivers events that no roll call covers; a taker renews it for long work."""
 _REQUEST_S = 20.0
 _TAKE_BYTES = 32 * 1024 * 1024
-_NO_CONSUMER = 10014
 
 
 class JetStreamDelivery:
-    """One event handed to one taker. taken: of its taker, all that it works on."""
+    """One event delivered to one taker. taken: everything in work at the taker."""
 
     def __init__(self, connection: Connection, pulled: Pulled, recorded: Recorded, taken: _Taken) -> None:
         self._connection, self._pulled, self._taken = connection, pulled, taken
@@ -59,13 +59,13 @@ class JetStreamDelivery:
             await self._reply(b"-NAK")
 
     async def _reply(self, word: bytes) -> None:
-        """Not waited for: where it is lost, the event comes again after the server's lease."""
+        """Send an ack without waiting. If it is lost, the event is redelivered after the server's lease."""
         with contextlib.suppress(Away):
             await self._connection.publish(self._pulled.reply.decode(), word)
 
 
 class _Taken:
-    """What one taker works on, and what it has let go of since it was asked. Positions of the log."""
+    """Deliveries in work at one taker, and the positions that it has released since the last roll call."""
 
     def __init__(self, lease_s: float) -> None:
         self.lease_s = lease_s
@@ -82,16 +82,16 @@ class _Taken:
         self.loose.append(delivery.recorded.position)
 
     def held(self) -> list[int]:
-        """Those whose lease is over are let go of."""
+        """Release expired deliveries, and return the positions of the others."""
         now = time.monotonic()
-        for delivery in [one for one in self.deliveries if one.until <= now]:
+        for delivery in [delivery for delivery in self.deliveries if delivery.until <= now]:
             self.let_go(delivery)
         while self._done and now - self._done[0][0] > self.lease_s:
             self._done.popleft()
         return [delivery.recorded.position for delivery in self.deliveries]
 
     def let_go_of_done(self) -> None:
-        """Acks may be lost with a connection: the server passes over those that were not."""
+        """Report recent deliveries as released: their acks may be lost. The server ignores those that it has acked."""
         self.loose += [position for _, position in self._done]
 
 
@@ -109,7 +109,7 @@ class JetStreamConsumer:
     async def open(
         cls, connection: Connection, stream: str, name: str, subject: str, lease_s: float, start: int = 1
     ) -> JetStreamConsumer:
-        """Make the queue where there is none. Raises AccessDenied where these credentials may not hear its takers."""
+        """Join the queue, and create it if needed. Raises AccessDenied if these credentials may not join roll calls."""
         config: dict[str, Any] = {
             "durable_name": check_token(name, "consumer name"),
             "name": name,
@@ -122,7 +122,7 @@ class JetStreamConsumer:
         }
         if start > 1:
             config["opt_start_seq"] = start
-        # Not made anew where it is as wanted: in a cluster even that interrupts its takers.
+        # An equal queue is not created again: in a cluster even that interrupts its takers.
         info = await _info(connection, stream, name)
         if info is None or any(info["config"].get(key) != value for key, value in config.items()):
             await connection.api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
@@ -136,22 +136,22 @@ class JetStreamConsumer:
         return consumer
 
     def _look(self, broke: bool) -> Held:
-        """For a roll call: what is in work, and what was pulled and not taken yet."""
+        """Return, for a roll call, the events in work and those that were pulled and not taken."""
         held, now = self._taken.held(), time.monotonic()
         if broke:
             self._taken.let_go_of_done()
         buffer = self._pull.buffer
         while buffer and now - buffer[0].at >= self._taken.lease_s:
             self._taken.loose.append(buffer.popleft().position)
-        held += [one.position for one in buffer]
+        held += [pulled.position for pulled in buffer]
         loose, self._taken.loose = self._taken.loose, []
         return Held(held, loose)
 
     async def take(self, limit: int, wait_s: float) -> list[Delivery]:
-        """Up to `limit` deliveries as soon as there is one; an empty list after `wait_s` without any.
+        """See `Consumer.take`; returns as soon as there is one delivery.
 
-        Raises LogUnavailable where NATS stays away, AccessDenied where nobody hears its roll calls, SchemaError
-        naming the position of an event that cannot be read.
+        Raises LogUnavailable if NATS stays away, AccessDenied if the server refuses roll calls, SchemaError with the
+        position of an unreadable event.
         """
         end = time.monotonic() + wait_s
         retry = self._connection.retry()
@@ -170,11 +170,11 @@ class JetStreamConsumer:
         return []
 
     async def _fill(self, limit: int, end: float) -> None:
-        """At least one message into the buffer, if one comes before `end`: first those there now, then the next."""
+        """Pull at least one message into the buffer if one arrives before `end`: the available ones, or the next."""
         pull = self._pull
         if pull.gone:
             pull.gone = False
-            raise Away("the consumer is not there yet")
+            raise Away("the consumer does not exist yet")
         if not pull.buffer and pull.idle:
             await self._ask_now(limit)
         if pull.buffer:
@@ -184,7 +184,7 @@ class JetStreamConsumer:
             return
         if pull.idle:
             await pull.ask(1, expires_s=min(max(left, 0.001), _REQUEST_S))
-        await pull.wait(min(left, _REQUEST_S + 1.0))  # one that has come is not kept waiting for others
+        await pull.wait(min(left, _REQUEST_S + 1.0))  # returns at the first message
 
     async def _ask_now(self, limit: int) -> None:
         pull = self._pull
@@ -194,7 +194,7 @@ class JetStreamConsumer:
                 return
 
     async def _from_buffer(self, limit: int) -> list[Delivery]:
-        """What is an event; a foreign record is done with as it comes."""
+        """Return deliveries of events from the buffer, and ack foreign records."""
         taken: list[Delivery] = []
         buffer = self._pull.buffer
         while buffer and len(taken) < limit:
@@ -215,12 +215,12 @@ class JetStreamConsumer:
                     try:
                         await self._connection.publish(pulled.reply.decode(), b"+ACK")
                     except Away:
-                        self._taken.loose.append(pulled.position)  # it comes again
+                        self._taken.loose.append(pulled.position)  # it is redelivered
             buffer.popleft()
         return taken
 
     async def close(self) -> None:
-        """Stop taking. What was pulled but not yet taken goes back at once."""
+        """Stop taking, and return pulled events that were not taken to the queue."""
         self._closed = True
         await self._pull.__aexit__()
         for pulled in self._pull.buffer:
@@ -238,5 +238,5 @@ async def done_up_to(connection: Connection, stream: str, name: str) -> int:
 
 
 async def _info(connection: Connection, stream: str, name: str) -> Any:
-    """The server's record of a consumer; None where there is none."""
-    return await connection.api(f"CONSUMER.INFO.{stream}.{name}", absent=_NO_CONSUMER)
+    """Return the server's record of a consumer, or None if it does not exist."""
+    return await connection.api(f"CONSUMER.INFO.{stream}.{name}", absent=ErrorCode.JSConsumerNotFoundErr)

@@ -1,41 +1,43 @@
-"""`Leases`: who works on what of one queue, from the roll calls of its takers. Pure: it sends and reads nothing.
+"""`Leases`: which taker of one queue holds which events, folded from the takers' roll calls. Pure: no I/O.
 
-    each taker, CALLS times in a lease -> a call that names all that it holds (storage/jetstream/roll_call.py)
-    a taker that is not heard, or lets go -> what it held is loose; the keeper looks up what came after its last call
-    loose, and held by nobody two calls later -> orphans: the keeper gives them back to the queue
-    the server counts more in work than takers hold, for some leases -> the keeper looks up all
+    each taker sends, CALLS times per lease, a call with all that it holds (storage/jetstream/roll_call.py)
+    a taker is silent, or releases events -> they are loose; the keeper looks up what came after the taker's last call
+    loose and held by no taker two calls later -> orphans: the keeper returns them to the queue
+    the server counts more events in work than the takers hold, for several leases -> the keeper looks up all
 
-The keeper is the least of the takers that know. All listen, so that the next one goes on where a keeper is lost.
+The keeper is the taker with the smallest name among those that know the whole queue. All takers listen, so another one
+continues if the keeper is lost.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
+from schemas.doc import doc
+
 CALLS = 6
-"""Of each taker in a lease. After half of them without a sign a taker is silent; two later its events are orphans."""
+"""Calls of each taker per lease. After half of them are missing the taker is silent; two later it has orphans."""
 _SILENT, _WAIT = 3, 2
 _COUNTS = 4
-"""Of the server's count in a row, one in a lease, by which something was lost that no call tells of."""
+"""Consecutive surplus counts of the server, one per lease, that show a loss which no call reports."""
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
-    """What a taker says of itself. lease_s: its lease, 0 where it leaves. held: positions. loose: those that it has let
-    go of since its last call without being done. broke: what was on the way to it is lost. knows: see `Leases.knows`.
-    """
+    """A taker's message about itself."""
 
-    taker: str
-    lease_s: float
-    held: tuple[int, ...]
-    loose: tuple[int, ...] = ()
-    broke: bool = False
-    knows: bool = False
+    taker: Annotated[str, doc("Random name of the taker.")]
+    lease_s: Annotated[float, doc("Seconds of its lease; 0: it leaves.")]
+    held: Annotated[tuple[int, ...], doc("Positions that it holds.")]
+    loose: Annotated[tuple[int, ...], doc("Positions that it released since its last call without being done.")] = ()
+    broke: Annotated[bool, doc("Its connection broke: deliveries on the way to it are lost.")] = False
+    knows: Annotated[bool, doc("See `Leases.knows`.")] = False
 
 
 @dataclass(slots=True)
 class _Taker:
-    """at: of its last call, on the clock of `Leases`. seen: a position below all that it may have been given since."""
+    """The last call of a taker. `seen` is a position below all that may have been delivered to it since."""
 
     at: float
     lease_s: float
@@ -45,10 +47,10 @@ class _Taker:
 
 
 class Leases:
-    """me: the taker that folds the calls. lease_s: its own.
+    """Fold of the roll calls at one taker. me: its name. lease_s: its lease.
 
-    Time passes with its own calls, as they come back to it: a machine or a server that is paused, and a connection that
-    is lost, make nobody else silent.
+    Time advances with the taker's own calls as they return to it, so a paused machine or server, or a lost connection,
+    does not make other takers appear silent.
     """
 
     def __init__(self, me: str, lease_s: float) -> None:
@@ -63,10 +65,10 @@ class Leases:
         self._candidates: dict[int, int] = {}
         self._counted_at = self._surplus = 0
         self.knows = False
-        """Whether it has heard of all that is held: from one that knew, or by a look at all of the queue."""
+        """Whether the taker has learned of all held events: from a taker that knew, or by a look-up of the queue."""
 
     def hear(self, call: Call, now: float) -> bool:
-        """Fold one call in; whether it is an own one, after which the next step is due. now: a clock never set, s."""
+        """Fold one call. Return whether it is the taker's own, after which its next step is due. now: monotonic s."""
         mine = call.taker == self.me
         if mine:
             passed = now - self._heard_at if self._ticks else 0.0
@@ -94,10 +96,10 @@ class Leases:
                 del self._takers[name]
                 self._loose |= taker.held
                 self._look_from(taker.seen + 1)
-        if not self.knows and self._is_grown and any(one.knows for one in self._takers.values()):
+        if not self.knows and self._is_grown and any(taker.knows for taker in self._takers.values()):
             self.knows, self._from = True, None
         if self._dirty and not self.is_keeper and self._clock - self._since > 2 * self._lease_s:
-            self._from, self._dirty = None, False  # another one has seen to it
+            self._from, self._dirty = None, False  # another keeper has looked
 
     def _look_from(self, position: int | None) -> None:
         if position is not None:
@@ -106,18 +108,19 @@ class Leases:
 
     @property
     def _is_grown(self) -> bool:
-        """Whether it has listened for so long that it has heard all that live."""
+        """Whether it has listened long enough to hear every live taker."""
         return self._ticks > _SILENT
 
     @property
     def is_keeper(self) -> bool:
-        """Whether it is this taker that gives orphans back."""
-        those = [name for name, taker in self._takers.items() if taker.knows] or list(self._takers)
-        return self._is_grown and self.me == min(those, default="")
+        """Whether this taker returns orphans to the queue."""
+        candidates = [name for name, taker in self._takers.items() if taker.knows] or list(self._takers)
+        return self._is_grown and self.me == min(candidates, default="")
 
     def begin_look(self) -> int | None:
-        """From which position on the keeper has to look up what was delivered; None: it has nothing to look up. After
-        it comes `looked`, or `look_again`.
+        """Return the position from which the keeper has to look up deliveries, or None if it has not to.
+
+        The caller then calls `looked` or `look_again`.
         """
         if not self._dirty or not self.is_keeper:
             return None
@@ -126,11 +129,11 @@ class Leases:
         return start
 
     def look_again(self, position: int | None = None) -> None:
-        """A look from a position failed, or the orphans could not be given back."""
+        """Look again: a look-up from `position` failed, or the orphans could not be returned."""
         self._look_from(position)
 
     def begin_count(self) -> bool:
-        """Whether the keeper has to ask the server how much is in work: once in a lease. After it comes `count`."""
+        """Return whether the keeper has to request the number of events in work (once per lease) and call `count`."""
         if not self.is_keeper:
             self._surplus = 0
         if not self.is_keeper or self._dirty or self._ticks - self._counted_at < CALLS:
@@ -139,9 +142,10 @@ class Leases:
         return True
 
     def count(self, pending: int) -> None:
-        """pending: events that the server has delivered and has no end of. Where takers hold fewer for long, some were
-        lost on their way though no taker's connection broke, or acks were: between nodes of a cluster. All are looked
-        up then. For a moment they may differ, by what has just been delivered.
+        """Compare the server's count of unfinished deliveries with what the takers hold.
+
+        If takers hold fewer for several leases, deliveries or acks were lost without a broken connection (between nodes
+        of a cluster), and all are looked up. A short difference is normal: events may just have been delivered.
         """
         self._surplus = self._surplus + 1 if pending > len(self.held) else 0
         if self._surplus == _COUNTS:
@@ -149,15 +153,16 @@ class Leases:
             self._look_from(1)
 
     def looked(self, floor: int, delivered: Iterable[int]) -> None:
-        """floor: all up to it is done. delivered: positions of `begin_look` that were handed to somebody."""
+        """Take in a look-up. floor: all up to it is done. delivered: positions from `begin_look` on."""
         self.knows = True
         self._loose = {position for position in self._loose if position > floor}
         for position in (self._loose | set(delivered)) - self.held:
             self._candidates.setdefault(position, self._ticks + _WAIT)
 
     def orphans(self) -> Collection[int]:
-        """Positions to give back to the queue, each once; those that live takers have taken meanwhile are not among
-        them. They stay loose until a taker holds them.
+        """Return the positions to return to the queue, each once, without those that a taker holds meanwhile.
+
+        They stay loose until a taker holds them.
         """
         due = {position for position, tick in self._candidates.items() if tick <= self._ticks}
         if not due:
@@ -170,10 +175,10 @@ class Leases:
 
     @property
     def held(self) -> set[int]:
-        """What takers that are heard hold."""
+        """Positions that live takers hold."""
         return set[int]().union(*(taker.held for taker in self._takers.values()))
 
     def break_off(self) -> None:
-        """The connection was lost: others may have lost theirs too, and are given their time anew."""
+        """Restart the time of all takers after a lost connection: others may have lost theirs too."""
         for taker in self._takers.values():
             taker.at = self._clock

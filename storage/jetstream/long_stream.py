@@ -1,14 +1,15 @@
-"""`LongStream`: the stream of a run whose beginning may leave it for the archive; it answers as if all were there.
+"""`LongStream`: the stream of a run whose oldest events can be removed; it answers as if all were still there.
 
     SLIME_<run>        the events from some position on
-    SLIME_<run>+past   all events before, at least: each at its own position, on its own subject, with its id. Of what
-                       `is_hollow` no more than that: its bytes are read from the archive
+    SLIME_<run>+past   all earlier events, at least: each at its own position, on its own subject, with its id. If an
+                       event `is_hollow`, its bytes are in the archive only
 
-So what has left is known for ever, to fences too. The server judges a fence by its own stream alone. One on a position
-that has left, or on none, is expected to find nothing there, and is judged here by the past. In between the past
-must not grow. So a run's events come in through a door, `slime.<run>.at.<door>.`, and before anything leaves, it is in
-the past and the door is another one, which never was before (storage/jetstream/removal.py): who has judged by an older
-past finds nobody behind the old door, and judges again.
+So look-ups and fences cover removed events too. The server judges a fence by the events in `SLIME_<run>` alone. A fence
+on a removed event, or on none, is sent as a fence on no event, and is also compared with the past stream here. The past
+stream must not grow between this comparison and the append. So events enter a run's stream through an entrance,
+`slime.<run>.at.<door>.`. Before events are removed, they are copied to the past stream and the entrance is replaced by
+a new one (storage/jetstream/removal.py). A writer that compared with an older past stream uses the old entrance, gets
+no answer, and compares again.
 """
 
 import asyncio
@@ -31,24 +32,25 @@ if TYPE_CHECKING:
 WHOLE_BYTES = 1024
 _OF_SAMPLES = {"rollout", "turn", "reward"}
 PAST_ID = "Slime-Id"
-"""Header of a record in the past: the message id that it had. The server need not look for it among those that come."""
+"""Header of a record in the past stream: its original message id. The server does not check it for repetitions."""
 HOLLOW = "Slime-Archived"
-"""Header of an event in the past whose bytes are in the archive alone: how many they are."""
+"""Header of an event in the past stream whose bytes are in the archive only: their number."""
 ARCHIVE = "slime-archive"
-"""Key of the stream's metadata: the URL of the archive, or its path from any folder."""
+"""Key of the stream's metadata: the URL or absolute path of the archive."""
 _FILTERS = 32
-"""In one question, about an entity each: it may have an answer for each noun and verb, and the server gives 1024."""
+"""Filters in one request, each for one entity: one may match each event type, and the server answers with 1024."""
 
 
 def is_hollow(subject: str, size: int) -> bool:
-    """Whether an event's bytes are in the archive alone once it has left: what is about a sample, of which there are
-    many, and what is large. What became of runs, steps, versions and groups is at hand for ever.
+    """Return whether a removed event's bytes are in the archive only: if it is about a sample, or large.
+
+    Other events (of runs, steps, versions, groups) stay available in the past stream.
     """
     return subject.split(".", 3)[2] in _OF_SAMPLES or size > WHOLE_BYTES
 
 
 def long_config(run: str, archive_url: str, replicas: int) -> dict[str, Any]:
-    """How a stream is made that events may leave: a purge up to a position is allowed, a deletion is not."""
+    """Return the configuration of a stream with removable events: a purge up to a position is allowed."""
     return stream_config(run, replicas) | {
         "subjects": [f"{new_door(run)}>"],
         "subject_transform": _transform(run),
@@ -58,7 +60,7 @@ def long_config(run: str, archive_url: str, replicas: int) -> dict[str, Any]:
 
 
 def past_config(run: str, replicas: int) -> dict[str, Any]:
-    """How the stream is made that knows what has left. Nothing ever leaves that one."""
+    """Return the configuration of the past stream, from which nothing is removed."""
     door = past_entrance(run)
     return stream_config(run, replicas) | {
         "name": past_stream_name(run),
@@ -68,27 +70,27 @@ def past_config(run: str, replicas: int) -> dict[str, Any]:
 
 
 def _transform(run: str) -> dict[str, str]:
-    """The same for every door, so that what came in through an old one just before is stored rightly."""
+    """Return the subject mapping, equal for every entrance: late messages to an old one are stored correctly."""
     return {"src": f"slime.{run}.at.*.>", "dest": f"slime.{run}.>"}
 
 
 def is_long(run: str, config: Mapping[str, Any]) -> bool:
-    """Whether events may leave a stream that is there."""
+    """Return whether events can be removed from a stream with this configuration."""
     return config.get("subject_transform") == _transform(run)
 
 
 def new_door(run: str) -> str:
-    """An entrance that never was before."""
+    """Return a new, unique entrance."""
     return entrance(run, secrets.token_hex(6))
 
 
 def open_door(config: Mapping[str, Any]) -> str:
-    """The entrance of a stream that is there."""
+    """Return the entrance of an existing stream."""
     return str(config["subjects"][0]).removesuffix(">")
 
 
 class LongStream(Stream):
-    """See the module. archive_url: where the archive is, if not where it was when the run began."""
+    """See the module. archive_url: location of the archive, if it is not where it was when the run began."""
 
     def __init__(self, connection: Connection, run: str, info: Mapping[str, Any], archive_url: str | None) -> None:
         replicated = int(info["config"]["num_replicas"]) > 1
@@ -145,7 +147,7 @@ class LongStream(Stream):
                 position = self._first
             page = await self._ask_page(position, subject, limit)
             if position < await self.first():
-                continue  # some of it may have left before it was read
+                continue  # events of the page may have been removed before they were read
             if page:
                 return page
             await self._not_there(position, end, retry)
@@ -155,11 +157,11 @@ class LongStream(Stream):
         if position <= end:
             return _of_the_past(await self.past.page(position, end, subject, limit=limit))
         if subject is None:
-            raise LogDamaged(f"stream {self.past.name} ends at {end}, and {self.name} begins at {self._first}")
+            raise LogDamaged(f"stream {self.past.name} ends at {end}, but {self.name} begins at {self._first}")
         return []
 
     async def left_from(self, subject: str, start: int) -> int:
-        """The first position from `start` on under a filter that is in the past alone; 0 for none."""
+        """Return the first removed position from `start` on under a filter, or 0."""
         first = await self.first()
         page = await self._past_page(start, subject, 1) if start < first else []
         return page[0].position if page and page[0].position < first else 0
@@ -171,25 +173,28 @@ class LongStream(Stream):
         return fences | dict.fromkeys(left, 0)
 
     async def _past_ends(self, filters: Sequence[str]) -> dict[str, int]:
-        """The last position in the past under each filter, 0 for none."""
-        about = [one for one in filters if not one.endswith(("*", ">"))]
-        ends = {one: await self.past.end(one) for one in filters if one.endswith(("*", ">"))}
+        """Return the last position in the past stream under each filter; 0 if there is none."""
+        about = [pattern for pattern in filters if not pattern.endswith(("*", ">"))]
+        ends = {pattern: await self.past.end(pattern) for pattern in filters if pattern.endswith(("*", ">"))}
         for begin in range(0, len(about), _FILTERS):
             part = about[begin : begin + _FILTERS]
-            found = await self.past.last_of_each(part)
-            ends |= {one: max((f.position for f in found if matches(one, f.subject)), default=0) for one in part}
+            last = await self.past.last_of_each(part)
+            ends |= {
+                pattern: max((stored.position for stored in last if matches(pattern, stored.subject)), default=0)
+                for pattern in part
+            }
         return ends
 
     async def whole(self, stored: list[Stored]) -> list[Stored]:
-        hollow = [one.position for one in stored if one.is_hollow]
+        hollow = [message.position for message in stored if message.is_hollow]
         if not hollow:
             return stored
         async with self._reading:
             datas = await asyncio.to_thread(self._archived, hollow)
-        return [msgspec.structs.replace(one, data=datas.get(one.position, one.data)) for one in stored]
+        return [msgspec.structs.replace(message, data=datas.get(message.position, message.data)) for message in stored]
 
     def _archived(self, positions: Sequence[int]) -> dict[int, bytes]:
-        # Needed by few of those who open a log.
+        # Imported here: most processes that open a log do not need it.
         from storage.archive.index import ArchiveIndex
         from storage.archive.reader import ArchiveReader
 
@@ -197,18 +202,19 @@ class LongStream(Stream):
             self._index = ArchiveIndex(ArchiveReader(self.archive_url, self.run))
         if positions[-1] > self._index.last:
             raise ArchiveDamaged(
-                f"position {positions[-1]} of run {self.run} has left its log for the archive at {self.archive_url}, "
-                f"which ends at {self._index.last}: restore the archive from a copy"
+                f"position {positions[-1]} of run {self.run} was moved from its log to the archive at "
+                f"{self.archive_url}, which ends at {self._index.last}: restore the archive from a copy"
             )
         return {position: self._index.at(position).data for position in positions}
 
 
 def _of_the_past(stored: list[Stored]) -> list[Stored]:
-    """With the message ids that they had, and marked where they are hollow. By what this stream says alone: its headers
-    are ours, whoever wrote the record.
+    """Return records of the past stream with their original ids, and marked if hollow.
+
+    Both come from headers that only our own code writes in that stream.
     """
-    headers = [Answer(one.head, b"").headers for one in stored]
+    headers = [Answer(message.head, b"").headers for message in stored]
     return [
-        msgspec.structs.replace(one, is_hollow=HOLLOW in given, past_id=given.get(PAST_ID, ""))
-        for one, given in zip(stored, headers, strict=True)
+        msgspec.structs.replace(message, is_hollow=HOLLOW in header, past_id=header.get(PAST_ID, ""))
+        for message, header in zip(stored, headers, strict=True)
     ]

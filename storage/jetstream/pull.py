@@ -1,7 +1,7 @@
-"""Messages of a JetStream consumer, on request: `Pull` into a buffer, `read_bulk` for a long part of a stream.
+"""Pull messages from a JetStream consumer: `Pull` into a buffer, `read_bulk` for a long part of a stream.
 
-`ephemeral` makes a consumer for one reader. `read_bulk` asks it for thousands at a time, which costs the server a third
-of what Direct Get does. Whatever goes wrong there is `Away`: the reader goes on with pages.
+`ephemeral` creates a consumer for one reader. `read_bulk` pulls thousands of messages at a time, which costs the server
+a third of Direct Get. It raises `Away` for every problem, and the reader continues with pages.
 """
 
 import asyncio
@@ -11,8 +11,9 @@ import secrets
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
+from schemas.doc import doc
 from schemas.errors import StorageError
 from storage.jetstream.answer import Answer, OnRow, message_id, subject_text
 from storage.jetstream.connection import QUIET_S, Connection
@@ -21,61 +22,61 @@ from storage.jetstream.stream import PAGE_BYTES, Stored, Stream
 from storage.log import Subjects
 
 BULK_FROM = 5_000
-"""Messages from which on a bulk read is worth a consumer."""
+"""Fewest messages for which a bulk read creates a consumer."""
 BULK = 2_000
-"""Messages in one pull of a bulk read; two are asked for at a time."""
+"""Messages in one pull of a bulk read; two pulls are open at a time."""
 _BULK_EXPIRES_S = 30.0
 _FILLED = "Batch Completed"
 _LONG = 128
-"""Bytes of a subject from which on it may be too long for us."""
+"""Bytes from which a subject needs `subject_text`, which cuts it."""
 
 ENDED = ("Deleted", "Leadership", "Shutdown", "Reset")
-"""Words in a status that says that the consumer itself has ended; any other status ends a request only."""
+"""Words in a status which means that the consumer has ended; any other status ends a request only."""
 UNFILLED = "Nats-Pending-Messages"
-"""Header of a status: how many of the requested messages will not come."""
+"""Header of a status: number of requested messages that will not arrive."""
 _GRACE_S = 2.0
-"""Seconds after the end of a request in which its closing status must have come."""
+"""Seconds after the end of a request within which its closing status must arrive."""
 _BEAT_S = 2.0
-"""Seconds between signs of life that the consumer gives while it has nothing to deliver."""
+"""Seconds between heartbeats of a consumer that has nothing to deliver."""
 _SILENCE_S = 5.0
-"""Seconds without any, after which it is taken for dead: its node has gone, or another one leads it now."""
+"""Seconds without heartbeat or message after which the consumer counts as dead: its node is gone or not its leader."""
 
 
 class Pulled(NamedTuple):
-    """One message. number: its count in this consumer's deliveries, from 1. attempt: of this message, from 1. at: when
-    it came, in seconds of the monotonic clock. reply: where its ack goes. id: its `Nats-Msg-Id`.
-    """
+    """One pulled message."""
 
-    position: int
-    number: int
-    attempt: int
-    at: float
+    position: Annotated[int, doc("Log position.")]
+    number: Annotated[int, doc("Number of the delivery of this consumer, from 1.")]
+    attempt: Annotated[int, doc("Number of the delivery of this message, from 1.")]
+    at: Annotated[float, doc("Arrival, seconds of the monotonic clock.")]
     subject: str
     data: bytes
-    reply: bytes
-    id: str = ""
+    reply: Annotated[bytes, doc("Subject for its ack.")]
+    id: Annotated[str, doc("Its `Nats-Msg-Id`.")] = ""
 
 
 def pulled_of(subject: bytes, reply: bytes, answer: Answer, at: float) -> Pulled:
-    """A message whose figures its reply subject holds."""
+    """Return a message, with the numbers in its reply subject."""
     attempt, position, number = map(int, _ack_tokens(reply))
     return Pulled(position, number, attempt, at, subject_text(subject), answer.data, reply, message_id(answer.head))
 
 
 def _ack_tokens(reply: bytes) -> list[bytes]:
-    """attempt, position, number of `$JS.ACK[.domain.account].stream.consumer.attempt.position.number.time.pending`."""
+    """Return [attempt, position, number] of a reply subject:
+    `$JS.ACK[.domain.account].stream.consumer.attempt.position.number.time.pending`.
+    """
     tokens = reply.split(b".")
     return tokens[4:7] if len(tokens) == 9 else tokens[6:9]
 
 
 def _before_position(reply: bytes) -> bytes:
-    """What stands before the position in such a subject, up to the attempt: equal for all messages of a consumer."""
+    """Return the part of such a subject before the position: equal for all first deliveries of a consumer."""
     tokens = reply.split(b".")
     return b".".join([*tokens[: 5 if len(tokens) == 9 else 7], b""])
 
 
 class _Requests:
-    """Requests to one consumer; its answers go to `_receive` while inside."""
+    """Requests to one consumer. Within the context, `_receive` gets its answers."""
 
     _receive_row: OnRow | None = None
 
@@ -100,24 +101,24 @@ class _Requests:
 
 
 class Pull(_Requests):
-    """Requests to a consumer, and a buffer of the messages."""
+    """Requests to a consumer, and a buffer of its messages."""
 
     def __init__(self, connection: Connection, stream: str, consumer: str) -> None:
         super().__init__(connection, stream, consumer)
         self.buffer: deque[Pulled] = deque()
         self.gone, self.breaks = False, 0
-        self._asked, self._open, self._left, self._until = 0, "", 0, 0.0
+        self._request_count, self._open, self._left, self._until = 0, "", 0, 0.0
         self._beats, self._heard = False, 0.0
 
     def _on_break(self) -> None:
-        """The server has forgotten the request, and messages on the way are lost."""
+        """Note that the server has dropped the request, and that messages on the way are lost."""
         self.breaks += 1
         self._open = ""
         self._changed.set()
 
     def _receive(self, subject: bytes, reply: bytes, answer: Answer) -> None:
         self._heard = time.monotonic()
-        if reply:  # a status has none, and a message may look like a status
+        if reply:  # a status has none; a message's headers may look like a status
             self.buffer.append(pulled_of(subject, reply, answer, self._heard))
             self._left -= 1
         elif answer.status == "100":
@@ -131,7 +132,7 @@ class Pull(_Requests):
             self.gone = True
         if subject != self._open:
             return
-        # A consumer with replicas sends a message only once they know of it, and so after the status of its request.
+        # A consumer with replicas sends a message after they have it, which may be after the status of its request.
         owed = self._left - int(answer.headers.get(UNFILLED, self._left))
         if owed > 0:
             self._left = owed
@@ -140,12 +141,12 @@ class Pull(_Requests):
 
     @property
     def idle(self) -> bool:
-        """No request is open, as far as is known here."""
+        """Whether no request is known to be open."""
         return not self._open or self._left <= 0 or time.monotonic() > self._until
 
     async def ask(self, limit: int, *, expires_s: float | None = None, max_bytes: int | None = None) -> None:
-        """Open a request; `expires_s` None: for messages that are there now. Raises Away."""
-        self._asked += 1
+        """Open a request. expires_s: seconds to wait for messages; None: only available ones. Raises Away."""
+        self._request_count += 1
         body: dict[str, Any] = {"batch": limit}
         if expires_s is None:
             body["no_wait"] = True
@@ -158,18 +159,19 @@ class Pull(_Requests):
             body["idle_heartbeat"] = int(_BEAT_S * 1e9)
         if not self._connection.client.is_connected:
             raise Away("no connection")
-        self._open, self._left = f"{self._inbox}.{self._asked}", limit
+        self._open, self._left = f"{self._inbox}.{self._request_count}", limit
         self._until = time.monotonic() + (expires_s or 0.0) + _GRACE_S
         await self._connection.publish(self._subject, json.dumps(body).encode(), reply=self._open)
 
     async def wait(self, seconds: float) -> bool:
-        """Until anything new happens; False where the time was over first, or where the consumer fell silent, which
-        ends its request. Look into the buffer before each call.
+        """Wait for news. Return False after `seconds`, or if the consumer fell silent, which ends its request.
+
+        Check the buffer before each call.
         """
         self._changed.clear()
         end = time.monotonic() + seconds
         while True:
-            # At least a second: a loop that was held up has not yet seen what came meanwhile.
+            # At least a second: a busy event loop has not yet seen what has arrived.
             silent = max(self._heard + _SILENCE_S, time.monotonic() + 1.0) if self._open and self._beats else end
             try:
                 async with asyncio.timeout_at(min(end, silent)):  # wait_for may lose a cancellation in Python 3.11
@@ -187,11 +189,12 @@ class Pull(_Requests):
 async def ephemeral(
     connection: Connection, stream: str, position: int, subject: Subjects, idle_s: float, *, only_heads: bool = False
 ) -> AsyncIterator[str]:
-    """The name of a consumer that begins at `position` and lives while inside. idle_s: seconds without a pull after
-    which the server ends it. only_heads: its messages come without data.
+    """Create a consumer that starts at `position`, and delete it on exit. The value is its name.
 
-    Asked for once: a node that has just gone may have been chosen to hold it, and another name is held elsewhere.
-    Raises Away, and StorageError where the server refuses.
+    idle_s: seconds without a pull after which the server deletes it. only_heads: messages have no data.
+
+    The request is not repeated: the server may have chosen a lost node for the name, and another name gets another
+    node. Raises Away, and StorageError if the server refuses.
     """
     name = secrets.token_hex(11)
     config: dict[str, Any] = {
@@ -207,7 +210,7 @@ async def ephemeral(
     if subject is not None:
         config["filter_subjects"] = [subject] if isinstance(subject, str) else subject
     body = json.dumps({"stream_name": stream, "config": config}).encode()
-    try:  # around the question too: a cancellation while it is under way would leave the consumer behind
+    try:  # around the request too: a cancellation during it would leave the consumer behind
         await connection.request(f"$JS.API.CONSUMER.CREATE.{stream}.{name}", body)
         yield name
     finally:
@@ -216,7 +219,7 @@ async def ephemeral(
 
 
 async def read_bulk(stream: Stream, position: int, end: int) -> AsyncGenerator[list[Stored], None]:
-    """Everything from `position` to `end`, in order, as it comes. Raises Away where it does not come."""
+    """Yield everything from `position` to `end` in order. Raises Away if something does not arrive."""
     async with contextlib.AsyncExitStack() as stack:
         try:
             name = await stack.enter_async_context(
@@ -234,7 +237,7 @@ class _Bulk(_Requests):
 
     def __init__(self, stream: Stream, consumer: str, position: int, end: int) -> None:
         super().__init__(stream.connection, stream.name, consumer)
-        self._next, self._end, self._asked = position, end, position - 1
+        self._next, self._end, self._requested = position, end, position - 1
         self._received: list[Stored] = []
         self._failure, self._acks = "", b"?"
 
@@ -246,7 +249,7 @@ class _Bulk(_Requests):
         return self._next > self._end and not self._received
 
     async def take(self) -> list[Stored]:
-        """Messages since the last call, at least one. Raises Away."""
+        """Return the messages since the last call, at least one. Raises Away."""
         while True:
             self._changed.clear()
             await self._ask()
@@ -263,34 +266,32 @@ class _Bulk(_Requests):
         return received
 
     async def _ask(self) -> None:
-        while self._asked < self._end and self._asked - self._next < BULK:
-            batch = min(BULK, self._end - self._asked)
+        while self._requested < self._end and self._requested - self._next < BULK:
+            batch = min(BULK, self._end - self._requested)
             body = {"batch": batch, "expires": int(_BULK_EXPIRES_S * 1e9), "max_bytes": PAGE_BYTES}
             await self._connection.publish(self._subject, json.dumps(body).encode(), reply=f"{self._inbox}.0")
-            self._asked += batch
+            self._requested += batch
 
     def _receive(self, subject: bytes, reply: bytes, answer: Answer) -> None:
         if not reply:
             self._status(answer)
             return
         position = self._next
-        # All replies but for the figures are equal: a million of them are compared, and only the first is taken apart.
+        # All replies are equal except for their numbers, so only the first is parsed, and the others are compared.
         if not reply.startswith(b"%b%d." % (self._acks, position)):
             position = int(_ack_tokens(reply)[1])
             self._acks = _before_position(reply)
         if position != self._next:
-            self._end_with(f"position {position} came where {self._next} should")
+            self._end_with(f"position {position} arrived instead of {self._next}")
         elif not self._failure:
-            if not self._received:  # else nobody waits
+            if not self._received:  # otherwise no task waits
                 self._changed.set()
             text = subject.decode("utf-8", "backslashreplace") if len(subject) < _LONG else subject_text(subject)
             self._received.append(Stored(position, text, answer.head, answer.data))
             self._next += 1
 
     def _receive_row(self, buf: bytes, begin: int, sid: bytes) -> int:
-        """The messages that follow one in the buffer, in one loop: whatever is not just the next is left to `_receive`,
-        one at a time.
-        """
+        """Take the messages that follow one in the buffer in one loop. Anything unexpected is left to `_receive`."""
         received, position, acks, own = self._received, self._next, self._acks.decode(), sid.decode()
         if self._failure or not received:
             return begin
@@ -316,12 +317,12 @@ class _Bulk(_Requests):
         return begin
 
     def _status(self, answer: Answer) -> None:
-        """A request ended: filled, or short of messages because it reached its bytes."""
+        """Handle the end of a request: it is filled, or has reached its bytes."""
         unfilled = answer.headers.get(UNFILLED, "0" if answer.description == _FILLED else "")
         if answer.status != "409" or not unfilled or any(word in answer.description for word in ENDED):
             self._end_with(f"the consumer answered {answer.status} {answer.description}")
             return
-        self._asked -= int(unfilled)
+        self._requested -= int(unfilled)
         self._changed.set()
 
     def _end_with(self, failure: str) -> None:

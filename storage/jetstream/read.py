@@ -1,9 +1,9 @@
-"""Reading a stream in order: up to its end in bulk or in pages (Direct Get), then an ephemeral consumer for new events.
+"""Read a stream in order: to its end in bulk or in pages (Direct Get), then new events with an ephemeral consumer.
 
-A connection that may only read has no consumers: it reads in pages and looks for new events from time to time.
+A read-only connection has no consumers: it reads in pages and polls for new events.
 
-All check positions. A hole in the stream is `LogDamaged`. A consumer that skips an event, or falls silent because its
-server has gone, is replaced: reading goes on after the last event that was given out.
+All readers check positions. A gap in the stream is `LogDamaged`. A consumer that skips an event, or is silent because
+its server is gone, is replaced: reading resumes after the last event that was returned.
 """
 
 import asyncio
@@ -27,32 +27,32 @@ from storage.log import ForeignRecord, Recorded, Subjects, is_wanted, record_of
 
 _REQUEST_S = 30.0
 AHEAD = 4
-"""Pages that are asked for at once, while each is full: the server then never waits for the reader."""
+"""Pages requested at once, while each is full: the server then never waits for the reader."""
 LOOK_S = 0.2
-"""Seconds between two looks for new events where no consumer may be made."""
+"""Seconds between two polls for new events, if no consumer may be created."""
 
 
 def judged(stream: str, message: Stored | Pulled) -> Recorded | ForeignRecord:
-    """A message of a run's stream, decoded. A SchemaError names the position and the subject."""
+    """Decode a message of a run's stream. A SchemaError names the position and the subject."""
     return record_of(run_of_stream(stream), message.position, message.subject, message.id, message.data)
 
 
 def _judged_all(run: str, stored: list[Stored]) -> Iterator[Recorded | ForeignRecord]:
-    """The same of many, in a fraction of the time where all of them are events."""
+    """Decode many messages, in a fraction of the time if all of them are events."""
     for begin in range(0, len(stored), MANY):
         some = stored[begin : begin + MANY]
-        found = _all_events(run, some, [one.data for one in some])
-        if found is None:
-            yield from (judged(stream_name(run), one) for one in some)
+        events = _all_events(run, some, [message.data for message in some])
+        if events is None:
+            yield from (judged(stream_name(run), message) for message in some)
             continue
-        for one, whole in zip(some, found, strict=True):
-            yield Recorded(one.position, one.subject, enclosed(whole, whole.event), one.data)
+        for message, whole in zip(some, events, strict=True):
+            yield Recorded(message.position, message.subject, enclosed(whole, whole.event), message.data)
 
 
 def _all_events(run: str, stored: list[Stored], datas: list[bytes]) -> Sequence[WholeEnvelope] | None:
-    is_live = all(one.past_id is None for one in stored)
-    ids = message_ids([one.head for one in stored]) if is_live else [one.id for one in stored]
-    return all_events(run, [one.subject for one in stored], ids, datas)
+    is_live = all(message.past_id is None for message in stored)
+    ids = message_ids([message.head for message in stored]) if is_live else [message.id for message in stored]
+    return all_events(run, [message.subject for message in stored], ids, datas)
 
 
 async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: bool) -> AsyncIterator[Recorded]:
@@ -66,7 +66,7 @@ async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: 
 async def read_records(
     stream: Stream, start: int, subject: Subjects, *, follow: bool
 ) -> AsyncGenerator[Recorded | ForeignRecord, None]:
-    """See `EventLog.read_records`; under a filter."""
+    """See `EventLog.read_records`; with a filter."""
     position = start
     paged = subject if isinstance(subject, str) else None  # pages have one filter at most
     retry: Retry | None = None
@@ -99,7 +99,7 @@ async def read_records(
 
 
 async def _lists(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
-    """In bulk where it is much, else (and after any trouble) in pages. Raises LogDamaged for a hole."""
+    """Yield messages in bulk if there are many, else (and after any error) in pages. Raises LogDamaged for a gap."""
     if position <= end and subject is not None and (named := named_by(subject)):
         yield await _of_entity(stream, position, end, named)
         return
@@ -120,11 +120,11 @@ async def _lists(stream: Stream, position: int, end: int, subject: str | None) -
 
 
 async def _of_entity(stream: Stream, position: int, end: int, subjects: list[str]) -> list[Stored]:
-    """Subject by subject: the server finds each at once, and looks through the whole stream for a filter with `*`."""
+    """Read subject by subject: the server finds each at once, but scans the whole stream for a filter with `*`."""
     lasts = [last for last in await stream.last_of_each(subjects) if last.position >= position]
     parts = await asyncio.gather(*(_whole(pages(stream, position, last.position, last.subject)) for last in lasts))
-    found = [stored for part in parts for stored in part if stored.position <= end]
-    return sorted(found, key=lambda stored: stored.position)
+    messages = [stored for part in parts for stored in part if stored.position <= end]
+    return sorted(messages, key=lambda stored: stored.position)
 
 
 async def _whole(pages_of: AsyncGenerator[list[Stored], None]) -> list[Stored]:
@@ -133,35 +133,36 @@ async def _whole(pages_of: AsyncGenerator[list[Stored], None]) -> list[Stored]:
 
 
 async def pages(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
-    """From `position` to `end`, which is known to be there, under a filter. The next page is requested while one is
-    read; of a whole stream, whose positions are known, the next AHEAD.
+    """Yield pages from `position` to `end`, a known match, under a filter.
+
+    The next page is requested while one is read. Without a filter all positions are known, so the next AHEAD pages are.
     """
-    ahead, asked = deque[asyncio.Task[list[Stored]]](), position
+    ahead, next_start = deque[asyncio.Task[list[Stored]]](), position
 
     def ask() -> None:
-        nonlocal asked
-        ahead.append(asyncio.create_task(stream.page(asked, end, subject)))
-        asked += PAGE
+        nonlocal next_start
+        ahead.append(asyncio.create_task(stream.page(next_start, end, subject)))
+        next_start += PAGE
 
     try:
-        while ahead or asked <= end:
+        while ahead or next_start <= end:
             if not ahead:
                 ask()
             page = await stream.whole(await ahead[0])
             ahead.popleft()
             depth = AHEAD if subject is None and len(page) == PAGE else 1
-            if depth == 1:  # where the next begins is known only now: a page ends at its bytes too
+            if depth == 1:  # the next start is known only now: a page may also end at its size limit
                 await end_all(*ahead)
                 ahead.clear()
-                asked = page[-1].position + 1
-            while asked <= end and len(ahead) < depth:
+                next_start = page[-1].position + 1
+            while next_start <= end and len(ahead) < depth:
                 ask()
             page = [stored for stored in page if stored.position <= end]
             whole = len(page) if subject is not None else _in_order(page, position)
             yield page[:whole]
             if whole < len(page):
                 raise LogDamaged(
-                    f"stream {stream.name} has no position {position + whole}, {page[whole].position} comes next"
+                    f"stream {stream.name} lacks position {position + whole}: the next is {page[whole].position}"
                 )
             position += whole
     finally:
@@ -169,12 +170,12 @@ async def pages(stream: Stream, position: int, end: int, subject: str | None) ->
 
 
 def _in_order(page: list[Stored], position: int) -> int:
-    """How many of them follow each other without a hole, from `position` on."""
+    """Return how many messages of a page follow each other without a gap, from `position` on."""
     return next((n for n, stored in enumerate(page) if stored.position != position + n), len(page))
 
 
 async def read_blocks(stream: Stream, start: int, chain: bytes, every: int | None) -> AsyncGenerator[EventBlock, None]:
-    """See `HasEventBlocks`. Without `every` a block is so small that it stays in the processor's cache."""
+    """See `HasEventBlocks`. Without `every`, a block is small enough for the processor's cache."""
     end, first, stored = await stream.end(), start, list[Stored]()
     async with contextlib.aclosing(_lists(stream, start, end, None)) as lists:
         async for some in lists:
@@ -193,14 +194,14 @@ async def read_blocks(stream: Stream, start: int, chain: bytes, every: int | Non
 
 
 def _events_of(run: str, stored: list[Stored]) -> tuple[list[Part], list[bytes]]:
-    """The events in these records, and the bytes of each."""
+    """Return the events in some messages, and the bytes of each."""
     parts, datas = list[Part](), list[bytes]()
     for begin in range(0, len(stored), MANY):
         some = stored[begin : begin + MANY]
-        some_datas = [one.data for one in some]
-        found = _all_events(run, some, some_datas)
-        if found is not None:
-            parts.append(Part(some[0].position, found))
+        some_datas = [message.data for message in some]
+        decoded = _all_events(run, some, some_datas)
+        if decoded is not None:
+            parts.append(Part(some[0].position, decoded))
             datas += some_datas
             continue
         events = [record for record in _judged_all(run, some) if isinstance(record, Recorded)]
@@ -210,21 +211,21 @@ def _events_of(run: str, stored: list[Stored]) -> tuple[list[Part], list[bytes]]
 
 
 async def last_event(stream: Stream, subject: str) -> tuple[Recorded | None, int]:
-    """The last event under a filter, and the position of the last record there (0: none)."""
+    """Return the last event under a filter, and the position of the last record there (0: none)."""
     newest = await stream.last(subject)
     if newest is None:
         return None, 0
     if (event := _last_of(await stream.whole([newest]), stream)) is not None:
         return event, newest.position
-    # There is no way backwards under a filter: from further and further back, up to the record that is there.
+    # The server cannot search backwards under a filter: read from further and further back up to the last record.
     width = PAGE
     while True:
-        start, found = max(1, newest.position - width), None
+        start, event = max(1, newest.position - width), None
         async with contextlib.aclosing(pages(stream, start, newest.position, subject)) as paged:
             async for page in paged:
-                found = _last_of(page, stream) or found
-        if found is not None or start == 1:
-            return found, newest.position
+                event = _last_of(page, stream) or event
+        if event is not None or start == 1:
+            return event, newest.position
         width *= 8
 
 
@@ -234,7 +235,7 @@ def _last_of(page: list[Stored], stream: Stream) -> Recorded | None:
 
 
 async def _live(stream: Stream, position: int, subject: Subjects) -> AsyncGenerator[Recorded | ForeignRecord, None]:
-    """Records from `position` on as they come. Ends where one may be missing; Away where it cannot begin."""
+    """Yield records from `position` on as they arrive. Ends if one may be missing; raises Away if it cannot start."""
     connection = stream.connection
     async with (
         ephemeral(connection, stream.name, position, subject, 2 * _REQUEST_S) as name,
@@ -247,13 +248,13 @@ async def _live(stream: Stream, position: int, subject: Subjects) -> AsyncGenera
             if subject is not None and pulled.number > checked:
                 checked = pulled.number + len(pull.buffer)
                 if await stream.first() > position:
-                    return  # something that was wanted may have left before it came: it is read where it is now
+                    return  # a matching event may have been removed before it was delivered: read it from the past
             position = pulled.position + 1
             yield judged(stream.name, pulled)
 
 
 async def deliveries(pull: Pull) -> AsyncIterator[Pulled]:
-    """The consumer's messages, as long as none can be missing in between."""
+    """Yield the consumer's messages until one may be missing."""
     number = 0
     while not pull.gone and not pull.breaks:
         if pull.idle:

@@ -1,9 +1,9 @@
-"""`remove_archived`: lets the beginning of a log leave its stream for the archive.
+"""`remove_archived`: remove the beginning of a log from its stream, after it is in the archive.
 
-    compare with the archive, byte for byte -> copy into the past -> another door -> purge what is before a position
+    compare with the archive, byte for byte -> copy into the past stream -> change the entrance -> purge
 
-Each step may be repeated, in any number of processes: the past only grows, and what is purged is in it. Why these
-steps in this order keep fences and ids: storage/jetstream/long_stream.py.
+Each step may be repeated, in any number of processes: the past stream only grows, and it holds every purged event.
+storage/jetstream/long_stream.py explains why this order keeps fences and ids valid.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import msgspec
 from schemas.errors import ArchiveDamaged
 from schemas.subjects import past_entrance
 from storage.jetstream.append import LAST, in_one_batch
+from storage.jetstream.error_codes import FENCE_FAILED, ErrorCode
 from storage.jetstream.long_stream import HOLLOW, PAST_ID, LongStream, is_hollow, new_door
 from storage.jetstream.retry import ApiError, Away
 from storage.jetstream.stream import Stored
@@ -28,87 +29,87 @@ if TYPE_CHECKING:
 
     Read = Callable[[SegmentManifest], Segment]
 
-_WRONG_LAST, _WRONG_STREAM = {10071, 10164}, 10060
-"""JetStream's error codes."""
 _EXPECTED_STREAM = "Nats-Expected-Stream"
 
 
 async def remove_archived(stream: LongStream, archive: "ArchiveReader", upto: int) -> None:
-    """Let every event up to position `upto` leave the stream. Raises ArchiveDamaged, and removes nothing, where the
-    archive does not hold exactly those; StoreUnavailable, LogUnavailable.
+    """Remove every event up to position `upto` from the stream.
+
+    Raises ArchiveDamaged, and removes nothing, if the archive does not hold exactly these events; StoreUnavailable,
+    LogUnavailable.
     """
     if upto < await stream.first():
         return
     await _copy(stream, archive, upto)
-    await _change_door(stream)
+    await _change_entrance(stream)
     await stream.connection.api(f"STREAM.PURGE.{stream.name}", {"seq": upto + 1})
     await stream.refresh()
 
 
 async def _copy(stream: LongStream, archive: "ArchiveReader", upto: int) -> None:
-    """All events up to a position into the past, in order, each once: another archivist may do the same."""
+    """Copy all events up to a position into the past stream. Another archivist may do the same concurrently."""
     retry, read = stream.connection.retry(), functools.lru_cache(1)(archive.segment)
     while (position := await stream.past.end() + 1) <= upto:
         page = await _compared(archive, read, await stream.page(position, upto))
         try:
-            await _store(stream, [one for one in page if one.position <= upto])
+            await _store(stream, [stored for stored in page if stored.position <= upto])
         except Away as error:
             await retry.pause(error)
         except ApiError as error:
-            if error.code not in _WRONG_LAST:
+            if error.code not in FENCE_FAILED:
                 raise
             await retry.pause(error)
 
 
 async def _compared(archive: "ArchiveReader", read: "Read", page: list[Stored]) -> list[Stored]:
-    """Those of a page that are in one segment of the archive, where that is read back and found to be the same."""
+    """Return the part of a page that is in one archive segment. Raises ArchiveDamaged unless the bytes are equal."""
     first = page[0].position
-    manifest = next((one for one in archive.segments if one.first <= first <= one.last), None)
+    manifest = next((manifest for manifest in archive.segments if manifest.first <= first <= manifest.last), None)
     if manifest is None:
-        raise ArchiveDamaged(f"the archive at {archive.url} ends before position {first}: nothing leaves the log")
+        raise ArchiveDamaged(f"the archive at {archive.url} ends before position {first}: nothing was removed")
     segment = await asyncio.to_thread(read, manifest)
-    same = [one for one in page if one.position <= manifest.last]
-    for one in same:
-        record = segment.record(one.position - manifest.first)
-        if (record.position, record.subject, record.data) != (one.position, one.subject, one.data):
+    same = [stored for stored in page if stored.position <= manifest.last]
+    for stored in same:
+        record = segment.record(stored.position - manifest.first)
+        if (record.position, record.subject, record.data) != (stored.position, stored.subject, stored.data):
             raise ArchiveDamaged(
-                f"position {one.position} is another event in {archive.url} than in the log: nothing leaves the log. "
-                "Archive it anew into an empty folder"
+                f"position {stored.position} in {archive.url} differs from the log: nothing was removed. Archive the "
+                "log again into an empty folder"
             )
     foreign = await asyncio.to_thread(archive.foreign, manifest)
-    return [msgspec.structs.replace(one, past_id="") if one.position in foreign else one for one in same]
+    return [msgspec.structs.replace(stored, past_id="") if stored.position in foreign else stored for stored in same]
 
 
 async def _store(stream: LongStream, page: list[Stored]) -> None:
-    """One atomic append. Raises Away, and ApiError where the past does not end just before them."""
-    headers = [{PAST_ID: one.id} if one.id else {} for one in page]
-    for one, header in zip(page, headers, strict=True):
-        if is_hollow(one.subject, len(one.data)):
-            header[HOLLOW] = str(len(one.data))
+    """Append a page to the past stream, atomically. Raises Away, ApiError if that does not end just before the page."""
+    headers = [{PAST_ID: stored.id} if stored.id else {} for stored in page]
+    for stored, header in zip(page, headers, strict=True):
+        if is_hollow(stored.subject, len(stored.data)):
+            header[HOLLOW] = str(len(stored.data))
     headers[0][LAST] = str(page[0].position - 1)
     in_one_batch(headers, secrets.token_hex(11))
     door, own = past_entrance(stream.run), f"slime.{stream.run}."
     await stream.connection.publish_together(
         [
-            (door + one.subject.removeprefix(own), b"" if HOLLOW in header else one.data, header)
-            for one, header in zip(page, headers, strict=True)
+            (door + stored.subject.removeprefix(own), b"" if HOLLOW in header else stored.data, header)
+            for stored, header in zip(page, headers, strict=True)
         ]
     )
 
 
-async def _change_door(stream: LongStream) -> None:
-    """Open another door and close this one; then wait until all that came in through it is judged."""
+async def _change_entrance(stream: LongStream) -> None:
+    """Replace the entrance, then wait until the server has judged all messages that came through the old one."""
     connection, config = stream.connection, (await stream.info())["config"]
     await connection.api(f"STREAM.UPDATE.{stream.name}", config | {"subjects": [f"{new_door(stream.run)}>"]})
     retry = connection.retry()
     while True:
         await stream.refresh()
         try:
-            # The server judges one message after the other, and this one it refuses: then it has judged those before.
+            # The server judges messages in order: when it has refused this one, it has judged all before.
             await connection.request(f"{stream.entrance}knock", b"", headers={_EXPECTED_STREAM: "another"})
         except Away as error:
             await retry.pause(error)
         except ApiError as error:
-            if error.code != _WRONG_STREAM:
+            if error.code != ErrorCode.JSStreamNotMatchErr:
                 raise
             return

@@ -1,4 +1,4 @@
-"""`Restoration`: records of a copy, stored at the positions that they had."""
+"""`Restoration`: store the records of a copy at their original positions."""
 
 import contextlib
 import itertools
@@ -29,25 +29,25 @@ class Restoration:
             try:
                 sent = await self._send(records)
             except (Away, Refused) as error:
-                # It may be stored all the same, or another writer was first: that is seen next.
+                # The records may be stored nevertheless, or another writer was first: `_left` finds out.
                 await retry.pause(error)
                 continue
             if sent != records[0].position:
                 raise not_the_end(self._stream.run, records[0], await self._stream.end())
 
     async def _left(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Those that are not there yet. Raises Conflict where the log has something else, or ends before them."""
+        """Return the records that are not stored yet. Raises Conflict if the log has other records, or ends before."""
         end = await self._stream.end()
         if not records or records[0].position == end + 1:
             return records
         there = min(end, records[-1].position)
         if records[0].position > there:
             raise not_the_end(self._stream.run, records[0], end)
-        given = iter(records)
+        expected = iter(records)
         async with contextlib.aclosing(pages(self._stream, records[0].position, there, None)) as read:
             async for page in read:
-                for stored, record in zip(page, given, strict=False):
-                    # A foreign subject with wildcards is stored as it came in, through whatever door.
+                for stored, record in zip(page, expected, strict=False):
+                    # A foreign subject with wildcards is stored with the entrance through which it came.
                     if stored.data != record.data or (
                         stored.subject != record.subject and isinstance(record, Recorded)
                     ):
@@ -55,13 +55,13 @@ class Restoration:
         return [record for record in records if record.position > there]
 
     async def _send(self, records: Sequence[Record]) -> int:
-        """As many as go together; the position of the first. Raises Away, Refused."""
-        if _is_larger_than_events(records[0]):  # so large that no header fits: alone, and without a fence
+        """Send as many records as fit into one batch, and return the position of the first. Raises Away, Refused."""
+        if _is_larger_than_events(records[0]):  # no header fits: sent alone, without a fence
             incoming = self._stream.incoming(records[0].subject)
             return await send(self._stream.connection, [(incoming, records[0].data)], [{}])
         together = list(itertools.takewhile(lambda record: not _is_larger_than_events(record), records))
         headers = [{ID: record.envelope.id} if isinstance(record, Recorded) else {} for record in together]
-        headers[0][LAST] = str(together[0].position - 1)  # over the whole log: nobody else can write in between
+        headers[0][LAST] = str(together[0].position - 1)  # a fence on the whole log: no other writer can get between
         messages = [(self._stream.incoming(record.subject), record.data) for record in together]
         return await send(self._stream.connection, messages, in_one_batch(headers, secrets.token_hex(11)))
 

@@ -1,8 +1,8 @@
-"""`RollCall`: the leases of a queue, one message of each taker at a time instead of one for each event in work.
+"""`RollCall`: renew the leases of a queue with one message per taker instead of one per event in work.
 
-A call is a plain message of NATS, which nobody stores: it names all that a taker holds. All takers of the queue hear it
-(storage/jetstream/leases.py). The server has what was delivered and is not done, and hands out again what the keeper
-gives back; its own lease, of ten minutes, is for what no roll call has seen.
+A call is a NATS message that is not stored and names all that a taker holds. All takers of the queue receive it
+(storage/jetstream/leases.py). The server redelivers what the keeper returns to the queue; the server's own lease of ten
+minutes covers what no roll call has seen.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from storage.jetstream.pull import Pull, ephemeral
 from storage.jetstream.retry import Away
 
 LOOK_S = 10.0
-"""For one look at what was delivered."""
+"""Seconds for one look-up of deliveries."""
 _AT_ONCE = 2_000
-"""Positions that are looked up, or given back, before others of the process may go on."""
+"""Positions that are looked up or returned before other tasks may run."""
 _log = logging.getLogger(__name__)
 
 
 class Held(NamedTuple):
-    """What a taker holds now, and what it has let go of, by position."""
+    """Positions that a taker holds, and those that it has released."""
 
     held: Iterable[int]
     loose: Iterable[int]
 
 
 class RollCall:
-    """One taker's part. look: what it holds, asked before each call, and whether the connection was lost meanwhile."""
+    """One taker's roll calls. look: returns what it holds; its argument: the connection broke since the last call."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class RollCall:
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> RollCall:
-        """Raises AccessDenied where these credentials may not hear the calls."""
+        """Raises AccessDenied if these credentials may not receive the calls."""
         connection = self._connection
         try:
             receiving = connection.receiving
@@ -75,14 +75,14 @@ class RollCall:
         except BaseException:
             await self._stack.aclose()
             raise
-        self._tasks = [asyncio.create_task(part(), name=part.__name__) for part in (self._say_all, self._keep_all)]
+        self._tasks = [asyncio.create_task(part(), name=part.__name__) for part in (self._call_all, self._keep_all)]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Others are told at once where this taker holds nothing; else they find it silent."""
+        """Announce the end if this taker holds nothing; otherwise other takers find it silent."""
         await end_all(*self._tasks)
         with contextlib.suppress(StorageError):
-            await self._say(leaves=True)
+            await self._call(leaves=True)
         await self._stack.aclose()
 
     def _on_break(self) -> None:
@@ -93,31 +93,31 @@ class RollCall:
         try:
             call = msgspec.msgpack.decode(answer.data, type=Call)
         except msgspec.MsgspecError:
-            _log.warning("a message on %s is no roll call", self._inbox)
+            _log.warning("a message on %s is not a roll call", self._inbox)
             return
         if self._leases.hear(call, time.monotonic()):
-            self._loose.difference_update(call.loose)  # the server has passed it on
+            self._loose.difference_update(call.loose)  # the server has forwarded the call
             self._broke = self._broke and not call.broke
             self._due.set()
 
-    async def _say_all(self) -> None:
+    async def _call_all(self) -> None:
         while True:
             try:
-                await self._say()
+                await self._call()
             except LogUnavailable:  # the connection was closed
                 return
             await asyncio.sleep(self._leases.every_s)
 
     def check(self) -> None:
-        """Raise the error that ended the calls or the keeper's part: without them nobody notices a lost taker.
+        """Raise the error that ended the calls or the keeper's part: without them a lost taker stays unnoticed.
 
-        AccessDenied: the server does not pass on calls with these credentials.
+        AccessDenied: the server refuses calls with these credentials.
         """
         for task in self._tasks:
             if task.done() and not task.cancelled() and (error := task.exception()):
                 raise error
 
-    async def _say(self, *, leaves: bool = False) -> None:
+    async def _call(self, *, leaves: bool = False) -> None:
         leases, now = self._leases, self._look(self._broke)
         held = tuple(now.held)
         self._loose.update(now.loose)
@@ -125,11 +125,11 @@ class RollCall:
         call = Call(leases.me, lease_s, held, tuple(self._loose), self._broke, leases.knows)
         subject = f"{self._inbox}.call"
         self._connection.check_publishing(subject)
-        with contextlib.suppress(Away):  # who is not heard for long loses what it holds
+        with contextlib.suppress(Away):  # a taker that stays silent loses what it holds
             await self._connection.publish(subject, msgspec.msgpack.encode(call))
 
     async def _keep_all(self) -> None:
-        """The keeper's part, after each call of its own that the server has passed on."""
+        """Do the keeper's work after each own call that the server has forwarded."""
         leases = self._leases
         while True:
             await self._due.wait()
@@ -144,19 +144,19 @@ class RollCall:
                     async with asyncio.timeout(LOOK_S):
                         floor, delivered = await self._look_up(start)
                 except (StorageError, TimeoutError) as error:
-                    _log.info("what takers of %s hold was not looked up: %s", self._queue, error)
+                    _log.info("the deliveries of queue %s were not looked up: %s", self._queue, error)
                     leases.look_again(start)
                 else:
                     leases.looked(floor, delivered)
             elif leases.begin_count():
-                with contextlib.suppress(StorageError):  # the next one is soon
+                with contextlib.suppress(StorageError):  # the next count follows soon
                     leases.count(int((await self._info())["num_ack_pending"]))
 
     async def _info(self) -> Any:
         return await self._connection.request(f"$JS.API.CONSUMER.INFO.{self._stream}.{self._queue}", b"")
 
     async def _look_up(self, start: int) -> tuple[int, list[int]]:
-        """The position up to which all is done; those from `start` on that were delivered to somebody."""
+        """Return the position up to which all is done, and the delivered positions from `start` on."""
         info = await self._info()
         floor, end = int(info["ack_floor"]["stream_seq"]), int(info["delivered"]["stream_seq"])
         self._delivered = int(info["delivered"]["consumer_seq"])
@@ -164,7 +164,7 @@ class RollCall:
         return floor, [] if start > end else await self._positions(start, end)
 
     async def _positions(self, start: int, end: int) -> list[int]:
-        """Of all that the queue hands out in between."""
+        """Return the positions of the queue's events from `start` to `end`."""
         positions: list[int] = []
         heads = ephemeral(self._connection, self._stream, start, self._subject, LOOK_S, only_heads=True)
         async with heads as name, Pull(self._connection, self._stream, name) as pull:
@@ -173,19 +173,19 @@ class RollCall:
                 await pull.ask(_AT_ONCE)
                 while pull.buffer or not (pull.idle or pull.gone):
                     if not pull.buffer and not await pull.wait(LOOK_S):
-                        raise Away("the look at what was delivered came to no end")
-                    positions += [one.position for one in pull.buffer]
+                        raise Away("the look-up of deliveries did not finish")
+                    positions += [pulled.position for pulled in pull.buffer]
                     pull.buffer.clear()
                 if len(positions) == before:
                     break
         return [position for position in positions if position <= end]
 
     async def _give_back(self, orphans: Iterable[int]) -> None:
-        """The server passes over what is done, or waits to be handed out already."""
+        """Return events to the queue. The server ignores those that are done or already waiting."""
         count = 0
         for count, position in enumerate(orphans, 1):
             reply = f"$JS.ACK.{self._stream}.{self._queue}.1.{position}.{self._delivered}.0.0"
             await self._connection.publish(reply, b"-NAK")
             if not count % _AT_ONCE:
                 await asyncio.sleep(0)
-        _log.info("%d events of queue %s are given back: nobody holds them", count, self._queue)
+        _log.info("returned %d events to queue %s: no taker holds them", count, self._queue)

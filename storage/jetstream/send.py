@@ -1,20 +1,21 @@
-"""`send`: messages to a stream, all stored or none; what the server says of them is a position, or `Refused`."""
+"""`send`: publish messages to a stream, all stored or none. The result is a position, or `Refused`."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 
 from storage.jetstream.connection import Connection
+from storage.jetstream.error_codes import FENCE_FAILED, ErrorCode
 from storage.jetstream.retry import ApiError
 
 _AT_ONCE = 64
-"""Messages, after which others of the process may go on: a large batch takes tens of milliseconds."""
-_ID_TAKEN = 10201
-_REFUSED = {10070, 10071, 10164, _ID_TAKEN}
-"""A fence that does not hold (on one server, in a cluster), an id that is stored already."""
+"""Messages after which other tasks may run: a large batch takes tens of milliseconds."""
+_ID_TAKEN = ErrorCode.JSAtomicPublishContainsDuplicateMessageErr
+_REFUSED = FENCE_FAILED | {ErrorCode.JSStreamWrongLastMsgIDErrF, _ID_TAKEN}
+"""A fence failed, or an id is stored already."""
 
 
 class Refused(Exception):
-    """The server stored nothing, because of a fence or, `id_taken`, of an id that some record has already."""
+    """The server stored nothing: a fence failed, or (`id_taken`) a record has one of the message ids already."""
 
     def __init__(self, *, id_taken: bool) -> None:
         super().__init__()
@@ -24,10 +25,7 @@ class Refused(Exception):
 async def send(
     connection: Connection, messages: Sequence[tuple[str, bytes]], headers: Sequence[Mapping[str, str]]
 ) -> int:
-    """The position of the first. messages: subject and bytes of each; headers: as `in_one_batch` gives them.
-
-    Raises Refused, Away.
-    """
+    """Store messages and return the position of the first. headers: see `in_one_batch`. Raises Refused, Away."""
     for sent, ((subject, data), header) in enumerate(zip(messages[:-1], headers[:-1], strict=True), 1):
         await connection.publish(subject, data, headers=dict(header))
         if not sent % _AT_ONCE:
@@ -39,6 +37,6 @@ async def send(
         if error.code in _REFUSED:
             raise Refused(id_taken=error.code == _ID_TAKEN) from error
         raise
-    if ack.get("duplicate"):  # of a record anywhere in the stream
+    if ack.get("duplicate"):  # its id belongs to a record somewhere in the stream
         raise Refused(id_taken=True)
     return int(ack["seq"]) - len(messages) + 1

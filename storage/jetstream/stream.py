@@ -1,22 +1,24 @@
-"""`Stream`: one JetStream stream, how a run's is made, and look-ups in it that are never older than the question.
+"""`Stream`: one JetStream stream, a run's configuration of it, and look-ups that never return stale answers.
 
-Direct Get is quick, but any replica answers it, and one that lags behind knows less than was acked already. So where a
-stream has replicas, single look-ups go to its leader, and a page counts as empty only where nothing can be there: every
-page is asked for up to a position that the leader has named.
+Direct Get is fast, but any replica answers it, and a lagging replica may lack acked messages. So if a stream has
+replicas, single look-ups go to its leader. A page is requested up to a position that the leader has named, so an empty
+page means that the replica lags.
 """
 
 import asyncio
 import base64
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.errors import LogDamaged
 from schemas.subjects import run_of_stream, stream_name, stream_subjects
 from storage.jetstream.answer import Answer, message_id, subject_text
 from storage.jetstream.connection import Connection
+from storage.jetstream.error_codes import ErrorCode
 from storage.jetstream.retry import Retry
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES
 
@@ -26,89 +28,85 @@ PAGE = 1000
 """Messages in one Direct Get; the server allows 1024."""
 PAGE_BYTES = 16 * 1024 * 1024
 DUPLICATE_WINDOW_S = 2
-"""Seconds for which the server itself knows an id again. It needs none of them: fences and look-ups know an event again
-for ever. Longer costs memory, and time after a kill: the server reads the events of the whole window before it answers
-(8 s of 13 over 10^6 fresh events)."""
+"""Seconds for which the server detects a repeated message id. Fences and look-ups detect repeated events at any time.
+A longer window costs memory, and time after a kill: the server reads the events of the window before it answers (8 s of
+13 over 10^6 fresh events)."""
 _PENDING = b"\r\nNats-Num-Pending: "
-"""Header of a message: how many more of the answer do not fit, or come after it."""
+"""Header of a message: how many messages of the answer follow it or do not fit."""
 _EVERY = ">"
-"""The filter that all subjects pass."""
-_NO_MESSAGE = 10037
-"""JetStream's error code."""
+"""Filter that matches all subjects."""
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
-    """One message of a stream. head: its header block, as it was sent. Of one that has left its stream, past_id: the
-    message id that it had there; is_hollow: its data are elsewhere.
-    """
+    """One message of a stream."""
 
     position: int
     subject: str
-    head: bytes
+    head: Annotated[bytes, doc("Header block as it was sent.")]
     data: bytes
-    is_hollow: bool = False
-    past_id: str | None = None
+    is_hollow: Annotated[bool, doc("Removed from its stream, and its data are in the archive only.")] = False
+    past_id: Annotated[str | None, doc("If removed from its stream: the message id that it had there.")] = None
 
     @property
     def id(self) -> str:
-        """Its message id, empty where it has none."""
+        """Message id; empty if it has none."""
         return message_id(self.head) if self.past_id is None else self.past_id
 
 
 class Stream:
-    """See the module. replicated: it has more than one copy."""
+    """See the module. replicated: the stream has more than one copy."""
 
     def __init__(self, connection: Connection, name: str, *, replicated: bool) -> None:
         self.connection, self.name, self.replicated = connection, name, replicated
 
     @property
     def run(self) -> str:
-        """The run that it is the log of."""
+        """Run whose log it is."""
         return run_of_stream(self.name)
 
     async def refresh(self, deadline_s: float | None = None) -> None:
-        """Learn anew what others may have changed: nothing, as long as nothing leaves the stream."""
+        """Reload state that other processes may change: none, unless events can be removed."""
 
     def has_left(self, position: int) -> bool:
-        """Whether the event at a position, 0 for none, is known to be in the stream no more."""
+        """Return whether the event at a position (0: none) is known to have been removed from the stream."""
         return False
 
     async def first(self) -> int:
-        """The first position that is in the stream itself."""
+        """Return the first position in the stream itself."""
         return 1
 
     async def to_expect(self, fences: dict[str, int]) -> dict[str, int]:
-        """The last positions under filters as the server judges them. Raises NotTheLast where one is wrong already."""
+        """Return the last positions by filter as the server counts them. Raises NotTheLast if one is already wrong."""
         return fences
 
     async def whole(self, stored: list[Stored]) -> list[Stored]:
-        """The same messages with all their bytes."""
+        """Return the messages with all their bytes, including archived ones."""
         return stored
 
     def incoming(self, subject: str) -> str:
-        """The subject on which it takes in what it stores on a subject of the run."""
+        """Return the subject on which the stream accepts an event of `subject`."""
         return subject
 
-    async def info(self, deadline_s: float | None = None, *, absent: int = 0) -> Any:
-        """Its configuration and state. A replica that has just started may lag behind what was acked."""
+    async def info(self, deadline_s: float | None = None, *, absent: ErrorCode | None = None) -> Any:
+        """Return configuration and state. A replica that has just started may lag behind acked messages."""
         return await self.connection.api(f"STREAM.INFO.{self.name}", deadline_s=deadline_s, absent=absent)
 
     async def end(self, subject: str | None = None) -> int:
-        """The last position, of all or under a filter; 0 where there is none."""
+        """Return the last position, overall or under a filter; 0 if there is none."""
         if subject is None and not self.replicated:
             return int((await self.info())["state"]["last_seq"])
         last = await self.last(subject or _EVERY)
         return last.position if last else 0
 
     async def last(self, subject: str) -> Stored | None:
-        """The last message under a filter."""
+        """Return the last message under a filter, or None."""
         if self.replicated:
             return await self._of_the_leader({"last_by_subj": subject})
         messages = await self.connection.direct_get(self.name, {"last_by_subj": subject})
         return _stored(messages[0]) if messages else None
 
     async def last_of_each(self, subjects: Sequence[str]) -> list[Stored]:
-        """The last message of each of at most 1024 subjects that have any."""
+        """Return the last message of each subject that has any; at most 1024 subjects."""
         if self.replicated:
             return [last for last in await asyncio.gather(*map(self.last, subjects)) if last]
         left, last = set(subjects), list[Stored]()
@@ -120,24 +118,24 @@ class Stream:
         return last
 
     async def subjects(self, pattern: str) -> list[str]:
-        """All that match a filter and have a message, each once: the server names 100,000 in one answer.
+        """Return the subjects that match a filter and have messages. The server names 100,000 in one answer.
 
-        It sorts them anew for each, so that one that is new meanwhile moves another into the next answer, once more.
+        The server sorts the subjects for each answer, so a new subject may shift another into two answers.
         """
-        found, offset = dict[str, None](), 0
+        subjects, offset = dict[str, None](), 0
         while True:
-            question = {"subjects_filter": pattern, "offset": offset}
-            info = await self.connection.api(f"STREAM.INFO.{self.name}", question)
+            body = {"subjects_filter": pattern, "offset": offset}
+            info = await self.connection.api(f"STREAM.INFO.{self.name}", body)
             page = info["state"].get("subjects", ())
-            found |= dict.fromkeys(page)
+            subjects |= dict.fromkeys(page)
             offset += len(page)
             if not page or offset >= info.get("total", 0):
-                return list(found)
+                return list(subjects)
 
     async def page(self, position: int, end: int, subject: str | None = None, *, limit: int = PAGE) -> list[Stored]:
-        """Messages from `position` on under a filter, at least one: `end`, not below, is known to be one of them.
+        """Return messages from `position` on under a filter, at least one. end: a known match at or after `position`.
 
-        Raises LogDamaged where none is there, LogUnavailable where no replica catches up in time.
+        Raises LogDamaged if there is none, LogUnavailable if no replica catches up in time.
         """
         retry = self.connection.retry()
         while True:
@@ -153,11 +151,11 @@ class Stream:
 
     async def _not_there(self, position: int, end: int, retry: Retry) -> None:
         if not self.replicated:
-            raise LogDamaged(f"stream {self.name} has no position {position}, though {end} is its last")
-        await retry.pause(f"the replica of {self.name} that was asked is behind position {position}")
+            raise LogDamaged(f"stream {self.name} lacks position {position}, although it ends at {end}")
+        await retry.pause(f"a replica of {self.name} has not reached position {position}")
 
     async def _of_the_leader(self, body: Mapping[str, Any]) -> Stored | None:
-        answer = await self.connection.api(f"STREAM.MSG.GET.{self.name}", body, absent=_NO_MESSAGE)
+        answer = await self.connection.api(f"STREAM.MSG.GET.{self.name}", body, absent=ErrorCode.JSNoMessageFoundErr)
         if answer is None:
             return None
         message = answer["message"]
@@ -172,27 +170,27 @@ def _stored(message: Answer) -> Stored:
 
 
 def _last(head: bytes, name: bytes) -> bytes:
-    """The value of a header. The server's own come last, after those of whoever wrote the message."""
+    """Return the last value of a header: the server appends its headers after the writer's."""
     begin = head.rindex(name) + len(name)
     return head[begin : head.index(b"\r\n", begin)]
 
 
 class NotTheLast(Exception):
-    """A fence that has lost already: the server need not be asked."""
+    """A fence has already failed, so the request need not be sent."""
 
 
 async def widen_stream(stream: Stream, run: str) -> None:
-    """Let a stream that an earlier version has made take the events that are new since."""
+    """Make a stream of an earlier version accept the event types added since."""
     config = (await stream.info())["config"]
-    wanted, taken = stream_subjects(run), config["subjects"]
-    if missing := set(wanted) - set(taken):
-        subjects = [*wanted, *(subject for subject in taken if subject not in wanted)]
+    required, accepted = stream_subjects(run), config["subjects"]
+    if missing := set(required) - set(accepted):
+        subjects = [*required, *(subject for subject in accepted if subject not in required)]
         await stream.connection.api(f"STREAM.UPDATE.{stream.name}", config | {"subjects": subjects})
-        logger.info("stream %s takes %s now", stream.name, ", ".join(sorted(missing)))
+        logger.info("stream %s now accepts %s", stream.name, ", ".join(sorted(missing)))
 
 
 def stream_config(run: str, replicas: int = 1) -> dict[str, Any]:
-    """How the stream of a run is made. Nothing in it can be deleted or purged, for ever."""
+    """Return the configuration of a run's stream: nothing in it can be deleted or purged."""
     return {
         "name": stream_name(run),
         "subjects": stream_subjects(run),

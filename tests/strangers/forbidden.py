@@ -18,9 +18,9 @@ from schemas.registry import NOUNS
 from schemas.subjects import inbox, notifications, stream_name
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.connection import REFUSED, Connection
+from storage.jetstream.error_codes import ErrorCode
 from storage.nats.accounts import READERS, Access
 
-_NO_STREAM = 10059
 MARK = "stranger"
 """In everything that is sent, and the name of everything that is to be made."""
 
@@ -172,7 +172,7 @@ async def _silent(error: Exception) -> None:
 
 async def _standing(roles: Connection, run: str) -> tuple[Any, ...]:
     """What no act may change: the stream's configuration and where it begins, its consumers, and the streams."""
-    info = await roles.api(f"STREAM.INFO.{_s(run)}", absent=_NO_STREAM)
+    info = await roles.api(f"STREAM.INFO.{_s(run)}", absent=ErrorCode.JSStreamNotFoundErr)
     if info is None:
         return ("gone",)
     consumers = await roles.api(f"CONSUMER.NAMES.{_s(run)}", {})

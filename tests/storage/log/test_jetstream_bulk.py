@@ -83,7 +83,7 @@ async def test_what_breaks_in_the_middle_goes_on_in_pages(
 
     monkeypatch.setattr(pull._Bulk, "_receive", loses_one)
     monkeypatch.setattr(pull._Bulk, "_receive_row", None)
-    with pytest.raises(Away, match="came where"):
+    with pytest.raises(Away, match="arrived instead"):
         await _bulk(filled, 1, COUNT)
     came = 0
     assert await everything(filled) == wanted

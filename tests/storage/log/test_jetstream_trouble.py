@@ -165,7 +165,7 @@ async def test_retries_end(own: NatsServer) -> None:
     log = await JetStreamLog.open(own.url, "r", retry_s=0.3)
     await log.append([reward(log, "a")])
     await own.stop()
-    with pytest.raises(LogUnavailable, match=r"did not do it within 0 s"):
+    with pytest.raises(LogUnavailable, match=r"did not complete the request within 0 s"):
         await log.append([reward(log, "b")])
     with pytest.raises(LogUnavailable):
         await everything(log)
@@ -219,10 +219,10 @@ async def test_a_hole_in_the_log_is_noticed(server: NatsServer) -> None:
     log = await JetStreamLog.open(server.url, "hole", create=False)
     await log.append([reward(log, f"s{i}") for i in range(5)])
     await opener.connection.api(f"STREAM.MSG.DELETE.{name}", {"seq": 3})
-    with pytest.raises(LogDamaged, match="has no position 3, 4 comes next"):
+    with pytest.raises(LogDamaged, match="lacks position 3: the next is 4"):
         await everything(log)
     await opener.connection.api(f"STREAM.MSG.DELETE.{name}", {"seq": 5})
-    with pytest.raises(LogDamaged, match="has no position 5"):
+    with pytest.raises(LogDamaged, match="lacks position 5"):
         await everything(log, 5)
     with pytest.raises(StorageError, match="deny_delete is"):
         await JetStreamLog.open(server.url, "hole")

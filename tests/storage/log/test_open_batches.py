@@ -114,7 +114,7 @@ async def test_what_a_plain_server_refuses_is_stored_in_the_end_and_counted(
 ) -> None:
     async with await NatsServer.start(tmp_path) as server:
         assert await append_at_once(server, AT_ONCE) >= AT_ONCE - BY_DEFAULT
-    firsts = [record for record in caplog.records if record.getMessage().startswith("append 1 ")]
+    firsts = [record for record in caplog.records if record.getMessage().startswith("NATS refused append 1,")]
     assert len(firsts) == 1
     assert "max_inflight_per_stream" in firsts[0].getMessage()
 
