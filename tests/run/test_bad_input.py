@@ -261,6 +261,6 @@ def test_a_run_that_is_there_already_is_not_touched(tmp_path: Path) -> None:
     settings = given(tmp_path, [])
     succeed(settings)
     before = events_of(tmp_path / "runs" / "given")
-    with pytest.raises(ConfigError, match="holds a run already: `slime-events resume given "):
+    with pytest.raises(ConfigError, match=r"already has a run\. Resume it with `slime-events resume given "):
         Launch(settings, Watching())
     assert events_of(tmp_path / "runs" / "given") == before

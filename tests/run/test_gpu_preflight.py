@@ -24,7 +24,7 @@ from tests.run.tiny import run_with, tiny
 
 FILES = ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl")
 GOOD = Machine(
-    files=FILES, driver="580.65.06", asked=True, torch="2.14.1", cuda="13.0", seen=("NVIDIA H100", "NVIDIA H100")
+    files=FILES, driver="580.65.06", probed=True, torch="2.14.1", cuda="13.0", seen=("NVIDIA H100", "NVIDIA H100")
 )
 BLIND = replace(GOOD, seen=())
 ONE_EACH = Needs(ranks=1, engines=1)
@@ -35,7 +35,7 @@ machines = st.builds(
     driver=st.sampled_from([None, "535.104.05", "580.65.06"]),
     ray=st.none() | st.integers(0, 4),
     visible=st.none() | st.sampled_from(["", "-1", "0", "0,1"]),
-    asked=st.just(True),
+    probed=st.just(True),
     torch=st.none() | st.sampled_from(["2.13.0+cpu", "2.14.1"]),
     broken=st.dictionaries(st.sampled_from(KERNELS), st.sampled_from([NOT_INSTALLED, "OSError: libcuda.so.1"])),
     cuda=st.none() | st.sampled_from(["12.8", "13.0", "99.0"]),
@@ -49,10 +49,10 @@ needs = st.builds(Needs, ranks=st.integers(0, 4), engines=st.integers(0, 4), eac
     [
         (replace(BLIND, torch="2.13.0+cpu", cuda=None), ["2 GPUs", "sees 0", "2.13.0+cpu", "SET=gpu"]),
         (replace(BLIND, cuda=None), ["sees 0", "without CUDA", "SET=gpu"]),
-        (replace(BLIND, torch=None, said="it cannot be imported"), ["sees 0", "cannot be imported", "SET=gpu"]),
+        (replace(BLIND, torch=None, torch_error="it cannot be imported"), ["sees 0", "cannot be imported", "SET=gpu"]),
         (replace(BLIND, driver="535.104.05"), ["sees 0", "535.104.05", "580", "13.0", "Update the driver"]),
         (replace(BLIND, visible=""), ["sees 0", "CUDA_VISIBLE_DEVICES", "Unset"]),
-        (replace(BLIND, said="RuntimeError: no luck"), ["sees 0", "no luck", "nvidia-smi"]),
+        (replace(BLIND, torch_error="RuntimeError: no luck"), ["sees 0", "no luck", "nvidia-smi"]),
         (replace(BLIND, name="10.0.0.7", ray=8), ["Ray counts 8 GPUs on 10.0.0.7", "sees 0"]),
         (replace(GOOD, broken={"sgl_kernel": NOT_INSTALLED}), ["2 GPUs", "sgl_kernel", "SET=gpu"]),
         (replace(GOOD, broken={"triton": "OSError: libcuda.so.1"}), ["triton", "libcuda.so.1"]),
@@ -66,7 +66,10 @@ def test_what_is_in_the_way_of_gpus_is_said_with_what_to_do(machine: Machine, na
 
 @pytest.mark.parametrize(
     "before",
-    [replace(BLIND, asked=False, torch="2.13.0+cpu"), replace(GOOD, asked=False, broken={"sgl_kernel": NOT_INSTALLED})],
+    [
+        replace(BLIND, probed=False, torch="2.13.0+cpu"),
+        replace(GOOD, probed=False, broken={"sgl_kernel": NOT_INSTALLED}),
+    ],
 )
 def test_what_package_files_tell_is_said_before_torch_is_imported(before: Machine) -> None:
     with pytest.raises(InvalidValue):
@@ -74,7 +77,7 @@ def test_what_package_files_tell_is_said_before_torch_is_imported(before: Machin
 
 
 def test_a_machine_that_lists_gpus_and_nothing_else_is_left_for_torch_to_tell() -> None:
-    check_listed(ONE_EACH, [replace(GOOD, asked=False, seen=(), cuda=None)])
+    check_listed(ONE_EACH, [replace(GOOD, probed=False, seen=(), cuda=None)])
     check_listed(ONE_EACH, [Machine(files=("/dev/dxg",), torch="2.14.1")])
 
 

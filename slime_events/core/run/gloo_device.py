@@ -1,8 +1,8 @@
-"""One gloo device for all process groups of a process, instead of one each.
+"""Share a single gloo device among all process groups of a process.
 
-Each device has a thread that wakes up a hundred times a second, whether or not anything is sent. Megatron and SGLang
-form up to twenty groups, most of them of the same ranks. Gloo lets any number of groups use a device, and torch's
-options have it too, but `torch.distributed.new_group` does not pass them on.
+Each gloo device has a thread that wakes up a hundred times a second, even if nothing is sent. Megatron and SGLang form
+up to twenty groups, most of them of the same ranks. Gloo allows any number of groups per device, and so do torch's
+options, but `torch.distributed.new_group` does not pass the option on.
 """
 
 import functools
@@ -14,7 +14,7 @@ from torch.distributed import ProcessGroupGloo, distributed_c10d
 
 
 class OneDeviceGloo(ProcessGroupGloo):
-    """torch's backend on the device of this process, made as `torch.distributed` makes it."""
+    """torch's gloo backend on the shared device, with the constructor that `torch.distributed` calls."""
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
@@ -25,12 +25,12 @@ class OneDeviceGloo(ProcessGroupGloo):
 
 @functools.cache
 def _devices() -> tuple[ProcessGroupGloo.Device, ...]:
-    """On the interfaces that torch would take: those of the variable, else the one of the machine's name."""
+    """Return devices on the interfaces that torch would use: of the variable, or else of the machine's name."""
     if names := os.environ.get("GLOO_SOCKET_IFNAME"):
         return tuple(ProcessGroupGloo.create_device(interface=name) for name in names.split(","))
     return (ProcessGroupGloo.create_default_device(),)
 
 
 def share_gloo_device() -> None:
-    """Have `torch.distributed` form its groups so, from now on. Any number of calls."""
+    """Make `torch.distributed` form its groups on the shared device from now on. Repeated calls are allowed."""
     distributed_c10d.ProcessGroupGloo = OneDeviceGloo  # type: ignore[misc]

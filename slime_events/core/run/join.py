@@ -1,4 +1,4 @@
-"""`join_run`, `open_log`: how a process of any role joins a run."""
+"""`join_run` and `open_log`: how a process of any role joins a run."""
 
 import asyncio
 import contextlib
@@ -19,8 +19,9 @@ from storage.jetstream.log import RETRY_S, JetStreamLog
 
 @contextlib.asynccontextmanager
 async def join_run(address: RunAddress, role: str) -> AsyncIterator[Participant]:
-    """A participant of the run: its log is open, its spans are exported, its process log is in the run folder, with
-    what it prints.
+    """Yield a participant of the run, with its log open and its spans exported.
+
+    The process log in the run folder also has what the process prints.
     """
     os.environ.update(address.secrets)
     take_access(address.file_access)
@@ -29,7 +30,7 @@ async def join_run(address: RunAddress, role: str) -> AsyncIterator[Participant]
     spans = span_file(folder, role, os.getpid())
     telemetry = Telemetry.start(role, address.run, address.otlp_endpoint, spans, address.trace_share)
     log = await open_log(address)
-    gc.freeze()  # what a start makes is no garbage: looking through it again and again takes a tenth of the time
+    gc.freeze()  # objects of the start are no garbage: scanning them repeatedly takes a tenth of the time
     try:
         with trusting(), printed_too():
             yield Participant(
@@ -41,5 +42,5 @@ async def join_run(address: RunAddress, role: str) -> AsyncIterator[Participant]
 
 
 async def open_log(address: RunAddress) -> JetStreamLog:
-    """The run's log. A process that starts while NATS is away waits for it as long as those that are there already."""
+    """Open the run's log. If NATS is down, waits for it as long as processes that are already connected."""
     return await JetStreamLog.open(address.nats, address.run, deadline_s=RETRY_S, create=False)

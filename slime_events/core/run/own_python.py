@@ -1,8 +1,8 @@
-"""`own_command`: a Python process of ours, in which no file of the user's folder is taken for an installed package.
+"""`own_command`: the command of a Python process of ours that imports no module from the user's working directory.
 
-Python puts the working directory first for `python -m`. A file `h2.py` there would be imported by a web server, which
-asks for the package of that name. The loader (slime_events/plugins/loader.py) puts the folder of a user's functions
-last, where these need it.
+`python -m` puts the working directory first on the path. A file `h2.py` there would shadow the package of that name,
+which a web server imports. The loader (slime_events/plugins/loader.py) puts the folder of a user's functions last, if
+they need it.
 """
 
 import os
@@ -16,15 +16,16 @@ NAME = "PYTHONPATH"
 
 
 def own_command(module: str, *arguments: str) -> list[str]:
-    """Runs a module of ours. Its environment needs `own_path` too."""
+    """Return the command that runs a module of ours. Its environment needs `own_path` too."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
-def own_path(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """By which a process finds our packages without its working directory; empty where they are installed or found
-    already. given: the environment that is there.
+def own_path(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variable with which a process finds our packages without its working directory.
+
+    Empty if they are installed, or on the path already.
     """
-    there = [part for part in given.get(NAME, "").split(os.pathsep) if part]
+    there = [part for part in environment.get(NAME, "").split(os.pathsep) if part]
     installed = map(sysconfig.get_path, ("purelib", "platlib"))
     if str(ROOT) in (*installed, *map(os.path.abspath, there)):
         return {}

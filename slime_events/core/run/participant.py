@@ -16,13 +16,13 @@ from slime_events.core.telemetry.event_spans import traceparent_of
 from storage.log import Append, EventLog, Fence, Recorded, once
 
 _ENDS = frozenset({RunFinished, RunFailed, RunResumed})
-"""The events that say whether a run is over."""
+"""The events that begin or end a run."""
 
 
 class Participant:
-    """Appends a process's events in envelopes. It reads the clock, so that decisions need none.
+    """Appends a process's events in envelopes. It reads the clock, so decisions do not have to.
 
-    incarnation: the one that the process belongs to; None for a process that may outlive it.
+    incarnation: the incarnation of the run that the process belongs to; None for a process that may outlive it.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Participant:
         self.id = name or f"{role}-{secrets.token_hex(4)}"
 
     def enclose(self, event: Event, *, cause: str | None = None, traceparent: str | None = None) -> Envelope:
-        """The event in an envelope. traceparent: an outside sender's; by default that of the event's own span."""
+        """Return the event in an envelope. traceparent: of an outside sender; default: of the event's own span."""
         return enclose(
             self.log.run,
             event,
@@ -50,15 +50,15 @@ class Participant:
         )
 
     async def append(self, events: Sequence[Event], *, cause: str | None = None) -> list[int]:
-        """Append events that may exist only once under their subject, all or none."""
+        """Append events that may exist only once per subject, all or none."""
         return await self.log.append([once(self.enclose(event, cause=cause)) for event in events])
 
     async def append_fenced(self, event: Event, fence: Fence | None = None) -> int:
-        """Append one event whose subject may already hold others."""
+        """Append an event whose subject may already have events."""
         return (await self.log.append([Append(self.enclose(event), fence)]))[0]
 
     async def join(self, seconds: dict[str, float], facts: dict[str, str] | None = None) -> None:
-        """Append worker.joined. seconds: the parts of its start. facts: about its machine and process, by name."""
+        """Append worker.joined. seconds: durations of the start's parts. facts: of machine and process, by name."""
         joined = WorkerJoined(
             worker=self.id,
             role=self.role,
@@ -70,7 +70,7 @@ class Participant:
         await self.append([joined])
 
     def is_over(self, over: bool, event: Event) -> bool:
-        """Fold: whether the run is over for this process, because it ended or was resumed without it."""
+        """Fold: return whether the run is over for this process, because it ended or was resumed without it."""
         if type(event) not in _ENDS:  # nearly every event
             return over
         if isinstance(event, RunResumed) and self.incarnation is not None:
@@ -79,18 +79,19 @@ class Participant:
 
 
 def is_over(over: bool, event: Event) -> bool:
-    """Fold: whether a run is over. It is from its end until it is resumed."""
+    """Fold: return whether a run is over, which it is from its end until it is resumed."""
     return isinstance(event, RunFinished | RunFailed) or (over and not isinstance(event, RunResumed))
 
 
 def subjects_of(run: str, folded: Iterable[type[Event]]) -> tuple[str, ...]:
-    """Subjects of these event types and of the run's own events."""
+    """Return the subjects of these event types and of the run's own events."""
     return (about(run, "run", "run"), *(of_type(run, type_of(cls)) for cls in folded))
 
 
 async def run_events_before(position: int, worker: Participant) -> list[Recorded]:
-    """The run's own events before a position, for a fold that begins there: those of the worker's incarnation, which
-    say all that those before it said and that still holds.
+    """Return the run's own events before a position, for a fold that begins there.
+
+    They are those of the worker's incarnation, which repeat everything from earlier ones that still applies.
     """
     since = max(1, worker.incarnation.since) if worker.incarnation else 1
     if position <= since:

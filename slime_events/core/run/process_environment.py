@@ -1,6 +1,6 @@
-"""Environment variables of processes that hold a model, and the niceness of each role.
+"""Environment variables of processes that have a model, and the niceness of each role.
 
-The variables are the same for all: digests depend on them.
+All such processes get the same variables, because digests depend on them.
 """
 
 import contextlib
@@ -15,44 +15,47 @@ from slime_events.core.config.trainer import TrainerSettings
 
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2), "MALLOC_TRIM_THRESHOLD_": str(1024**3)}
 """By default glibc returns tensors of 128 KB and more to the system at every free, and allocating them again costs a
-page fault for each 4 KB: thousands in one training step, a tenth of its time. The engine inherits it from its replica.
+page fault for each 4 KB: thousands in a training step, a tenth of its time. The engine inherits it from its replica.
 """
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-"""The split of a sum over threads decides its last bits."""
+"""The number of threads that a sum is split over decides its last bits."""
 
 ON_CUDA = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-"""Of ranks on CUDA, unless the environment has them: Megatron overlaps communication by the order of one queue, and
-packed batches of every length leave an allocator of fixed segments in pieces. Both are read when the device is first
-used.
+"""Variables of ranks on CUDA, unless the environment has them. Both are read at the first use of the device.
+
+Megatron overlaps communication by the order of a single queue. Packed batches of many lengths fragment an allocator
+with fixed segments.
 """
 
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 LOOPBACK_ONLY = {"GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": _LOOPBACK}
-"""By default gloo and NCCL listen on the address that the machine's name has, though all ranks are on one machine."""
+"""By default gloo and NCCL listen on the address of the machine's name, although all ranks are on the same machine."""
 
 DETERMINISTIC: Mapping[str, tuple[str, ...]] = {
     "NCCL_ALGO": ("Ring", "CollnetDirect", "CollnetChain", "^NVLS"),
     "NVTE_ALLOW_NONDETERMINISTIC_ALGO": ("0",),
     "CUBLAS_WORKSPACE_CONFIG": (":4096:8", ":16:8"),
 }
-"""Of ranks with `--deterministic-mode`: order of sums in collectives, kernels of Transformer Engine, workspaces of
-cuBLAS. The first value of each is set where none is, slime's; the others are known to be deterministic too (Megatron's
-guide, https://docs.nvidia.com/megatron-core/developer-guide/nightly/user-guide/deterministic-training.html). CUDA reads
-them when it starts, so they have to be there before torch is imported. The CPU reads none of them.
+"""Variables of ranks with `--deterministic-mode`, with the values that are known to be deterministic.
+
+They fix the order of sums in collectives, kernels of Transformer Engine, and workspaces of cuBLAS. An unset variable
+gets its first value, which is slime's. See Megatron's guide,
+https://docs.nvidia.com/megatron-core/developer-guide/nightly/user-guide/deterministic-training.html. CUDA reads them at
+its start, so they must be set before torch is imported. The CPU ignores them.
 """
 
 
-def rank_environment(trainer: TrainerSettings, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a process that holds a rank of this trainer needs beside the rest. given: the environment that is there.
+def rank_environment(trainer: TrainerSettings, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables that a process with a rank of this trainer needs in addition to `environment`.
 
-    Raises InvalidValue where that has a value which is not deterministic, and `--deterministic-mode` is on.
+    Raises InvalidValue if deterministic mode is on and the environment has a value that is not deterministic.
     """
     if not trainer.deterministic:
         return {}
-    chosen = {name: given.get(name, values[0]) for name, values in DETERMINISTIC.items()}
+    chosen = {name: environment.get(name, values[0]) for name, values in DETERMINISTIC.items()}
     for name, values in DETERMINISTIC.items():
-        # NCCL takes several algorithms, and chooses.
+        # NCCL accepts several algorithms, and selects one.
         if not set(chosen[name].split(",") if name == "NCCL_ALGO" else [chosen[name]]) <= set(values):
             raise InvalidValue(
                 f"the environment has {name}={chosen[name]}, which is not known to be deterministic: unset it, or use "
@@ -61,48 +64,47 @@ def rank_environment(trainer: TrainerSettings, given: Mapping[str, str] = os.env
     return chosen
 
 
-def rank_variables(trainer: TrainerSettings, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """All that such a process gets beside the rest: the user's own (`--train-env-vars`) but secrets, and
-    `rank_environment`. Raises as that does.
-    """
+def rank_variables(trainer: TrainerSettings, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables of `rank_environment` and of `--train-env-vars` without secrets. Raises InvalidValue."""
     own = {name: value for name, value in trainer.train_env_vars.items() if not references_in(value)}
-    return own | rank_environment(trainer, {**given, **own})
+    return own | rank_environment(trainer, {**environment, **own})
 
 
 def rank_secrets(trainer: TrainerSettings) -> dict[str, str]:
-    """The secrets among `--train-env-vars`, which a process sets for itself: Ray writes what it is given into its logs.
+    """Return the secrets among `--train-env-vars`. A process sets them for itself, because Ray logs its arguments.
 
-    Raises InvalidValue where one is not set here.
+    Raises InvalidValue if a secret is not set in this process.
     """
     return {name: expand(value) for name, value in trainer.train_env_vars.items() if references_in(value)}
 
 
 GENERATES, TRAINS, IN_NO_HURRY, IF_NOBODY_ELSE = 10, 15, 19, 20
-"""Niceness. Deciding, grading or passing on an event takes a millisecond that a whole step waits for; with few cores it
-must not queue behind long computation. Where training overlaps generation, generation takes longer. Processes that
-nobody waits for come last. The last one is no niceness any more: see `yield_to_others`. What computes on a GPU has no
-niceness: its threads there start kernels, and a GPU would wait for them.
+"""Niceness: of generation, of training, of background work, and of work that runs only on an idle processor.
+
+Deciding, grading or passing on an event takes a millisecond that a whole step waits for; with few cores it must not
+wait behind long computation. If training overlaps generation, generation is on the critical path. For the last value
+see `yield_to_others`. Processes on a GPU have no niceness: their threads start kernels, and a GPU would wait for them.
 """
 
 
 def set_for_cuda() -> None:
-    """`ON_CUDA`, for the device that this process uses next."""
+    """Set `ON_CUDA` for the device that this process uses next."""
     for name, value in ON_CUDA.items():
         os.environ.setdefault(name, value)
 
 
 def listen_on_loopback() -> None:
-    """For what torch opens in this process from here on, unless the environment names an interface."""
+    """Make torch listen on the loopback interface in this process, unless the environment names an interface."""
     for name, interface in LOOPBACK_ONLY.items():
         os.environ.setdefault(name, interface)
 
 
 def yield_to_others(nice: int) -> None:
-    """Give this process at least this niceness; on Linux each of its threads, which have their own there.
+    """Give this process at least this niceness; on Linux, each of its threads, which have their own niceness.
 
-    IF_NOBODY_ELSE: only what nobody else wants of a processor, where the system has a class for that (SCHED_IDLE). With
-    a niceness alone it keeps a processor for some milliseconds when somebody wakes who is waited for, and it has a part
-    of one that trainers fill.
+    IF_NOBODY_ELSE also selects the scheduling class for idle processors, if the system has it (SCHED_IDLE). A niceness
+    alone would keep the processor for some milliseconds when a more urgent process wakes, and would take a share of
+    processors that trainers use.
     """
     threads = [int(path.name) for path in Path("/proc/self/task").glob("*")] or [0]
     for thread in threads:
@@ -114,7 +116,7 @@ def yield_to_others(nice: int) -> None:
 
 @contextlib.contextmanager
 def inherited(variables: Mapping[str, str]) -> Iterator[None]:
-    """What this process starts within has these variables; its own are afterwards as before."""
+    """Give processes started in this context the variables, and restore the environment afterwards."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

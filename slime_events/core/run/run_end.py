@@ -1,4 +1,4 @@
-"""`until_over`: the end of a run, for a role that follows nothing else."""
+"""`until_over`: wait for the end of a run, for a role that follows nothing else."""
 
 from schemas.subjects import about
 from slime_events.core.run.participant import Participant

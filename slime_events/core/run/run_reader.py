@@ -1,6 +1,6 @@
-"""`OpenedRun`: a run opened for reading, whether it is on, finished, or only an archive in object storage.
+"""`OpenedRun`: a run opened for reading, whether it is running, finished, or only an archive in object storage.
 
-name, or path of a run's folder   its log, on its running server or on one that is started to read it
+name, or path of a run's folder   its log, on its running server or on a server started to read it
 URL of an archived run            `<archive URL>/<run>`, such as s3://bucket/archive/demo
 """
 
@@ -10,9 +10,10 @@ import functools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from schemas.arrays import unpack
+from schemas.doc import doc
 from schemas.errors import RunNotFound
 from schemas.event import Event, type_of
 from schemas.runs import Branched, RunResumed, RunStarted
@@ -34,15 +35,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OpenedRun:
-    """log: read-only. settings: in force at its end. fetch: gives an array's numbers, from the event or the blob store.
-    folder: None for an archive. where: opens the run again from any working directory.
-    """
+    """A run opened for reading."""
 
     log: Readable
-    settings: TrainSettings
-    fetch: Fetch
-    folder: RunFolder | None
-    where: str
+    settings: Annotated[TrainSettings, doc("settings in force at the end of the log")]
+    fetch: Annotated[Fetch, doc("returns an array's numbers, from the event or the blob store")]
+    folder: Annotated[RunFolder | None, doc("None for an archive")]
+    where: Annotated[str, doc("argument that opens the run again from any working directory")]
 
     @property
     def run(self) -> str:
@@ -54,15 +53,15 @@ class OpenedRun:
 async def open_run(where: str, runs_dir: str | Path = RUNS_DIR) -> AsyncIterator[OpenedRun]:
     """Open a run by name, folder or archive URL. Raises RunNotFound, StorageError, ConfigError.
 
-    While it is open, what only an archive names is doubted (schemas/trust.py): also in a restored folder.
+    While it is open, addresses and code that only an archive names are not trusted (schemas/trust.py), not even in a
+    restored folder.
     """
     if is_doubted(where):
         raise RunNotFound(
-            f"{where}: only an archive says that there is a run, and it is not looked for: {FLAG} where the archive is "
-            "your own"
+            f"{where}: only an archive names this run, so it is not opened: give {FLAG} if the archive is your own"
         )
     if is_archive(where):
-        from storage.archive.log import ArchivedLog  # not needed to look one record of a live run up
+        from storage.archive.log import ArchivedLog  # not needed to look up a record of a live run
 
         reader = await asyncio.to_thread(open_archive, where)
         log = ArchivedLog(reader, reader.run)
@@ -83,50 +82,48 @@ async def open_run(where: str, runs_dir: str | Path = RUNS_DIR) -> AsyncIterator
 
 
 async def branched_of(log: Readable) -> Branched | None:
-    """The run and version that a run continues; None where it begins with a base checkpoint. Raises RunNotFound."""
+    """Return the run and version that a run continues; None if it begins with a base checkpoint. Raises RunNotFound."""
     return next(event.branched for event in await _run_events(log) if isinstance(event, RunStarted))
 
 
 @contextlib.asynccontextmanager
 async def open_parent(branched: Branched) -> AsyncIterator[OpenedRun]:
-    """Open the run that another continues or follows. Raises RunNotFound if it is gone, StorageError, ConfigError."""
+    """Open the run that a run continues or follows. Raises RunNotFound if it is gone, StorageError, ConfigError."""
     async with contextlib.AsyncExitStack() as stack:
         try:
             parent = await stack.enter_async_context(open_run(branched.where))
         except RunNotFound as error:
-            raise RunNotFound(f"the run goes on from {branched.run}, which was at {branched.where}: {error}") from error
+            raise RunNotFound(f"the run continues {branched.run}, which was at {branched.where}: {error}") from error
         yield parent
 
 
 def is_archive(where: str) -> bool:
-    """Whether this is the URL (or the path) of an archived run."""
+    """Return whether this is the URL or path of an archived run."""
     return "://" in where or ("/" in where and Path(where, MANIFESTS).is_dir())
 
 
 def open_archive(where: str) -> "ArchiveReader":
-    """The segments sealed so far. Raises RunNotFound where there are none, ArchiveDamaged, StorageError."""
+    """Open the segments sealed so far. Raises RunNotFound if there are none, ArchiveDamaged, StorageError."""
     from storage.archive.reader import ArchiveReader
 
     url, _, run = where.rstrip("/").rpartition("/")
     reader = ArchiveReader(url, run)
     if not reader.last:
-        raise RunNotFound(f"{reader.url} holds no archived run: give <the --archive-url of the run>/<name of the run>")
+        raise RunNotFound(f"{reader.url} has no archived run: give <the --archive-url of the run>/<name of the run>")
     return reader
 
 
 async def _run_events(log: Readable) -> list[Event]:
-    """Its start and its resumptions. By whole subjects: with a wildcard a server looks through all of a long log."""
+    """Return run.started and run.resumed events. Subjects are whole: with a wildcard, a server scans a long log."""
     subjects = [f"slime.{log.run}.{type_of(cls)}.run" for cls in (RunStarted, RunResumed)]
     events = [recorded.envelope.event for subject in subjects async for recorded in log.read(1, subject)]
     if not events or not isinstance(events[0], RunStarted):
-        raise RunNotFound(
-            f"the log of run {log.run} does not say that it was started: it is empty, or it is no run's log"
-        )
+        raise RunNotFound(f"the log of run {log.run} has no run.started: it is empty, or it is not the log of a run")
     return events
 
 
 def _outside(settings: TrainSettings, events: list[Event], beside: str) -> set[str]:
-    """What an archive names outside of itself. A run that lies beside it is no other place."""
+    """Return the addresses and code outside of an archive that it names. A run beside the archive is not outside."""
     parents = (event.branched.where for event in events if isinstance(event, RunStarted) and event.branched)
     return reaching_texts(settings) | {
         where for where in parents if "://" in where and where.rpartition("/")[0] != beside
@@ -134,6 +131,6 @@ def _outside(settings: TrainSettings, events: list[Event], beside: str) -> set[s
 
 
 def _fetch(blob_url: str) -> Fetch:
-    """Opens the blob store for the first array that lies there: few do."""
+    """Return a function that opens the blob store at the first array that is in it: few arrays are."""
     blobs = functools.cache(lambda: BlobStore(blob_url))
     return lambda array: unpack(array) if array.blob is None else fetch(array, blobs())

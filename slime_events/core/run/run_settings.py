@@ -1,4 +1,4 @@
-"""The settings of a run as its log has them, and how two runs' settings differ."""
+"""Read the settings of a run from its log, and compare the settings of two runs."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from storage.jetstream.address import NatsPlace
 
 
 def settings_in_force(run_events: Iterable[Event]) -> TrainSettings:
-    """The settings of run.started with the changes of later resumptions. Raises ConfigError for invalid ones."""
+    """Return the settings of run.started with the changes of later resumptions. Raises ConfigError if invalid."""
     values: dict[str, dict[str, Any]] = {}
     for event in run_events:
         if isinstance(event, RunStarted | RunResumed):
@@ -24,7 +24,7 @@ def settings_in_force(run_events: Iterable[Event]) -> TrainSettings:
 
 
 def nats_place(run: RunSettings) -> NatsPlace | None:
-    """The NATS server of the user's own; None where the run has one in its folder."""
+    """Return the user's NATS server; None if the run has its own in its folder."""
     if not run.nats_url:
         return None
     files = {"tls_ca": run.nats_tls_ca, "tls_cert": run.nats_tls_cert, "tls_key": run.nats_tls_key}
@@ -32,20 +32,20 @@ def nats_place(run: RunSettings) -> NatsPlace | None:
 
 
 class Difference(NamedTuple):
-    """A setting that two runs have with other values, as plain values."""
+    """A setting whose value differs between two runs, with both values as plain data."""
 
     component: str
     field: str
-    before: Any
-    after: Any
+    before: object
+    after: object
 
 
 def differences(before: TrainSettings, after: TrainSettings) -> list[Difference]:
-    """The settings whose values differ, in the order of the structs; a secret and the reference to it are equal."""
+    """Return the settings whose values differ, in the order of the structs; a secret equals the reference to it."""
     old, new = concealed(msgspec.to_builtins(before)), concealed(msgspec.to_builtins(after))
     return [Difference(c, f, old[c][f], value) for c in new for f, value in new[c].items() if value != old[c][f]]
 
 
 def flag_of(field: str) -> str:
-    """A field as it stands on a command line."""
+    """Return the flag of a field."""
     return "--" + field.replace("_", "-")

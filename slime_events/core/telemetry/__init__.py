@@ -1,1 +1,1 @@
-"""What a run tells about itself beside its log: spans (rebuilt from the log with the same ids) and process logs."""
+"""Telemetry of a run besides its log: spans (rebuilt from the log with the same ids) and process logs."""

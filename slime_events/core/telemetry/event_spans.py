@@ -1,17 +1,18 @@
-"""Which span an event ends. Pure: live processes and a reader of the log get the same span, ids included.
+"""Derive the span that an event ends. Pure: live processes and a reader of the log get the same span, ids included.
 
     group's trace:    submit ─┬─ generate ── grade     (one per sample)
                               └─ decide
                                     ⇡ link
     version's trace:                batch ── train ── publish ── activate (one per engine)
 
-A span ends when its event was appended (`at`) and begins as many seconds earlier as the event reports for the work.
+A span ends when its event was appended (`at`). It begins earlier by the seconds that the event reports for the work.
 """
 
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from schemas.batches import BatchSealed
+from schemas.doc import doc
 from schemas.envelope import Envelope
 from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected
@@ -33,27 +34,25 @@ from slime_events.core.telemetry.span import (
 
 
 class SpanPlace(NamedTuple):
-    """Where in which trace a span is. key: `<name>/<unique in its run>`; parent: key of the parent span. group or
-    version: the owner of the trace. seconds: how long the work took that the event ends.
-    """
+    """The place of a span in its trace."""
 
-    key: str
-    parent: str | None = None
-    group: str = ""
-    version: int | None = None
-    seconds: float = 0.0
+    key: Annotated[str, doc("`<name>/<unique in its run>`")]
+    parent: Annotated[str | None, doc("key of the parent span; None: it is a root")] = None
+    group: Annotated[str, doc("owner of the trace, if that is a group")] = ""
+    version: Annotated[int | None, doc("owner of the trace, if that is a weight version")] = None
+    seconds: Annotated[float, doc("duration of the work that the event ends")] = 0.0
 
     def trace(self, run: str) -> int:
-        """The trace of its group, or of its weight version."""
+        """Return the trace id of its group, or of its weight version."""
         return trace_id(run, self.group if self.version is None else f"version/{self.version}")
 
     def is_sampled(self, trace: int, share: float) -> bool:
-        """Groups by share; versions always, since the trace of each sampled group leads to one."""
+        """Return whether the span is kept: groups by share; versions always, because sampled groups link to them."""
         return share > 0 and (self.version is not None or sampled(trace, share))
 
 
 def span_place_of(event: Event) -> SpanPlace | None:
-    """None for an event that ends no span."""
+    """Return the place of the span that an event ends; None if it ends no span."""
     match event:
         case PromptSubmitted(group=group):
             return SpanPlace(f"submit/{group}", None, group)
@@ -124,38 +123,38 @@ _FIELDS: dict[type[Event], dict[str, str]] = {
         "rl.engine.id": "engine",
     },
 }
-"""Attributes that are a field of the event, by type: attribute to the field's path."""
+"""Event type to attributes that are a field of the event: attribute to the field's path."""
 _READERS = {
     kind: [(attribute, attrgetter(path)) for attribute, path in fields.items()] for kind, fields in _FIELDS.items()
 }
 
 
 def _attributes(event: Event) -> dict[str, Attribute]:
-    """The event's own fields, and what is computed from them."""
-    found: dict[str, Attribute] = {attribute: read(event) for attribute, read in _READERS[type(event)]}
+    """Return the attributes that are fields of the event or computed from them."""
+    attributes: dict[str, Attribute] = {attribute: read(event) for attribute, read in _READERS[type(event)]}
     if isinstance(event, RolloutCompleted):
-        found["rl.weights.versions"] = sorted({span.version for span in event.spans})
-        found["gen_ai.response.finish_reasons"] = [event.stop.value]
+        attributes["rl.weights.versions"] = sorted({span.version for span in event.spans})
+        attributes["gen_ai.response.finish_reasons"] = [event.stop.value]
     if isinstance(event, RolloutCompleted | RolloutFailed):
-        found["gen_ai.operation.name"], found["gen_ai.provider.name"] = "text_completion", "sglang"
+        attributes["gen_ai.operation.name"], attributes["gen_ai.provider.name"] = "text_completion", "sglang"
     elif isinstance(event, GroupAccepted | GroupRejected):
-        found["rl.accepted"] = isinstance(event, GroupAccepted)
+        attributes["rl.accepted"] = isinstance(event, GroupAccepted)
         if event.reason:
-            found["rl.reason"] = event.reason
+            attributes["rl.reason"] = event.reason
     elif isinstance(event, StepCommitted):
-        found.update(("rl.metric." + name, value) for name, value in event.metrics.items())
+        attributes.update(("rl.metric." + name, value) for name, value in event.metrics.items())
     if isinstance(event, GroupAccepted | GroupRejected | BatchSealed):
-        found["rl.sample.count"] = len(event.samples)
+        attributes["rl.sample.count"] = len(event.samples)
         rewards = event.raw_rewards if isinstance(event, BatchSealed) else event.rewards
         if rewards:
-            found["rl.reward.mean"] = sum(rewards) / len(rewards)
-    return found
+            attributes["rl.reward.mean"] = sum(rewards) / len(rewards)
+    return attributes
 
 
 def span_of(envelope: Envelope, share: float = 1.0) -> Span | None:
-    """The span that ends with this event; None for an event that ends none, or whose trace is not sampled.
+    """Return the span that ends with this event; None if the event ends no span, or its trace is not sampled.
 
-    share: of group traces that are kept, 0 to 1.
+    share: share of group traces that are kept, 0 to 1.
     """
     place = span_place_of(envelope.event)
     if place is None:
@@ -187,7 +186,7 @@ def span_of(envelope: Envelope, share: float = 1.0) -> Span | None:
 
 
 def traceparent_of(run: str, event: Event, share: float = 1.0) -> str | None:
-    """The context of the span that an event ends, as its envelope carries it; None where it ends none."""
+    """Return the context of the span that an event ends, for its envelope; None if it ends no span."""
     place = span_place_of(event)
     if place is None:
         return None
@@ -196,7 +195,7 @@ def traceparent_of(run: str, event: Event, share: float = 1.0) -> str | None:
 
 
 def _links(envelope: Envelope, trace: int, share: float) -> tuple[SpanContext, ...]:
-    """A batch links to the decisions on its groups; a prompt from outside to its sender's own trace."""
+    """Return links: from a batch to the decisions on its groups, and from a prompt to its sender's trace."""
     run, event = envelope.run, envelope.event
     if isinstance(event, BatchSealed):
         decisions = (SpanContext(trace_id(run, g), span_id(run, f"decide/{g}")) for g in event.groups)

@@ -1,11 +1,11 @@
-"""`FrontStream`: a text stream in front of another one, with that one's properties."""
+"""`FrontStream`: a text stream in front of another stream, with the properties of that stream."""
 
 import io
 from typing import Any, TextIO
 
 
 class FrontStream(io.TextIOBase):
-    """raw: the stream behind it. A subclass says what is written."""
+    """A stream whose subclass defines what is written. raw: the stream behind it."""
 
     def __init__(self, raw: TextIO) -> None:
         self.raw = raw
@@ -24,15 +24,13 @@ class FrontStream(io.TextIOBase):
 
     @property
     def buffer(self) -> Any:
-        """Bytes, as they are. None where the stream behind has no such thing."""
+        """The byte buffer of `raw`; None if it has none."""
         return getattr(self.raw, "buffer", None)
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """As that of `raw`."""
         return self.raw.encoding
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
-        """As that of `raw`."""
         return self.raw.errors

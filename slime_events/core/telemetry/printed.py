@@ -1,7 +1,7 @@
-"""`printed_too`: what a process prints goes into its own log as well.
+"""`printed_too`: copy what a process prints to its own log.
 
-A user's function prints where it runs: in the conductor, an engine's replica, a trainer's rank. Ray keeps what these
-print in files of its own, which are gone with it.
+A user's function prints in its process: the conductor, an engine's replica, a trainer's rank. Ray stores the output of
+these processes in its own files, which are deleted with Ray.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ from typing import TextIO
 from slime_events.core.telemetry.front_stream import FrontStream
 
 MOST = 4096
-"""Characters of a line that are kept together."""
+"""Longest line that is logged as a whole, in characters."""
 
 
 class Printed(FrontStream):
-    """A stream that writes to another one, and each line to the log named `name`. Any thread may write."""
+    """A stream that writes to `raw`, and each line to the log named `name`. Thread-safe."""
 
     def __init__(self, raw: TextIO, name: str) -> None:
         super().__init__(raw)
@@ -26,10 +26,10 @@ class Printed(FrontStream):
         self._thread = threading.local()
 
     def write(self, text: str) -> int:
-        """As a stream does. Where the other stream is closed, the log has it alone."""
+        """Write a text. If `raw` is closed, only the log gets it."""
         with contextlib.suppress(OSError, ValueError):
             self.raw.write(text)
-        if not getattr(self._thread, "is_logging", False):  # a handler that fails says so on stderr
+        if not getattr(self._thread, "is_logging", False):  # a failing handler prints to stderr
             self._keep(text)
         return len(text)
 
@@ -51,7 +51,7 @@ class Printed(FrontStream):
 
 @contextlib.contextmanager
 def printed_too() -> Iterator[None]:
-    """Meanwhile what is printed is logged too, at INFO as `stdout` and `stderr`."""
+    """Copy what is printed in this context to the log, at INFO as `stdout` and `stderr`."""
     if isinstance(sys.stdout, Printed):  # another role of the same process
         yield
         return

@@ -1,4 +1,4 @@
-"""Each process's own log: standard logging into `<run>/logs/<role>-<pid>.log`."""
+"""Log of each process: standard logging into `<run>/logs/<role>-<pid>.log`."""
 
 import logging
 import logging.handlers
@@ -16,9 +16,9 @@ KEPT_FILES = 2
 
 
 def setup_logging(role: str, folder: Path, level: int = logging.INFO) -> Path:
-    """Send this process's log records and warnings into `folder`; returns the file's path. Times are UTC.
+    """Send this process's log records and warnings to a file in `folder`. Returns its path. Times are UTC.
 
-    The file rotates at 64 MB and two old ones are kept. A second call replaces the first's file. Other handlers stay.
+    The file rotates at 64 MB, and two old files are kept. A second call replaces the first file. Other handlers stay.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{role}-{os.getpid()}.log"
@@ -37,8 +37,9 @@ def setup_logging(role: str, folder: Path, level: int = logging.INFO) -> Path:
 
 
 class _Redacted(logging.Formatter):
-    """The whole record without secrets and control characters: other packages' words and the causes in a traceback are
-    not ours, and a log is read on a terminal.
+    """Formats a record without secrets and control characters.
+
+    Messages of other packages and tracebacks may contain both, and users read logs on a terminal.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -46,7 +47,7 @@ class _Redacted(logging.Formatter):
 
 
 class _ProcessLog(logging.handlers.RotatingFileHandler):
-    """Known by its type, so that a second call finds it. On a full disk lines are lost, and the run's end says why."""
+    """A handler that a second call finds by its type. If the disk is full, lines are lost; the run's end reports it."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
         if not isinstance(sys.exc_info()[1], OSError):

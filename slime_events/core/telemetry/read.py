@@ -1,4 +1,4 @@
-"""Spans read from a run's folder, as the tree of one prompt, and as text."""
+"""Read spans from a run's folder, as the tree of a prompt, and as text."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.errors import DataError
 from slime_events.core.telemetry.span import Span, from_otlp_json
 
@@ -21,25 +23,25 @@ _SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class SpanTree:
-    """A span and its children. linked: it is in another trace and links to this one's parent."""
+    """A span and its children."""
 
     span: Span
     children: tuple[SpanTree, ...]
-    linked: bool = False
+    linked: Annotated[bool, doc("it is in another trace, and links to the parent of this tree")] = False
 
 
 @dataclass(frozen=True, slots=True)
 class SpanFiles:
-    """All spans of a run's folder, by start time, and the number that its processes dropped."""
+    """All spans of a run's folder."""
 
-    spans: tuple[Span, ...]
-    dropped: int
+    spans: Annotated[tuple[Span, ...], doc("by start time")]
+    dropped: Annotated[int, doc("spans that processes dropped")]
 
 
 def read_spans(folder: Path) -> SpanFiles:
-    """The spans in `*.jsonl` of a folder. An unfinished last line is left out.
+    """Return the spans in `*.jsonl` of a folder, without an unfinished last line.
 
-    Raises DataError with file and line for any other line that no exporter writes.
+    Raises DataError, with file and line, for any further line that is not a span.
     """
     spans: dict[tuple[int, int], Span] = {}
     dropped = 0
@@ -60,14 +62,14 @@ def read_spans(folder: Path) -> SpanFiles:
 
 
 def trace_of(spans: Iterable[Span], trace: int) -> tuple[SpanTree, ...]:
-    """The spans of a trace as trees, with spans of other traces that link to it: a prompt with the version made of it.
+    """Return the spans of a trace as trees, with linked spans of further traces: a prompt with its weight version.
 
-    Several trees where a parent is missing (dropped, or not yet exported).
+    There are several trees if a parent is missing (dropped, or not yet exported).
     """
     of_trace, children, linking = [], defaultdict(list), defaultdict(list)
-    known = set()
+    contexts = set()
     for span in sorted(spans, key=lambda span: (span.start_ns, span.end_ns)):
-        known.add(span.context)
+        contexts.add(span.context)
         if span.trace == trace:
             of_trace.append(span)
         if span.parent is not None:
@@ -78,16 +80,16 @@ def trace_of(spans: Iterable[Span], trace: int) -> tuple[SpanTree, ...]:
 
     def grow(span: Span, linked: bool) -> SpanTree:
         own = [grow(child, False) for child in children[span.context]]
-        # Only links to the requested trace: else a version's tree would hold all its other groups.
+        # Follow only links to the requested trace, or a version's tree would contain all its groups.
         others = [grow(other, True) for other in linking[span.context]] if span.trace == trace else []
         return SpanTree(span, tuple(own + others), linked)
 
-    roots = (span for span in of_trace if span.parent is None or (trace, span.parent) not in known)
+    roots = (span for span in of_trace if span.parent is None or (trace, span.parent) not in contexts)
     return tuple(grow(span, False) for span in roots)
 
 
 def render(trees: Sequence[SpanTree]) -> str:
-    """The trees as text: seconds since the first span began, duration, main attributes."""
+    """Return the trees as text: seconds since the first span began, duration, main attributes."""
     if not trees:
         return "no spans"
     begin = min(tree.span.start_ns for tree in trees)

@@ -1,27 +1,29 @@
-"""`Span`: an interval in a trace, and its OTLP JSON form (one span a line in a file).
+"""`Span`: an interval in a trace, and its OTLP JSON form (a span per line of a file).
 
-Trace and span ids follow from names, so every process and every reader of the log computes the same ones. A group has
-one trace, a weight version has one; a span's id follows from the run and its key (`submit/<group>`).
+Trace and span ids are derived from names, so every process and every reader of the log computes the same ids. Each
+group and each weight version has a trace. A span's id is derived from the run and its key (`submit/<group>`).
 """
 
 import functools
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
+
+from schemas.doc import doc
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _LOW_64 = 2**64 - 1
 _PRODUCER = 4
-"""OTLP's kind of a span that ends with a message."""
+"""OTLP's kind of span for a producer of messages."""
 KEPT = 1024
-"""Cached ids: those of an event are needed again for its span, those of a group for each of its samples."""
+"""Cached ids: an event and its span use the same ids, and so do the samples of a group."""
 
 
 class SpanContext(NamedTuple):
-    """A span, in whichever process: 128-bit trace id, 64-bit span id."""
+    """Identity of a span in any process: 128-bit trace id, 64-bit span id."""
 
     trace: int
     span: int
@@ -29,28 +31,28 @@ class SpanContext(NamedTuple):
 
 @functools.lru_cache(KEPT)
 def trace_id(run: str, group: str) -> int:
-    """The trace of a group: 128 bits."""
+    """Return the 128-bit id of a group's trace."""
     return int.from_bytes(_digest(run, group)[:16], "big")
 
 
 @functools.lru_cache(KEPT)
 def span_id(run: str, key: str) -> int:
-    """A span of the run: 64 bits."""
+    """Return the 64-bit id of a span of the run."""
     return int.from_bytes(_digest(run, "span", key)[:8], "big")
 
 
 def sampled(trace: int, share: float) -> bool:
-    """Whether a trace is among the `share` (0 to 1) that is kept. OpenTelemetry's ratio rule: all samplers agree."""
+    """Return whether a trace is in the kept `share` (0 to 1), by OpenTelemetry's ratio rule: all samplers agree."""
     return trace & _LOW_64 < round(share * 2**64)
 
 
 def format_traceparent(context: SpanContext, is_sampled: bool) -> str:
-    """W3C trace context, version 00."""
+    """Return a W3C traceparent, version 00."""
     return f"00-{context.trace:032x}-{context.span:016x}-{is_sampled:02x}"
 
 
 def parse_traceparent(text: str | None) -> SpanContext | None:
-    """The context in a traceparent, None if missing or invalid (W3C: ignore it then)."""
+    """Return the context in a traceparent; None if it is missing or invalid, which W3C says to ignore."""
     match = _TRACEPARENT.fullmatch(text or "")
     if match is None:
         return None
@@ -74,32 +76,31 @@ RENAMED: dict[str, str] = {
     "rl.samples": "rl.sample.count",
     "rl.tokens": "rl.token.count",
 }
-"""Names in span files of earlier releases, which no attribute may have again: a namespace is no attribute."""
+"""Old attribute names in span files to new ones. A new name must not be the namespace of another attribute."""
 
 Attribute: TypeAlias = str | bool | int | float | Sequence[str] | Sequence[int]
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished span. start_ns, end_ns: UTC. parent: span id in the same trace. error: why it failed."""
+    """A finished span."""
 
     name: str
-    trace: int
-    span: int
-    start_ns: int
-    end_ns: int
-    parent: int | None = None
+    trace: Annotated[int, doc("trace id, 128 bits")]
+    span: Annotated[int, doc("span id, 64 bits")]
+    start_ns: Annotated[int, doc("UTC nanoseconds")]
+    end_ns: Annotated[int, doc("UTC nanoseconds")]
+    parent: Annotated[int | None, doc("span id in the same trace; None: it is a root")] = None
     attributes: Mapping[str, Attribute] = {}
     links: Sequence[SpanContext] = ()
-    error: str | None = None
+    error: Annotated[str | None, doc("why the work failed; None: it did not")] = None
 
     @property
     def context(self) -> SpanContext:
-        """Its ids."""
         return SpanContext(self.trace, self.span)
 
 
 def to_otlp_json(span: Span) -> dict[str, Any]:
-    """The span as OTLP's JSON encoding has it (ids in hex, 64-bit numbers as text)."""
+    """Return the span in OTLP's JSON encoding: ids in hex, 64-bit numbers as text."""
     plain: dict[str, Any] = {
         "traceId": f"{span.trace:032x}",
         "spanId": f"{span.span:016x}",
@@ -119,7 +120,7 @@ def to_otlp_json(span: Span) -> dict[str, Any]:
 
 
 def from_otlp_json(plain: Mapping[str, Any]) -> Span:
-    """The span again, with today's names. Raises KeyError or ValueError for anything else."""
+    """Return the span of an OTLP JSON object, with current attribute names. Raises KeyError or ValueError."""
     status = plain.get("status", {})
     parent = plain.get("parentSpanId")
     return Span(
@@ -136,7 +137,7 @@ def from_otlp_json(plain: Mapping[str, Any]) -> Span:
 
 
 def _wrap(value: Attribute) -> dict[str, Any]:
-    if isinstance(value, str):  # most of them
+    if isinstance(value, str):  # the most frequent type
         return {"stringValue": str(value)}
     if isinstance(value, bool):
         return {"boolValue": value}

@@ -24,17 +24,17 @@ logger = logging.getLogger(__name__)
 
 
 class SpanExporter(Protocol):
-    """Sends finished spans on. Called from one background thread."""
+    """Sends finished spans. Called from a single background thread."""
 
     def export(self, spans: Sequence[Span]) -> bool:
-        """Whether they arrived. An OSError counts as no."""
+        """Send spans. Returns whether they arrived; an OSError means that they did not."""
 
     def close(self, dropped: int) -> None:
-        """The last call. dropped: spans that never arrived."""
+        """End the export. dropped: number of spans that never arrived."""
 
 
 class FileExporter:
-    """JSON lines: `{"resource": ...}`, then OTLP JSON spans, then `{"dropped": n}`."""
+    """Writes JSON lines: `{"resource": ...}`, then OTLP JSON spans, then `{"dropped": n}`."""
 
     def __init__(self, path: Path, resource: dict[str, str | int]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,12 +42,12 @@ class FileExporter:
         self._write([{"resource": resource}])
 
     def export(self, spans: Sequence[Span]) -> bool:
-        """Append them in one write, so that a reader sees whole lines."""
+        """Append the spans in a single write, so that readers see whole lines."""
         self._write([to_otlp_json(span) for span in spans])
         return True
 
     def close(self, dropped: int) -> None:
-        """End the file with what it lacks."""
+        """Write the number of dropped spans and close the file."""
         self._write([{"dropped": dropped}])
         self._file.close()
 
@@ -56,7 +56,7 @@ class FileExporter:
 
 
 class OtlpExporter:
-    """OpenTelemetry's own OTLP/HTTP exporter, fed with spans whose ids and times are given."""
+    """OpenTelemetry's own OTLP/HTTP exporter, with predefined ids and times."""
 
     TIMEOUT_S = 10.0
 
@@ -71,13 +71,13 @@ class OtlpExporter:
         self._resource, self._scope = Resource(resource), InstrumentationScope("slime_events")
 
     def export(self, spans: Sequence[Span]) -> bool:
-        """Send them; the exporter itself retries for up to its time limit."""
+        """Send the spans. The exporter retries up to its time limit."""
         from opentelemetry.sdk.trace.export import SpanExportResult
 
         return bool(self._exporter.export([self._convert(span) for span in spans]) is SpanExportResult.SUCCESS)
 
     def close(self, dropped: int) -> None:
-        """Give up what is being retried."""
+        """Stop retries."""
         self._exporter.shutdown()
 
     def _convert(self, span: Span) -> Any:
@@ -103,15 +103,15 @@ class OtlpExporter:
 
 
 QUEUE_SPANS = 20_000
-"""Spans that may wait; more are dropped and counted. At one kilobyte each that is 20 MB at most."""
+"""Most spans that may wait, 20 MB at one kilobyte each; further ones are dropped and counted."""
 BATCH_SPANS = 512
 PAUSE_S = 0.5
 
 
 class Telemetry:
-    """Spans go into a bounded queue; a background thread exports them. Nothing here ever blocks or raises on the way.
+    """A bounded queue of spans and a background thread that exports them. Recording never blocks or raises.
 
-    One per process; `shutdown` it at the end.
+    There is one per process; call `shutdown` at its end.
     """
 
     def __init__(self, exporter: SpanExporter | None, share: float, *, queue_spans: int = QUEUE_SPANS) -> None:
@@ -121,7 +121,7 @@ class Telemetry:
         self._wake = threading.Event()
         self._stopping = False
         self.dropped = 0
-        """Spans that did not arrive: the queue was full, the exporter failed, or the end came first."""
+        """Spans that did not arrive: the queue was full, the exporter failed, or the process ended first."""
         self.exported = 0
         self._thread = threading.Thread(target=self._run, args=(exporter,), name="telemetry", daemon=True)
         if exporter is not None:
@@ -129,9 +129,9 @@ class Telemetry:
 
     @classmethod
     def start(cls, role: str, run: str, endpoint: str | None, file: Path | None, share: float) -> Telemetry:
-        """Spans of this process to the OTLP/HTTP `endpoint` where there is one, else into `file`, else nowhere.
+        """Start exporting spans to the OTLP/HTTP `endpoint`, or to `file` without an endpoint, or nowhere.
 
-        share: of group traces that are kept, 0 to 1. For the file of a run folder see `span_file`.
+        share: share of group traces that are kept, 0 to 1. `span_file` gives the file of a run folder.
         """
         resource: dict[str, str | int] = {"service.namespace": "slime-events", "service.name": role}
         resource |= {"rl.run.id": run, "process.pid": os.getpid()}
@@ -143,12 +143,12 @@ class Telemetry:
         return cls(exporter, share)
 
     def record_event(self, envelope: Envelope) -> bool:
-        """Record the span that an appended event ends; whether there is one and it was queued."""
+        """Record the span that an appended event ends. Returns whether there is a span and it was queued."""
         span = span_of(envelope, self._share)
         return span is not None and self.record(span)
 
     def record(self, span: Span) -> bool:
-        """Record a span; whether it was queued."""
+        """Record a span. Returns whether it was queued."""
         if self._exporter is None:
             return False
         with self._lock:
@@ -162,13 +162,13 @@ class Telemetry:
         return True
 
     def shutdown(self, deadline_s: float = 5.0) -> bool:
-        """Export what is queued; whether all arrived within the deadline. What did not is counted as dropped."""
+        """Export queued spans. Returns whether all arrived within the deadline; the rest count as dropped."""
         if self._exporter is None or self._stopping:
             return self.dropped == 0
         self._stopping = True
         self._wake.set()
         self._thread.join(deadline_s)
-        # Where the exporter hangs, the thread is left behind: it is a daemon and ends with the process.
+        # If the exporter hangs, the thread stays: it is a daemon and ends with the process.
         with self._lock:
             self.dropped += len(self._queue)
             self._queue.clear()
@@ -204,12 +204,12 @@ class Telemetry:
 
 
 def span_file(run_folder: Path, role: str, pid: int) -> Path:
-    """Where a process's spans lie in a run's folder."""
+    """Return the path of a process's spans in a run's folder."""
     return run_folder / "traces" / f"{role}-{pid}.jsonl"
 
 
 class TracedLog:
-    """Everything but `append` is the log's own. The telemetry belongs to the caller: `close` leaves it open."""
+    """A log whose `append` also records spans. The telemetry belongs to the caller: `close` leaves it open."""
 
     def __init__(self, log: EventLog, telemetry: Telemetry) -> None:
         self._log, self._telemetry = log, telemetry
@@ -224,9 +224,9 @@ class TracedLog:
             self.refused_batches = log.refused_batches
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
-        """As the log's; a span is recorded only for what is in the log."""
+        """Append events to the log, and record their spans if that succeeds."""
         positions = await self._log.append(appends)
-        # The next append goes first: spans are made while the log stores it.
+        # Let the next append go first: spans are made while the log stores it.
         asyncio.get_running_loop().call_soon(self._record, appends)
         return positions
 
