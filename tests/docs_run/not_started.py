@@ -19,7 +19,7 @@ ELSEWHERE = (
 )
 NOT_STARTED = [
     *(NotStarted("CONTRIBUTING.md", f"make {target}", OURS)
-      for target in ("test", "soak", "deploy-check", "users", "agent-kills", "attacks", "cases")),
+      for target in ("quick", "test", "soak", "deploy-check", "users", "agent-kills", "attacks", "cases")),
     NotStarted("CONTRIBUTING.md", "make resolve", "asks a package index which versions go together; starts no run"),
     NotStarted("README.md", "make test", OURS),
     NotStarted("docs/agents.md", "slime-events train --config settings.toml --agents --gateway "
