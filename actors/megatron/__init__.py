@@ -1,8 +1,8 @@
-"""The trainer's Megatron-core rank: model, optimizer, one rollout step, weights and checkpoints. No Ray in here."""
+"""A Megatron-core rank of the trainer: model, optimizer, rollout step, weights and checkpoints. It needs no Ray."""
 
 import warnings
 
-# Megatron warns at each import of optional packages; `slime-events doctor` reports them once.
+# Megatron warns about missing optional packages at each import; `slime-events doctor` reports them once.
 warnings.filterwarnings(
     "ignore", message=".*(Transformer Engine and Apex are|Apex is) not installed", module="megatron"
 )

@@ -1,4 +1,4 @@
-"""`Architecture`: what a Hugging Face config.json says about a dense decoder, in Megatron's words."""
+"""`Architecture`: a dense decoder, read from a Hugging Face config.json and described by Megatron's terms."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from schemas.doc import doc
 from schemas.errors import CheckpointMismatch, ImpossibleCombination
 from slime_events.core.config.trainer import TrainerSettings
 
@@ -16,35 +17,34 @@ SAME_NAMES = (
     "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels",
     "qk_layernorm", "add_qkv_bias",
 )  # fmt: skip
-"""What Megatron's flags and config call as `Architecture` does."""
+"""Fields that have the same name in `Architecture`, in Megatron's flags and in its config."""
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
     """A Qwen3, Qwen2 or Llama style decoder: RMSNorm, RoPE, grouped-query attention, SwiGLU.
 
-    Sizes are of the whole model, before tensor parallelism. kv_channels: size of one attention head.
-    rope_scaling_factor: of Llama 3's RoPE scaling, None without. qk_layernorm: RMSNorm on each query and key head.
+    Sizes are those of the whole model, before tensor parallelism.
     """
 
     num_layers: int
     hidden_size: int
     ffn_hidden_size: int
-    num_attention_heads: int
-    num_query_groups: int
-    kv_channels: int
+    num_attention_heads: Annotated[int, doc("Query heads.")]
+    num_query_groups: Annotated[int, doc("Key and value heads.")]
+    kv_channels: Annotated[int, doc("Size of an attention head.")]
     vocab_size: int
-    max_position_embeddings: int
+    max_position_embeddings: Annotated[int, doc("Longest sequence, in tokens.")]
     norm_epsilon: float
     rotary_base: float
-    rope_scaling_factor: float | None
-    qk_layernorm: bool
+    rope_scaling_factor: Annotated[float | None, doc("Factor of Llama 3's RoPE scaling; None without.")]
+    qk_layernorm: Annotated[bool, doc("RMSNorm on each query and key head.")]
     add_qkv_bias: bool
-    tied: bool
+    tied: Annotated[bool, doc("The output layer shares the embedding's weights.")]
 
     @classmethod
     def read(cls, folder: str | Path) -> Architecture:
-        """The architecture of a Hugging Face folder. Raises CheckpointMismatch where Megatron cannot build it here."""
+        """Read the architecture of a Hugging Face folder. Raises CheckpointMismatch if the trainer cannot build it."""
         path = Path(folder) / "config.json"
         try:
             config = json.loads(path.read_text())
@@ -56,12 +56,12 @@ class Architecture:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], where: str = "config.json") -> Architecture:
-        """From the parsed config. `where` is for the message of a CheckpointMismatch."""
+        """Return the architecture of a parsed config. Raises CheckpointMismatch, whose message begins with `where`."""
         names = config.get("architectures") or ["nothing"]
         family = FAMILIES.get(names[0])
         if family is None:
             raise CheckpointMismatch(f"{where}: architecture {names[0]} is not one of {', '.join(FAMILIES)}")
-        # What changes the numbers and has no counterpart in the Megatron model that is built.
+        # Settings that change the results and that the Megatron model does not support.
         act = config.get("hidden_act", "silu")
         unsupported = {
             f"hidden_act {act} (silu is supported)": act != "silu",
@@ -90,26 +90,25 @@ class Architecture:
             tied=bool(config.get("tie_word_embeddings", False)),
         )
 
-    def check_flags(self, flags: Mapping[str, Any]) -> None:
+    def check_flags(self, flags: Mapping[str, object]) -> None:
         """Compare Megatron's architecture flags (slime's MODEL_ARGS), by name, with the checkpoint.
 
-        Names that are no architecture flags are passed over. Raises CheckpointMismatch naming every flag that
-        disagrees, with both values.
+        Other flags are ignored. Raises CheckpointMismatch with every flag that disagrees and both values.
         """
-        known = self.as_flags()
+        expected = self.as_flags()
         wrong = [
-            f"--{name.replace('_', '-')} {flags[name]} (the checkpoint says {known[name]})"
-            for name in sorted(flags.keys() & known.keys())
-            if not _same(flags[name], known[name])
+            f"--{name.replace('_', '-')} {flags[name]} (the checkpoint says {expected[name]})"
+            for name in sorted(flags.keys() & expected.keys())
+            if not _same(flags[name], expected[name])
         ]
         if wrong:
             raise CheckpointMismatch(
-                "model flags disagree with the checkpoint's config.json: " + "; ".join(wrong) + ". Leave them out or "
+                "model flags disagree with the checkpoint's config.json: " + "; ".join(wrong) + ". Leave them out, or "
                 "give the checkpoint that they describe"
             )
 
     def check_parallelism(self, settings: TrainerSettings) -> None:
-        """ImpossibleCombination where the model cannot be cut over ranks as the settings have it."""
+        """Raise ImpossibleCombination if the model cannot be cut over ranks as the settings say."""
         ranks = settings.tensor_model_parallel_size
         if settings.pipeline_model_parallel_size > 1 or settings.context_parallel_size > 1:
             raise ImpossibleCombination(
@@ -123,8 +122,8 @@ class Architecture:
                     f"{name} {size} of the checkpoint cannot be cut over tensor-model-parallel-size {ranks}"
                 )
 
-    def as_flags(self) -> dict[str, Any]:
-        """Megatron's architecture flags by name with the values that this architecture has."""
+    def as_flags(self) -> dict[str, object]:
+        """Return Megatron's architecture flags by name, with this architecture's values."""
         same = {name: getattr(self, name) for name in (*SAME_NAMES, "vocab_size", "norm_epsilon", "rotary_base")}
         return same | {
             "group_query_attention": self.num_query_groups != self.num_attention_heads,
@@ -147,8 +146,9 @@ class Architecture:
 
 
 def check_vocabulary(student: str | Path, teacher: str | Path) -> None:
-    """CheckpointMismatch where a token of the student's is another one, or none, to the teacher. Of Hugging Face
-    folders; models of one tokenizer may have embeddings that are padded to other sizes.
+    """Raise CheckpointMismatch if student and teacher, two Hugging Face folders, do not assign the same ids to tokens.
+
+    Models of one tokenizer may differ in the padded size of their embeddings.
     """
     sizes = [Architecture.read(folder).vocab_size for folder in (student, teacher)]
     ids = [_token_ids(Path(folder) / "tokenizer.json") for folder in (student, teacher)]
@@ -156,20 +156,20 @@ def check_vocabulary(student: str | Path, teacher: str | Path) -> None:
         if sizes[0] == sizes[1]:
             return
         raise CheckpointMismatch(f"{teacher} has {sizes[1]} tokens, {student} has {sizes[0]}: {_ONE_VOCABULARY}")
-    ours, theirs = ({} if one is None else one for one in ids)
+    ours, theirs = (table or {} for table in ids)
     if apart := sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)):
         token = apart[0]
         raise CheckpointMismatch(
-            f"{teacher} and {student} differ in {len(apart)} tokens, the first is {token!r} with ids "
+            f"{teacher} and {student} differ in {len(apart)} tokens; the first is {token!r} with ids "
             f"{theirs.get(token)} and {ours.get(token)}: {_ONE_VOCABULARY}"
         )
 
 
-_ONE_VOCABULARY = "a teacher is asked for the probability of the student's very tokens, so take one of its family"
+_ONE_VOCABULARY = "the teacher scores the student's tokens, so use a teacher of the same model family"
 
 
 def _token_ids(path: Path) -> dict[str, int] | None:
-    """Token -> id of a tokenizer file; None without one, or of a kind that has no such table."""
+    """Return token -> id of a tokenizer file; None if there is no file, or if its format has no such table."""
     try:
         parsed = json.loads(path.read_text())
     except (OSError, json.JSONDecodeError):
@@ -177,28 +177,28 @@ def _token_ids(path: Path) -> dict[str, int] | None:
     table = parsed.get("model", {}).get("vocab")
     if not isinstance(table, dict):
         return None
-    return table | {one["content"]: one["id"] for one in parsed.get("added_tokens", ())}
+    return table | {token["content"]: token["id"] for token in parsed.get("added_tokens", ())}
 
 
-def _same(given: Any, expected: Any) -> bool:
-    if isinstance(expected, bool) or isinstance(given, bool):
-        return given is expected
+def _same(value: object, expected: object) -> bool:
+    if isinstance(expected, bool) or isinstance(value, bool):
+        return value is expected
     if isinstance(expected, int | float):
         try:
-            return abs(float(given) - expected) <= 1e-9 * abs(expected)
+            return abs(float(value) - expected) <= 1e-9 * abs(expected)  # type: ignore[arg-type]  # TypeError is False
         except (TypeError, ValueError):
             return False
-    return bool(given == expected)
+    return bool(value == expected)
 
 
 def _rope(config: Mapping[str, Any], where: str) -> tuple[float, float | None]:
-    """(base, Llama 3 scaling factor or None), from either generation of config.json."""
+    """Return (base, Llama 3 scaling factor or None) from either format of config.json."""
     rope: Mapping[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
     base = float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
         return base, None
-    # Megatron knows Llama 3's scaling with these three values fixed.
+    # Megatron supports Llama 3's scaling only with these three values.
     fixed = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
     if kind != "llama3" or any(rope.get(name, value) != value for name, value in fixed.items()):
         raise CheckpointMismatch(f"{where}: RoPE scaling {dict(rope)} is not supported (default and llama3 are)")

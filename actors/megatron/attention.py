@@ -1,16 +1,16 @@
 """Causal attention over packed sequences with torch's kernels, as a Megatron core attention.
 
-Megatron's own local attention does not take packed (THD) input. `attention_kernel` chooses: torch's attention over
-packed tokens, or its scaled_dot_product_attention over grids. For these the sequences of a micro batch are laid into a
-few right-padded grids of similar length, one attention call each. Padding comes last, so that the causal mask alone
-keeps it out of every real token, in the forward and in the backward pass; all other layers see no padding.
+Megatron's own local attention does not support packed (THD) input. `attention_kernel` chooses between torch's attention
+over packed tokens and its scaled_dot_product_attention over grids. For grids, the sequences of a micro batch are laid
+out in a few right-padded grids of similar length, with one attention call each. Padding comes last, so that the causal
+mask alone keeps it out of every real token, forward and backward; all other layers see no padding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer.attention import Attention
 from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from actors.megatron.attention_kernel import (
@@ -28,9 +29,10 @@ from actors.megatron.attention_kernel import (
     kernel_for,
     varlen_attention,
 )
+from schemas.doc import doc
 
 Ints = npt.NDArray[np.int64]
-# A grid takes sequences down to this share of its longest: at most 1 / share of its tokens are padding.
+# Shortest sequence of a grid, as a share of its longest; it bounds the padding.
 GRID_SHARE = 0.75
 
 
@@ -40,28 +42,30 @@ Layer = Callable[[Tensor], Tensor]
 
 @dataclass
 class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's class is not typed
-    """Megatron's THD parameters, with what is computed once per micro batch for all layers.
+    """Megatron's THD parameters, with layouts that are computed once per micro batch for all layers.
 
     cu_seqlens_q and cu_seqlens_kv are on the host: Megatron's RoPE reads them in Python, for queries and keys of each
-    layer, and on a device each time waits for it. ends: the same on the device, int32 [sequences + 1], for kernels;
-    None where lengths do not say what a token looks at.
-
-    grids: (sequences, longest) of each grid. to_grid: int64 [slots], the packed token of each slot of all grids end
-    to end (any token in a padding slot). from_grid: int64 [tokens], the slot of each packed token. rows: int64, the
-    packed positions whose logits are wanted; None for all of them. by_rows: takes the output layer and the hidden
-    states of these rows, [rows, hidden], and gives what the model gives in place of logits.
+    layer, and each read from a device would wait for the device.
     """
 
-    ends: Tensor | None = None
-    grids: tuple[tuple[int, int], ...] = ()
-    to_grid: Tensor | None = None
-    from_grid: Tensor | None = None
-    rows: Tensor | None = None
-    by_rows: Callable[[Layer, Tensor], Any] | None = None
+    ends: Annotated[
+        Tensor | None,
+        doc("int32 [sequences + 1]: cu_seqlens on the device, for kernels; None if lengths do not define what is seen"),
+    ] = None
+    grids: Annotated[tuple[tuple[int, int], ...], doc("(sequences, longest) of each grid")] = ()
+    to_grid: Annotated[
+        Tensor | None, doc("int64 [slots of all grids]: packed token of each slot; any token for padding")
+    ] = None
+    from_grid: Annotated[Tensor | None, doc("int64 [tokens]: slot of each packed token")] = None
+    rows: Annotated[Tensor | None, doc("int64 [rows]: packed positions that need logits; None for all")] = None
+    by_rows: Annotated[
+        Callable[[Layer, Tensor], Any] | None,
+        doc("Called with the output layer and the rows' hidden states [rows, hidden]; its result replaces the logits."),
+    ] = None
 
     @classmethod
     def of(cls, lengths: Sequence[int], rows: Tensor | None, device: torch.device) -> PackedSequences:
-        """Parameters for sequences of these lengths (tokens, each at least 1), packed in this order."""
+        """Return parameters for sequences of these lengths (in tokens, at least 1), packed in this order."""
         sizes = np.asarray(lengths)
         grids, to_grid, from_grid = lay_out(alike(sizes), np.cumsum(sizes) - sizes, sizes)
         ends = torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
@@ -80,26 +84,25 @@ class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's clas
 
     @property
     def masks(self) -> Sequence[Tensor | None]:
-        """Of each grid, [sequences, 1, queries, keys]: 0 for a key that a query looks at, else -inf. None: it looks at
-        itself and at what is before.
-        """
+        """Mask per grid, [sequences, 1, queries, keys]: 0 for a key that a query sees, else -inf. None: causal."""
         return [None] * len(self.grids)
 
     def queries(self, tokens: Tensor) -> Sequence[Tensor]:
-        """[tokens, heads, size] -> of each grid [sequences, longest, heads, size]."""
+        """Lay out [tokens, heads, size] as grids, [sequences, longest, heads, size] each."""
         slots = [rows * columns for rows, columns in self.grids]
         laid: Tensor = _ToGrid.apply(tokens, self.to_grid, self.from_grid)  # type: ignore[no-untyped-call]
         parts = torch.split(laid, slots)
         return [part.view(*grid, *tokens.shape[1:]) for grid, part in zip(self.grids, parts, strict=True)]
 
     def keys(self, tokens: Tensor) -> Sequence[Tensor]:
-        """Likewise, of what the queries look at: here of their own sequence."""
+        """Lay out keys or values as grids like `queries`; here a query sees only its own sequence."""
         return self.queries(tokens)
 
 
 def give_ends_to_kernels(model: torch.nn.Module) -> None:
-    """Let kernels that are not ours find `PackedSequences.ends` where they look for them: Transformer Engine's
-    attention, and its fused RoPE, which the layer calls before the attention.
+    """Pass `PackedSequences.ends` as cu_seqlens to Transformer Engine's attention and to its fused RoPE.
+
+    The layer calls the fused RoPE before the attention.
     """
     for layer in model.modules():
         if isinstance(layer, Attention):
@@ -108,25 +111,27 @@ def give_ends_to_kernels(model: torch.nn.Module) -> None:
                 reader.register_forward_pre_hook(_with_ends, with_kwargs=True)
 
 
-def _with_ends(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _with_ends(
+    module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[object, ...], dict[str, Any]]:
     packed = kwargs["packed_seq_params"]
     ends = {"cu_seqlens_q": packed.ends, "cu_seqlens_kv": packed.ends}
     return args, {**kwargs, "packed_seq_params": replace(packed, **ends)}
 
 
 def alike(lengths: Ints) -> list[Ints]:
-    """Sequences that share a grid, in order of falling length."""
+    """Group sequences of similar length, in order of decreasing length; a group shares a grid."""
     order = np.argsort(-lengths, kind="stable")
-    found, begin = [], 0
+    grids, begin = [], 0
     while begin < len(order):
         end = begin + int((lengths[order[begin:]] >= GRID_SHARE * lengths[order[begin]]).sum())
-        found.append(order[begin:end])
+        grids.append(order[begin:end])
         begin = end
-    return found
+    return grids
 
 
 def lay_out(members: Sequence[Ints], starts: Ints, lengths: Ints) -> tuple[tuple[tuple[int, int], ...], Ints, Ints]:
-    """(grids, to_grid, from_grid) of `PackedSequences`. members: the sequences of each grid."""
+    """Return (grids, to_grid, from_grid) of `PackedSequences`. members: the sequences of each grid."""
     grids: list[tuple[int, int]] = []
     to_grid = []
     from_grid = np.empty(lengths.sum(), dtype=np.int64)
@@ -144,15 +149,17 @@ def lay_out(members: Sequence[Ints], starts: Ints, lengths: Ints) -> tuple[tuple
 
 
 def takes_groups(query: Tensor) -> bool:
-    """Whether a kernel that keeps no [queries, keys] takes fewer key heads than query heads. In float32 on CUDA none
-    does: torch would fall back to plain matrix products, whose memory grows with the square of the length.
+    """Return whether a memory-efficient kernel supports fewer key heads than query heads.
+
+    In float32 on CUDA none does: torch would fall back to matrix products, whose memory is quadratic in the length.
     """
     return not (query.is_cuda and query.dtype == torch.float32)
 
 
 def in_grids(query: Tensor, key: Tensor, value: Tensor, packed: PackedSequences, scale: float | None) -> Tensor:
-    """Attention grid by grid. query [tokens, heads, size], key and value [tokens, groups, size] ->
-    [tokens, heads * size].
+    """Compute attention grid by grid.
+
+    query [tokens, heads, size], key and value [tokens, groups, size] -> [tokens, heads * size].
     """
     masks = [None if mask is None else mask.to(query.dtype) for mask in packed.masks]
     times = query.size(1) // key.size(1)
@@ -173,12 +180,12 @@ def in_grids(query: Tensor, key: Tensor, value: Tensor, packed: PackedSequences,
 
 
 def in_varlen(query: Tensor, key: Tensor, value: Tensor, packed: PackedSequences, scale: float | None) -> Tensor:
-    """The same of all packed tokens at once."""
+    """Compute attention over all packed tokens at once; shapes as in `in_grids`."""
     attend = varlen_attention()
-    assert attend is not None, "kernel_for has looked"
+    assert attend is not None, "kernel_for checks this"
     ends, longest = packed.ends, packed.max_seqlen_q
     grouped = query.size(1) != key.size(1)
-    # The window of everything before a token and itself is how torch is told of causal attention.
+    # This window, a token and all tokens before it, selects causal attention.
     mixed = attend(
         query, key, value, ends, ends, longest, longest, scale=scale, window_size=(-1, 0), enable_gqa=grouped
     )
@@ -192,17 +199,17 @@ KERNELS: Mapping[AttentionKernel, Callable[[Tensor, Tensor, Tensor, PackedSequen
 
 
 class PackedAttention(MegatronModule):  # type: ignore[misc]
-    """Core attention of a layer spec. Takes Megatron's keyword arguments; dropout is not supported."""
+    """Core attention of a layer spec, with Megatron's keyword arguments. Dropout is not supported."""
 
-    def __init__(self, config: Any, softmax_scale: float | None = None, **layer: Any) -> None:
-        """`layer` holds what a spec gives every core attention and this one has no use for."""
+    def __init__(self, config: TransformerConfig, softmax_scale: float | None = None, **layer: object) -> None:
+        """layer: other arguments that a spec passes to a core attention, which are ignored."""
         super().__init__(config=config)
         self.softmax_scale = softmax_scale
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, *_: Any, packed_seq_params: PackedSequences, **layer: Any
+        self, query: Tensor, key: Tensor, value: Tensor, *_: object, packed_seq_params: PackedSequences, **layer: object
     ) -> Tensor:
-        """query [tokens, heads, size], key and value [tokens, groups, size] -> [tokens, heads * size]."""
+        """Compute attention; shapes as in `in_grids`."""
         packed, capability = packed_seq_params, capability_of(query.device)
         call = AttentionCall(
             capability=capability,
@@ -216,7 +223,7 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
 
 
 class _ToGrid(torch.autograd.Function):
-    """Packed tokens to slots. A padding slot's gradient is exactly 0, so that backward is a plain gather."""
+    """Packed tokens to slots. The gradient of a padding slot is exactly 0, so that backward is a plain gather."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, to_grid: Tensor, from_grid: Tensor) -> Tensor:
@@ -229,7 +236,7 @@ class _ToGrid(torch.autograd.Function):
 
 
 class _FromGrid(torch.autograd.Function):
-    """Slots to packed tokens; backward leaves 0 in the padding slots."""
+    """Slots to packed tokens. Backward leaves 0 in the padding slots."""
 
     @staticmethod
     def forward(ctx: Any, slots: Tensor, to_grid: Tensor, from_grid: Tensor) -> Tensor:

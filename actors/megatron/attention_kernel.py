@@ -1,4 +1,4 @@
-"""`kernel_for`: which kernel computes our attention over packed sequences, the one place where that is decided."""
+"""`kernel_for`: choose the kernel for attention over packed sequences. No other place decides this."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, cast
 
 import torch
 from torch import Tensor
 
+from schemas.doc import doc
+
 Varlen = Callable[..., Tensor]
 """`torch.nn.attention.varlen.varlen_attn`."""
-ASKED = ("window_size", "enable_gqa")
-"""Keywords of it that an older torch does not have."""
+KEYWORDS = ("window_size", "enable_gqa")
+"""Keywords of `Varlen` that an older torch does not have."""
 LARGEST_HEAD = 192
-"""Flash attention goes to 256, but on some GPUs not with a gradient."""
+"""Largest head size. Flash attention supports 256, but on some GPUs only without a gradient."""
 CAPABILITY = (8, 0)
-"""Of a GPU with flash attention (A100)."""
+"""Lowest compute capability of a GPU with flash attention (A100)."""
 
 
 class AttentionKernel(enum.StrEnum):
-    """grids: torch's scaled_dot_product_attention over right-padded grids. varlen: torch's flash attention over the
+    """GRIDS: torch's scaled_dot_product_attention over right-padded grids. VARLEN: torch's flash attention over the
     packed tokens, without padding.
     """
 
@@ -33,23 +35,21 @@ class AttentionKernel(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """What the choice depends on. capability: compute capability of the query's GPU, None for another device.
-    sequences: how many are packed. shares: some of them share a prefix. has_varlen: this torch has `Varlen`.
-    """
+    """The properties on which the choice of a kernel depends."""
 
-    capability: tuple[int, int] | None
+    capability: Annotated[tuple[int, int] | None, doc("Compute capability of the query's GPU; None on a CPU.")]
     dtype: torch.dtype
     head_size: int
-    sequences: int
-    shares: bool
-    has_varlen: bool
+    sequences: Annotated[int, doc("Number of packed sequences.")]
+    shares: Annotated[bool, doc("Some sequences share a prefix.")]
+    has_varlen: Annotated[bool, doc("This torch has `Varlen`.")]
 
 
 def kernel_for(call: AttentionCall) -> AttentionKernel:
-    """`VARLEN` on a GPU in half precision, for several sequences.
+    """Return `VARLEN` for several sequences on a GPU in half precision, else `GRIDS`.
 
-    A single sequence has no padding, and cuDNN's kernel, which torch takes for it in a grid, was the faster one
-    (docs/gpu.md). A shared prefix cannot be said by lengths. In float32 flash attention does not exist.
+    A single sequence has no padding, and for it torch uses cuDNN's kernel in a grid, which is faster (docs/gpu.md).
+    Lengths cannot describe a shared prefix. Flash attention does not support float32.
     """
     can = (
         call.has_varlen
@@ -64,18 +64,17 @@ def kernel_for(call: AttentionCall) -> AttentionKernel:
 
 @functools.cache
 def varlen_attention() -> Varlen | None:
-    """torch's function; None where this torch has none with the keywords of `ASKED`."""
+    """Return torch's function; None if this torch has none with all `KEYWORDS`."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return None
-    known = inspect.signature(varlen_attn).parameters
-    found: Any = varlen_attn  # it returns a tensor alone where nothing beside it is asked for
-    chosen: Varlen | None = found if all(name in known for name in ASKED) else None
-    return chosen
+    parameters = inspect.signature(varlen_attn).parameters
+    has_keywords = all(name in parameters for name in KEYWORDS)
+    return cast("Varlen", varlen_attn) if has_keywords else None  # returns only a tensor unless more is requested
 
 
 @functools.cache
 def capability_of(device: torch.device) -> tuple[int, int] | None:
-    """See `AttentionCall`."""
+    """Return the compute capability of a GPU; None for another device."""
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else None

@@ -1,14 +1,14 @@
-"""Everything Megatron-core needs to run where there is no CUDA (gloo). With CUDA nothing in this file has an effect.
+"""Replacements for CUDA that let Megatron-core run on a CPU (gloo). With CUDA, nothing in this file has an effect.
 
-Megatron's model code asks for the current CUDA device, its optimizers also allocate on a literal "cuda" and compare
-type names such as "torch.cuda.FloatTensor". The first is answered once per process by `install`; the second only
-while the calling thread is inside `stand_in`, because rewriting every torch call costs time.
+Megatron's model code asks for the current CUDA device: `install` answers this once per process. Its optimizers also
+allocate on a literal "cuda" and compare type names such as "torch.cuda.FloatTensor": `stand_in` rewrites these torch
+calls, but only in the calling thread and while it is active, because rewriting every torch call costs time.
 """
 
 import functools
 import importlib.util
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,18 +21,18 @@ _inside = threading.local()
 
 
 def on_cpu() -> bool:
-    """Whether this process trains on the CPU: torch sees no CUDA device."""
+    """Return whether this process trains on the CPU because torch finds no CUDA device."""
     return not torch.cuda.is_available()
 
 
 def has_transformer_engine() -> bool:
-    """Whether layers are built from Transformer Engine: on CUDA, where it is installed."""
+    """Return whether layers are Transformer Engine's: on CUDA, if it is installed."""
     return not on_cpu() and importlib.util.find_spec("transformer_engine") is not None
 
 
 @functools.cache
 def install() -> None:
-    """Answer the questions about the current CUDA device with the CPU, for this process. Any number of calls."""
+    """Make the CPU the current CUDA device of this process. Repeated calls have no effect."""
     if not on_cpu():
         return
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
@@ -40,13 +40,13 @@ def install() -> None:
     share_gloo_device()
     from megatron.core.tensor_parallel.random import initialize_rng_tracker
 
-    # The inference tracker's fork() is a null context; the training one needs a CUDA generator. Dropout is 0 here.
+    # The inference tracker's fork() is a null context; the training tracker needs a CUDA generator. Dropout is 0 here.
     initialize_rng_tracker(inference_rng_tracker=True)
 
 
 @contextmanager
 def stand_in() -> Iterator[None]:
-    """Let "cuda" mean "cpu" in torch calls of this thread. Re-entrant; the mode itself must never be nested."""
+    """Make "cuda" mean "cpu" in torch calls of this thread. Re-entrant, although torch's mode itself is not."""
     if not on_cpu() or getattr(_inside, "active", False):
         yield
         return
@@ -60,7 +60,13 @@ def stand_in() -> Iterator[None]:
 
 
 class _CudaIsCpu(TorchFunctionMode):
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         kwargs = kwargs or {}
         device = kwargs.get("device")
         if device is not None and torch.device(device).type == "cuda":

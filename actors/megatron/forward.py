@@ -1,11 +1,11 @@
-"""One packed micro batch through a model: log-probs (and entropy) of the response tokens of each sample.
+"""Forward pass of a packed micro batch: log-probs and entropy of the response tokens of each sample.
 
 Logits may be cut along the vocabulary over tensor parallel ranks.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,52 +17,55 @@ from torch.utils.checkpoint import checkpoint
 
 from actors.megatron.attention import Layer, PackedSequences
 from actors.megatron.heartbeat import beat
+from schemas.doc import doc
 from slime_events.core.train_batch import TrainSample
 
 ByRows = Callable[[Layer, Tensor], tuple[Tensor, Tensor]]
 NEVER = -1e9
-"""A logit of probability 0, of which every product is finite."""
+"""A logit of probability 0 whose products are all finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Samples end to end in one sequence without padding.
+    """Samples concatenated to one sequence without padding."""
 
-    token_ids, position_ids: int64 [1, tokens]. targets: int64 [response tokens], and packed.rows the positions that
-    predict them. responses: response tokens of each sample. kept: int64 [2, any], places among the targets with ids
-    that their tokens were drawn from; a place without any was drawn from all. None where all places were. targets_of:
-    int64 [sum of responses], the target of each response token, where samples share some; None: each has its own.
-    """
-
-    token_ids: Tensor
-    position_ids: Tensor
-    packed: PackedSequences
-    targets: Tensor
-    responses: list[int]
-    kept: Tensor | None = None
-    targets_of: Tensor | None = None
+    token_ids: Annotated[Tensor, doc("int64 [1, tokens]")]
+    position_ids: Annotated[Tensor, doc("int64 [1, tokens]")]
+    packed: Annotated[PackedSequences, doc("`packed.rows` are the positions that predict the targets.")]
+    targets: Annotated[Tensor, doc("int64 [targets]: response tokens to predict")]
+    responses: Annotated[list[int], doc("response tokens of each sample")]
+    kept: Annotated[
+        Tensor | None,
+        doc(
+            "int64 [2, pairs]: (target index, id) pairs of the ids from which a target was sampled; a target without "
+            "pairs was sampled from all ids; None if all targets were"
+        ),
+    ] = None
+    targets_of: Annotated[
+        Tensor | None, doc("int64 [response tokens]: target of each response token, if samples share targets")
+    ] = None
 
     def by_sample(self, values: Tensor) -> list[Tensor]:
-        """[targets] -> of each sample [response]."""
+        """Divide [targets] into [response] per sample."""
         every = values if self.targets_of is None else values.index_select(0, self.targets_of)
         return list(torch.split(every, self.responses))
 
 
 @dataclass(frozen=True, slots=True)
 class LogitMemory:
-    """What is saved on rows of logits. chunk: rows that have logits at once, -1 for all; where there are more, they are
-    made again in the backward pass. recompute: of all rows at once, keep the logits for the backward pass, as they are,
-    and not their float32 softmax (and, with an entropy gradient, more).
-    """
+    """How to save memory on logits."""
 
-    chunk: int = -1
-    recompute: bool = False
+    chunk: Annotated[
+        int, doc("Rows that have logits at a time; with more rows, backward recomputes them. -1: all rows.")
+    ] = -1
+    recompute: Annotated[bool, doc("Keep only the logits for backward, and recompute their float32 softmax.")] = False
 
 
 def pack(samples: Sequence[TrainSample], device: torch.device, *, multiple_of: int = 1) -> MicroBatch:
-    """Pack samples, each with a prompt and a response of at least 1 token.
+    """Pack samples whose prompt and response have at least 1 token each.
 
-    multiple_of: fill up with a sequence of zeros that nothing looks at, for sequence parallelism.
+    multiple_of: pad the number of tokens to a multiple, for sequence parallelism, with a sequence of zeros that no
+    token sees.
     """
     lengths = [sample.total_length for sample in samples]
     responses = [sample.response_length for sample in samples]
@@ -86,8 +89,9 @@ def pack_sequences(
     *,
     multiple_of: int = 1,
 ) -> MicroBatch:
-    """Pack (tokens, targets), int32 [n] each with n at least 1, where token i is to predict target i. multiple_of: as
-    of `pack`.
+    """Pack pairs (tokens, targets), int32 [n] each with n at least 1. Token i predicts target i.
+
+    multiple_of: as in `pack`.
     """
     lengths = [len(tokens) for tokens, _ in sequences]
     count = sum(lengths)
@@ -97,15 +101,15 @@ def pack_sequences(
     else:
         sizes = lengths
     positions = np.concatenate([np.arange(size) for size in sizes])
-    token_ids, position_ids, rows, wanted = (
+    token_ids, position_ids, rows, target_ids = (
         torch.from_numpy(array).to(device) for array in (tokens, positions, np.arange(count), targets)
     )
     packed = PackedSequences.of(sizes, rows, device)
-    return MicroBatch(token_ids[None], position_ids[None], packed, wanted, lengths)
+    return MicroBatch(token_ids[None], position_ids[None], packed, target_ids, lengths)
 
 
 def kept_of_all(samples: Sequence[TrainSample], device: torch.device) -> Tensor | None:
-    """`MicroBatch.kept` of samples whose response tokens are targets, one behind the other."""
+    """Return `MicroBatch.kept` of samples whose concatenated response tokens are the targets."""
     parts, begin = [], 0
     for sample in samples:
         for part in sample.kept:
@@ -116,7 +120,7 @@ def kept_of_all(samples: Sequence[TrainSample], device: torch.device) -> Tensor 
 
 
 def _kept_of(kept: Tensor | None, begin: int, count: int) -> Tensor | None:
-    """Those of `count` places from one on, counted from there; None where these places kept all."""
+    """Return the pairs of `count` targets from `begin` on, with indices relative to `begin`; None without pairs."""
     if kept is None:
         return None
     there = kept[:, (kept[0] >= begin) & (kept[0] < begin + count)]
@@ -124,8 +128,9 @@ def _kept_of(kept: Tensor | None, begin: int, count: int) -> Tensor | None:
 
 
 def only_kept(logits: Tensor, targets: Tensor, kept: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Logits [rows, vocabulary / ranks of the group] of which only the kept ids of a row have probability, and its
-    target. targets: int64 [rows]; kept: see `MicroBatch`.
+    """Mask logits, so that only a row's kept ids and its target have probability.
+
+    logits: [rows, vocabulary / ranks of the group]. targets: int64 [rows]. kept: see `MicroBatch`.
     """
     width, rows = logits.size(-1), torch.arange(len(targets), device=logits.device)
     chosen = torch.ones(len(targets), dtype=torch.bool, device=logits.device)
@@ -139,8 +144,9 @@ def only_kept(logits: Tensor, targets: Tensor, kept: Tensor, group: dist.Process
 
 
 def response_outputs(model: torch.nn.Module, batch: MicroBatch, by_rows: ByRows | None = None) -> Any:
-    """What the model says at the positions that predict a response token, [response tokens, outputs of this rank]; or,
-    of a model of ours, what `by_rows` makes of these positions.
+    """Return the model's outputs at the positions that predict targets, [targets, outputs of this rank].
+
+    If the model is a `PolicyModel`, `by_rows` replaces the outputs.
     """
     packed = batch.packed if by_rows is None else replace(batch.packed, by_rows=by_rows)
     outputs = model(batch.token_ids, batch.position_ids, None, packed_seq_params=packed)
@@ -160,7 +166,7 @@ def response_log_probs(
     entropy_gradient: bool = False,
     memory: LogitMemory = LogitMemory(),
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """(log-probs, entropy) of each sample's response, float32 [response] each, of logits / temperature, in nats."""
+    """Return (log-probs, entropy) per sample, float32 [response] each, of logits / temperature, in nats."""
     rows = len(batch.targets)
     size = memory.chunk if 0 < memory.chunk < rows else rows
 
@@ -168,22 +174,22 @@ def response_log_probs(
         parts, begin = [], 0
         for some, targets in zip(torch.split(hidden, size), torch.split(batch.targets, size), strict=True):
             kept = _kept_of(batch.kept, begin, len(targets))
-            given = (layer, some, targets, group, temperature, entropy_gradient, kept)
+            arguments = (layer, some, targets, group, temperature, entropy_gradient, kept)
             begin += len(targets)
             if torch.is_grad_enabled() and (size < rows or memory.recompute):
-                parts.append(checkpoint(_tempered, *given, use_reentrant=False, preserve_rng_state=False))
+                parts.append(checkpoint(_tempered, *arguments, use_reentrant=False, preserve_rng_state=False))
             else:
-                parts.append(_tempered(*given))
+                parts.append(_tempered(*arguments))
         log_probs, entropy = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
         return log_probs, entropy
 
     outputs = response_outputs(model, batch, by_rows if size < rows else None)
-    log_probs, entropy = by_rows(_as_they_are, outputs) if isinstance(outputs, Tensor) else outputs
+    log_probs, entropy = by_rows(_identity, outputs) if isinstance(outputs, Tensor) else outputs
     return batch.by_sample(log_probs), batch.by_sample(entropy)
 
 
-def _as_they_are(logits: Tensor) -> Tensor:
-    """In place of an output layer, where the model has given its logits."""
+def _identity(logits: Tensor) -> Tensor:
+    """Replace the output layer if the model has already computed its logits."""
     return logits
 
 
@@ -207,10 +213,10 @@ def _tempered(
 def log_probs_and_entropy(
     logits: Tensor, targets: Tensor, group: dist.ProcessGroup, *, entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """(log p(target), entropy) of each row, float32 [rows] each, in nats.
+    """Return (log p(target), entropy) per row, float32 [rows] each, in nats.
 
-    logits: [rows, vocabulary / ranks of the group], this rank's columns, any float dtype. targets: int64 [rows], ids
-    in the whole vocabulary. Every rank of the group gets the same result and the gradient of its own columns. The
+    logits: [rows, vocabulary / ranks of the group], this rank's columns, of any float dtype. targets: int64 [rows], ids
+    in the whole vocabulary. Every rank of the group gets the same result, and the gradient of its own columns. The
     entropy carries a gradient only with `entropy_gradient`.
     """
     both: tuple[Tensor, Tensor] = _LogProbsAndEntropy.apply(  # type: ignore[no-untyped-call]
@@ -220,7 +226,7 @@ def log_probs_and_entropy(
 
 
 class _LogProbsAndEntropy(torch.autograd.Function):
-    """One softmax for both, kept for the backward pass.
+    """Log-probs and entropy from one softmax, which is kept for the backward pass.
 
     With p the softmax of the logits z, H the entropy and E = sum p z:
     d log p(target) / dz = onehot(target) - p, and dH / dz = -p (z - E).

@@ -1,10 +1,10 @@
-"""`FrozenModel`: a model that is not trained and gives log-probs: the reference, the teacher, or an older policy."""
+"""`FrozenModel`: a model that computes log-probs and is not trained: the reference, the teacher, or an older policy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import torch
 import torch.distributed as dist
@@ -13,6 +13,7 @@ from actors.megatron.architecture import Architecture, check_vocabulary
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.residence import ExchangedWeights, OwnModel, Residence, VisitingModel
 from actors.megatron.weights import digest_tensors, export_hf_weights, load_hf_weights
+from schemas.doc import doc
 from schemas.errors import CheckpointMismatch
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
@@ -24,20 +25,18 @@ from storage.digests import weights_digest
 REFERENCE = "reference"
 TEACHER = "teacher"
 PREFIXES = {REFERENCE: "ref_", TEACHER: "teacher_", OLD_ACTOR: ""}
-"""slime's prefixes of the columns that their log-probs go to."""
+"""slime's prefixes of the columns of their log-probs."""
 
 
 @dataclass(slots=True)
 class FrozenModel:
-    """This rank's part, cut as the policy is over `group`. digest: of the whole weights in the trainer's dtype, as a
-    weight version has one (storage/digests.py). version: of this run, where it has become one.
-    """
+    """This rank's part of the model, cut over `group` as the policy is."""
 
     architecture: Architecture
-    residence: Residence
-    group: dist.ProcessGroup
-    digest: str = ""
-    version: int | None = None
+    residence: Annotated[Residence, doc("Memory of the weights between passes.")]
+    group: Annotated[dist.ProcessGroup, doc("Tensor parallel group.")]
+    digest: Annotated[str, doc("Digest of the whole weights in the trainer's dtype (storage/digests.py).")] = ""
+    version: Annotated[int | None, doc("The run's version, if the weights are a version of this run.")] = None
 
     @classmethod
     def load(
@@ -48,23 +47,24 @@ class FrozenModel:
         policy: torch.nn.Module,
         group: dist.ProcessGroup,
     ) -> FrozenModel:
-        """The weights of a Hugging Face folder; collective in the tensor parallel group. policy: see `Residence`.
-        Raises CheckpointMismatch.
+        """Load the weights of a Hugging Face folder; collective in the tensor parallel group.
+
+        policy: see `Residence`. Raises CheckpointMismatch.
         """
-        found = cls(architecture, residence, group)
-        found._fill(folder, policy)
-        return found
+        frozen = cls(architecture, residence, group)
+        frozen._fill(folder, policy)
+        return frozen
 
     def become(self, stored: StoredVersion, policy: torch.nn.Module) -> None:
-        """A version of this run; likewise. Raises CheckpointMismatch where its folder holds other weights."""
+        """Load a version of this run; collective. Raises CheckpointMismatch if its folder holds different weights."""
         if self.version == stored.version:
             return
         self.version = None
         self._fill(stored.folder, policy)
         if self.digest != stored.digest:
             raise CheckpointMismatch(
-                f"{stored.folder} holds weights {self.digest}, and version {stored.version} has {stored.digest}: put "
-                "the folder back from a copy"
+                f"{stored.folder} holds weights {self.digest}, but version {stored.version} has {stored.digest}: "
+                "restore the folder from a copy"
             )
         self.version = stored.version
 
@@ -76,21 +76,19 @@ class FrozenModel:
 
 @dataclass(frozen=True, slots=True)
 class Residences:
-    """Makes room for the weights of models that are not trained, beside the policy. build: makes another model like it.
-    on_host: they wait on the host.
-    """
+    """Allocates memory for the weights of frozen models."""
 
-    policy: torch.nn.Module
-    build: Callable[[], torch.nn.Module]
+    policy: Annotated[torch.nn.Module, doc("The model in training.")]
+    build: Annotated[Callable[[], torch.nn.Module], doc("Builds another model of the policy's architecture.")]
     device: torch.device
-    on_host: bool
+    on_host: Annotated[bool, doc("Keep the weights in host memory between passes.")]
 
     def alike(self) -> Residence:
-        """For weights of the policy's architecture."""
+        """Return a residence for weights of the policy's architecture."""
         return ExchangedWeights(self.policy) if self.on_host else OwnModel(self.build())
 
     def other(self, model: torch.nn.Module) -> Residence:
-        """For a model of another architecture."""
+        """Return a residence for a model of another architecture."""
         return VisitingModel(model, self.device) if self.on_host else OwnModel(model)
 
 
@@ -98,18 +96,18 @@ def load_frozen(
     policy: Architecture,
     settings: TrainerSettings,
     algorithm: AlgorithmSettings,
-    flags: Mapping[str, Any],
+    flags: Mapping[str, object],
     room: Residences,
     group: dist.ProcessGroup,
 ) -> dict[str, FrozenModel]:
-    """The models that the settings want log-probs of, by name. policy: its architecture. flags: Megatron's of the
-    policy, sorted.
+    """Load the frozen models that the settings need, by name.
 
-    Raises CheckpointMismatch, ConfigError for a folder that does not fit itself, the policy or the ranks.
+    policy: the policy's architecture. flags: Megatron's transformer flags of the policy. Raises CheckpointMismatch,
+    ConfigError if a folder is inconsistent or does not fit the policy or the ranks.
     """
-    found, base, teacher = dict[str, FrozenModel](), settings.hf_checkpoint, settings.opd_teacher_load
+    frozen, base, teacher = dict[str, FrozenModel](), settings.hf_checkpoint, settings.opd_teacher_load
     if estimator_of(algorithm).needs_reference(algorithm):
-        found[REFERENCE] = FrozenModel.load(settings.ref_load or base, policy, room.alike(), room.policy, group)
+        frozen[REFERENCE] = FrozenModel.load(settings.ref_load or base, policy, room.alike(), room.policy, group)
     if algorithm.use_opd and teacher is not None:
         check_vocabulary(base, teacher)
         architecture = Architecture.read(teacher)
@@ -118,7 +116,7 @@ def load_frozen(
             residence = room.alike()
         else:
             residence = room.other(build_model(architecture, config, room.device))
-        found[TEACHER] = FrozenModel.load(teacher, architecture, residence, room.policy, group)
+        frozen[TEACHER] = FrozenModel.load(teacher, architecture, residence, room.policy, group)
     if algorithm.keep_old_actor:
-        found[OLD_ACTOR] = FrozenModel(policy, room.alike(), group)
-    return found
+        frozen[OLD_ACTOR] = FrozenModel(policy, room.alike(), group)
+    return frozen

@@ -1,4 +1,4 @@
-"""`fusions`: which of Megatron's fused kernels a rank takes."""
+"""`fusions`: which of Megatron's fused kernels a rank uses."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+from schemas.doc import doc
 from schemas.errors import InvalidValue
 
 logger = logging.getLogger(__name__)
 
 C_COMPILERS = ("gcc", "clang")
-"""That Triton looks for, unless CC names another."""
+"""Compilers that Triton looks for, unless CC names another."""
 OTHER_ACTIVATION = ("use_te_activation_func", "glu_linear_offset", "activation_func_clamp_value")
-"""Megatron's settings that its fused SwiGLU refuses or passes over."""
+"""Megatron's settings that its fused SwiGLU refuses or ignores."""
 
 
 @dataclass(frozen=True, slots=True)
 class FusedKernels:
-    """What is there. compiled: torch.compile makes kernels of Python functions (Triton and a C compiler). gradients:
-    Apex's weight gradients. rope: Transformer Engine's RoPE.
-    """
+    """Kernels that are installed."""
 
-    compiled: bool = False
-    gradients: bool = False
-    rope: bool = False
+    compiled: Annotated[bool, doc("torch.compile can make kernels (Triton and a C compiler).")] = False
+    gradients: Annotated[bool, doc("Apex's weight gradients.")] = False
+    rope: Annotated[bool, doc("Transformer Engine's RoPE.")] = False
 
     @classmethod
     def of_this_machine(cls, environment: Mapping[str, str] = os.environ) -> FusedKernels:
-        """Of a machine with CUDA."""
+        """Return the kernels that are installed on this machine, which has CUDA."""
         named = environment.get("CC", "").split()
         compilers = [shutil.which(name, path=environment.get("PATH")) for name in (*named[:1], *C_COMPILERS)]
         headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
@@ -49,12 +48,12 @@ def _is_there(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def fusions(flags: Mapping[str, Any], kernels: FusedKernels | None) -> dict[str, bool]:
-    """The four fields of Megatron's TransformerConfig. kernels: None on the CPU, which has none. flags: the user's,
-    by Megatron's names; what they say of a fusion holds.
+def fusions(flags: Mapping[str, object], kernels: FusedKernels | None) -> dict[str, bool]:
+    """Return the four fusion fields of Megatron's TransformerConfig.
 
-    It is the same for all of `Architecture`: SwiGLU without biases, and RoPE of whole heads. Raises InvalidValue for a
-    fusion that is asked for and has no kernel.
+    kernels: None on the CPU, which has no kernels. flags: the user's, by Megatron's names; they override the defaults.
+    The defaults suit every `Architecture`, which has SwiGLU without biases and RoPE of whole heads. Raises InvalidValue
+    if a flag requests a fusion whose kernel is missing.
     """
     there = kernels or FusedKernels()
     needs = {
@@ -64,13 +63,13 @@ def fusions(flags: Mapping[str, Any], kernels: FusedKernels | None) -> dict[str,
     }
     for name, (is_there, kernel) in needs.items():
         if kernels is not None and flags.get(name) and not is_there:
-            raise InvalidValue(f"{name}: it wants {kernel}, which is not installed. Install it, or leave the flag out")
+            raise InvalidValue(f"{name} needs {kernel}, which is not installed. Install it, or leave the flag out")
     if flags.get("masked_softmax_fusion"):
-        logger.warning("masked_softmax_fusion has no effect: attention kernels here have their own softmax")
+        logger.warning("masked_softmax_fusion has no effect: the attention kernels here have their own softmax")
     other_activation = any(flags.get(name) for name in OTHER_ACTIVATION)
     usual = {
         "bias_activation_fusion": there.compiled and not other_activation,
-        "masked_softmax_fusion": False,  # of Megatron's own attention, which no model here has
+        "masked_softmax_fusion": False,  # belongs to Megatron's own attention, which no model here uses
         "gradient_accumulation_fusion": there.gradients,
         "apply_rope_fusion": there.rope and not flags.get("rotary_interleaved"),
     }

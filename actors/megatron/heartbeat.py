@@ -1,7 +1,6 @@
-"""`beat`: counts the forward passes, the optimizer steps and the tensors loaded or hashed in this process. So a hang
-can be told from work.
+"""`beat`: count forward passes, optimizer steps, and tensors loaded or hashed in this process, to detect a hang.
 
-A rank that waits for another one in a collective call does not beat either: rank 0 is watched for all of them.
+A rank that waits for another rank in a collective call does not beat either, so it is enough to watch rank 0.
 """
 
 import itertools
@@ -15,18 +14,18 @@ _newest = 0
 
 
 def beat() -> None:
-    """Count a piece of work that was done."""
+    """Count a finished piece of work."""
     global _newest
     _newest = next(_beats)
 
 
 def beats() -> int:
-    """How many there were in this process."""
+    """Return the number of beats in this process."""
     return _newest
 
 
 def beating(items: Iterable[T]) -> Iterator[T]:
-    """The items, each counted."""
+    """Yield the items, and count each."""
     for item in items:
         beat()
         yield item

@@ -1,10 +1,10 @@
-"""Imports Megatron-core. To be imported before anything else does: it leaves out W&B, and on a CPU torch's compiler.
+"""Imports Megatron-core without W&B and, on a CPU, without torch's compiler. Import this before any other module does.
 
-Megatron wraps some functions by `torch.compile` while it is imported, and the wrapping alone imports all of the
-compiler: a third of the seconds in which a trainer's process starts. On a CPU none of them is run compiled.
+While it is imported, Megatron wraps some functions in `torch.compile`. The wrapping alone imports the whole compiler,
+which is a third of the start time of a trainer's process. On a CPU none of these functions runs compiled.
 
-It imports W&B for loggers that no run of ours has: a fifth of what is left. W&B makes temporary folders as it is
-imported, which stay in /tmp where a trainer's process is ended by a signal, as Ray does.
+Megatron also imports W&B, for loggers that no run here uses: a fifth of the remaining time. On import, W&B makes
+temporary folders, which stay in /tmp if a signal ends the process, as Ray's does.
 """
 
 import contextlib
@@ -17,17 +17,17 @@ import torch
 LEFT_OUT = "wandb"
 
 
-def _as_it_is(function: Any = None, **_: Any) -> Any:
-    return _as_it_is if function is None else function
+def _identity(function: Any = None, **_: object) -> Any:
+    return _identity if function is None else function
 
 
 @contextlib.contextmanager
 def _left_out() -> Iterator[None]:
-    """Meanwhile W&B is not installed, unless a user's function has imported it already."""
+    """Hide W&B from imports, unless a user's function has already imported it."""
     if LEFT_OUT in sys.modules:
         yield
         return
-    sys.modules[LEFT_OUT] = None  # type: ignore[assignment]  # what Python takes for a module that is not there
+    sys.modules[LEFT_OUT] = None  # type: ignore[assignment]  # Python raises ImportError for a None module
     try:
         yield
     finally:
@@ -36,7 +36,7 @@ def _left_out() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _not_compiled() -> Iterator[None]:
-    compile_, torch.compile = torch.compile, _as_it_is  # type: ignore[assignment]
+    compile_, torch.compile = torch.compile, _identity  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -21,7 +21,7 @@ from actors.megatron.architecture import SAME_NAMES, Architecture
 from actors.megatron.attention import PackedAttention, PackedSequences, give_ends_to_kernels
 from actors.megatron.cpu import has_transformer_engine, on_cpu, stand_in
 from actors.megatron.fusions import FusedKernels, fusions
-from actors.megatron.own_model import WANTED, Building, check_parameters, own_model
+from actors.megatron.own_model import EXPECTED, Building, check_parameters, own_model
 from actors.megatron.tree_batch import TreeSequences
 from actors.megatron.weights import model_rules, named_parameters
 from schemas.errors import InvalidValue
@@ -32,18 +32,20 @@ logger = logging.getLogger(__name__)
 
 
 class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not typed
-    """GPTModel that computes logits only for the rows that `PackedSequences.rows` names, and takes trees."""
+    """GPTModel that computes logits only for the rows of `PackedSequences.rows`, and supports prefix trees."""
 
-    def _preprocess(self, *args: Any, packed_seq_params: PackedSequences, **kwargs: Any) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = super()._preprocess(*args, packed_seq_params=packed_seq_params, **kwargs)
+    def _preprocess(self, *args: object, packed_seq_params: PackedSequences, **kwargs: object) -> tuple[Any, ...]:
+        inputs: tuple[Any, ...] = super()._preprocess(*args, packed_seq_params=packed_seq_params, **kwargs)
         if not isinstance(packed_seq_params, TreeSequences):
-            return found
-        hidden_states, rotary, *rest = found
+            return inputs
+        hidden_states, rotary, *rest = inputs
         return hidden_states, rotary.index_select(0, packed_seq_params.position_ids), *rest
 
-    def _postprocess(self, hidden_states: Tensor, *args: Any, packed_seq_params: PackedSequences, **kwargs: Any) -> Any:
+    def _postprocess(
+        self, hidden_states: Tensor, *args: object, packed_seq_params: PackedSequences, **kwargs: object
+    ) -> Any:
         rows, by_rows = packed_seq_params.rows, packed_seq_params.by_rows
-        # Under sequence parallelism a rank holds a part of the positions: the caller picks rows from the logits.
+        # With sequence parallelism a rank has only some positions: the caller selects rows from the logits.
         if not self.config.sequence_parallel:
             if rows is not None:
                 hidden_states = hidden_states.index_select(0, rows)
@@ -52,7 +54,7 @@ class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not ty
         return super()._postprocess(hidden_states, *args, packed_seq_params=packed_seq_params, **kwargs)
 
     def _logits_of(self, hidden_states: Tensor) -> Tensor:
-        """[rows, hidden] -> [rows, vocabulary / tensor parallel ranks]."""
+        """Return logits [rows, vocabulary / tensor parallel ranks] of hidden states [rows, hidden]."""
         tied = self.share_embeddings_and_output_weights
         weight = self.shared_embedding_or_output_weight() if tied else None
         logits: Tensor = self.output_layer(hidden_states.unsqueeze(1), weight=weight)[0]
@@ -60,10 +62,11 @@ class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not ty
 
 
 def transformer_config(
-    architecture: Architecture, settings: TrainerSettings, flags: Mapping[str, Any]
+    architecture: Architecture, settings: TrainerSettings, flags: Mapping[str, object]
 ) -> TransformerConfig:
-    """Megatron's TransformerConfig; `flags` are its fields as the user gave them and win over our defaults. Raises
-    InvalidValue.
+    """Return Megatron's TransformerConfig. flags: the user's values of its fields, which override the defaults here.
+
+    Raises InvalidValue.
     """
     architecture.check_parallelism(settings)
     if settings.sequence_parallel and not has_transformer_engine():
@@ -77,7 +80,7 @@ def transformer_config(
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
         "use_cpu_initialization": on_cpu(),
-        "perform_initialization": False,  # every weight comes from a checkpoint; on the CPU it would also be kept twice
+        "perform_initialization": False,  # checkpoints have all weights; on the CPU it would hold the weights twice
         "bias_dropout_fusion": False,
         **fusions(flags, None if on_cpu() else FusedKernels.of_this_machine()),
     }
@@ -91,7 +94,7 @@ def transformer_config(
         "bf16": bool(settings.bf16),
         "deterministic_mode": settings.deterministic,
         "tensor_model_parallel_size": ranks,
-        # Gradients are summed over data parallel ranks, not averaged: the loss is divided by the whole step already.
+        # Sum gradients over data parallel ranks, not average them: the loss is already divided by the whole step.
         "calculate_per_token_loss": True,
     }
     try:
@@ -106,12 +109,13 @@ def build_model(
     device: torch.device,
     kind: type[PolicyModel] = PolicyModel,
     own: UserFunction | None = None,
-    args: Any = None,
+    args: object = None,
 ) -> torch.nn.Module:
-    """An uninitialised model on `device`, this tensor parallel rank's part, in bf16 behind Float16Module if so set.
+    """Return this tensor parallel rank's part of an uninitialized model on `device`; with bf16 inside a Float16Module.
 
-    Of Transformer Engine's layers where there are any, else of Megatron's own with `PackedAttention`; or what the
-    user's function builds, which sees `args`. Raises PlugPointError for one whose parameters are not the checkpoint's.
+    Layers are Transformer Engine's if it is installed, else Megatron's own with `PackedAttention`. own: a user's
+    function that builds the model and sees `args`. Raises PlugPointError if the user's model has different parameters
+    than the checkpoint.
     """
     usual = partial(_usual_model, architecture, config, kind)
     with stand_in():
@@ -120,14 +124,14 @@ def build_model(
             model.__class__ = PolicyModel
         give_ends_to_kernels(model)
         model = model.to(device)
-        # Say which parameters are cut over ranks, as Megatron's initialisation does on the way: without it the gradient
-        # norm would count only one rank's part of them.
+        # Mark the parameters that are cut over ranks, as Megatron's initialization does: without the mark, the gradient
+        # norm would count only one rank's part.
         try:
             rules = model_rules(model, architecture)
         except KeyError as error:
             if own is None:
                 raise
-            raise own.refuse(model, f"{WANTED}: the checkpoint has nothing for its parameter {error}") from None
+            raise own.refuse(model, f"{EXPECTED}: the checkpoint has no tensor for parameter {error}") from None
         if own is not None:
             check_parameters(own, model, rules, config.tensor_model_parallel_size)
         for name, parameter in named_parameters(model):

@@ -1,11 +1,10 @@
 """Megatron's data parallel wrapper, optimizer and learning rate schedule around a model."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import ChainedOptimizer, OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -15,40 +14,45 @@ from schemas.errors import InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
 
 TORCH_OWN = (torch.optim.Adam, torch.optim.SGD)
-"""Where neither Transformer Engine nor Apex is installed, and nothing is offloaded to the CPU. AdamW is an Adam."""
+"""Optimizers without Transformer Engine, Apex and CPU offload. AdamW is a subclass of Adam."""
 
 
-def shards_state(settings: TrainerSettings, given: bool | None, *, offloaded: bool, cpu: bool) -> bool:
-    """Whether each data parallel rank has only its part of the optimizer's state (`--use-distributed-optimizer`): as
-    given, else on CUDA and for Adam on the device, as in slime. Raises InvalidValue where Megatron's has no such state.
+def shards_state(settings: TrainerSettings, requested: bool | None, *, offloaded: bool, cpu: bool) -> bool:
+    """Return whether each data parallel rank has only its part of the optimizer's state.
+
+    requested: value of `--use-distributed-optimizer`; by default the state is divided on CUDA for Adam on the device,
+    as in slime. Raises InvalidValue if Megatron cannot divide this optimizer's state.
     """
     unfit = f"--optimizer {settings.optimizer}" if settings.optimizer != "adam" else ""
     if offloaded:
         unfit = "--optimizer-cpu-offload"
-    if given and unfit:
+    if requested and unfit:
         raise InvalidValue(f"--use-distributed-optimizer does not go with {unfit}: leave one of them out")
-    return given if given is not None else not cpu and not unfit
+    return requested if requested is not None else not cpu and not unfit
 
 
 def wrap_data_parallel(
     model: torch.nn.Module, config: TransformerConfig, settings: TrainerSettings, flags: MegatronFlags
 ) -> DistributedDataParallel:
-    """The model with gradients accumulated and summed over data parallel ranks in float32. Raises InvalidValue."""
-    given = flags.distributed.get("use_distributed_optimizer")
+    """Wrap the model to accumulate gradients in float32 and sum them over data parallel ranks. Raises InvalidValue."""
+    flag = flags.distributed.get("use_distributed_optimizer")
+    requested = None if flag is None else bool(flag)
     offloaded = bool(flags.optimizer.get("optimizer_cpu_offload"))
-    sharded = {"use_distributed_optimizer": shards_state(settings, given, offloaded=offloaded, cpu=on_cpu())}
+    sharded = {"use_distributed_optimizer": shards_state(settings, requested, offloaded=offloaded, cpu=on_cpu())}
     ddp_config = DistributedDataParallelConfig(**{**flags.distributed, **sharded, "grad_reduce_in_fp32": True})
     with stand_in():
         return DistributedDataParallel(config, ddp_config, model)
 
 
-def build_optimizer(model: DistributedDataParallel, settings: TrainerSettings, flags: MegatronFlags) -> Any:
-    """Megatron's optimizer, its state there from the start: a checkpoint before the first step is complete too.
+def build_optimizer(
+    model: DistributedDataParallel, settings: TrainerSettings, flags: MegatronFlags
+) -> ChainedOptimizer:
+    """Return Megatron's optimizer with its state allocated, so that a checkpoint before the first step is complete.
 
-    torch's own optimizers are fused: on the CPU in place of a loop over parameters, on CUDA in place of `foreach`,
-    which takes longer and makes temporaries.
+    torch's own optimizers are fused: on the CPU this replaces a loop over parameters, on CUDA it replaces `foreach`,
+    which is slower and allocates temporaries.
     """
-    given = {
+    own = {
         "optimizer": settings.optimizer,
         "lr": settings.lr,
         "min_lr": settings.min_lr,
@@ -62,21 +66,19 @@ def build_optimizer(model: DistributedDataParallel, settings: TrainerSettings, f
         "use_distributed_optimizer": model.ddp_config.use_distributed_optimizer,
     }
     with stand_in():
-        optimizer = get_megatron_optimizer(OptimizerConfig(**{**flags.optimizer, **given}), [model])
+        optimizer = get_megatron_optimizer(OptimizerConfig(**{**flags.optimizer, **own}), [model])
         if on_cpu() or isinstance(optimizer.optimizer, TORCH_OWN):
             for group in optimizer.optimizer.param_groups:
                 group["fused"] = True
             ensure_state(optimizer, settings)
         for part in optimizer.chained_optimizers:
-            # Megatron calls it for whatever optimizer a checkpoint is loaded into, and has none for SGD.
+            # Megatron calls this function when it loads a checkpoint, but defines none for SGD.
             part.init_state_fn = part.init_state_fn or (lambda *_: None)
     return optimizer
 
 
-def ensure_state(optimizer: Any, settings: TrainerSettings) -> None:
-    """Give every parameter the state that its first step would have given it, where it has none: a checkpoint is loaded
-    into what is there.
-    """
+def ensure_state(optimizer: ChainedOptimizer, settings: TrainerSettings) -> None:
+    """Give each parameter without state the state of its first step: a checkpoint is loaded into existing state."""
     inner = optimizer.optimizer
     for group in inner.param_groups:
         for parameter in group["params"]:
@@ -91,14 +93,14 @@ def ensure_state(optimizer: Any, settings: TrainerSettings) -> None:
 
 
 @torch.no_grad()
-def follow_weights(optimizer: Any) -> None:
-    """Make the optimizer go on from the model's weights, which were changed outside of it.
+def follow_weights(optimizer: ChainedOptimizer) -> None:
+    """Set float32 main weights to the model's weights, which were changed outside of the optimizer.
 
-    Only float32 main weights are to be set. One that rounds to the model's weight stays: most updates are smaller than
-    bfloat16 can tell apart, and its lower bits are their sum.
+    A main weight that rounds to the model's weight stays: its lower bits are the sum of updates that are too small for
+    bfloat16.
     """
     for part in optimizer.chained_optimizers:
-        if hasattr(part.optimizer, "update_fp32_param_by_new_param"):  # offloaded to the CPU: as a whole, by Megatron
+        if hasattr(part.optimizer, "update_fp32_param_by_new_param"):  # offloaded to the CPU: Megatron copies all
             part.reload_model_params()
             continue
         prefix = "shard_" if hasattr(part, "shard_float16_groups") else ""
@@ -109,11 +111,11 @@ def follow_weights(optimizer: Any) -> None:
 
 
 @torch.no_grad()
-def forget_moments(optimizer: Any) -> None:
-    """Moments and Adam's count of steps at 0, as before the first step. Main weights and the schedule stay."""
+def forget_moments(optimizer: ChainedOptimizer) -> None:
+    """Set moments and Adam's step counts to 0, as before the first step. Main weights and the schedule stay."""
     for part in optimizer.chained_optimizers:
         for group in part.optimizer.param_groups:
-            if "step" in group:  # Transformer Engine's Adam counts for a group
+            if "step" in group:  # Transformer Engine's Adam counts steps per group
                 group["step"] = 0
         for state in part.optimizer.state.values():
             for name in {"exp_avg", "exp_avg_sq", "momentum_buffer", "step"} & state.keys():
@@ -121,8 +123,13 @@ def forget_moments(optimizer: Any) -> None:
                     state[name].zero_()
 
 
-def build_scheduler(optimizer: Any, settings: TrainerSettings, flags: Mapping[str, Any]) -> OptimizerParamScheduler:
-    """Megatron's schedule, counted in optimizer steps. As in Megatron, the first step of a warm-up has rate 0."""
+def build_scheduler(
+    optimizer: ChainedOptimizer, settings: TrainerSettings, flags: Mapping[str, object]
+) -> OptimizerParamScheduler:
+    """Return Megatron's schedule in optimizer steps. As in Megatron, the first step of a warm-up has rate 0.
+
+    Raises InvalidValue.
+    """
     decay = settings.lr_decay_iters
     if decay is None:
         if settings.lr_decay_style != "constant":
@@ -136,12 +143,12 @@ def build_scheduler(optimizer: Any, settings: TrainerSettings, flags: Mapping[st
     if warmup >= decay:
         raise InvalidValue(f"lr-warmup-iters {warmup} must be below lr-decay-iters {decay}")
     if settings.min_lr > settings.lr:
-        raise InvalidValue(f"min-lr {settings.min_lr} is above lr {settings.lr}: the floor would be over the start")
+        raise InvalidValue(f"min-lr {settings.min_lr} is above lr {settings.lr}: lower it")
     style = flags.get("weight_decay_incr_style", "constant")
     weight_decay = [flags.get(f"{end}_weight_decay", settings.weight_decay) for end in ("start", "end")]
     if style == "constant" and weight_decay[0] != weight_decay[1]:
         raise InvalidValue(
-            f"start-weight-decay {weight_decay[0]} and end-weight-decay {weight_decay[1]} differ, and "
+            f"start-weight-decay {weight_decay[0]} and end-weight-decay {weight_decay[1]} differ, but "
             "weight-decay-incr-style is constant: make it linear or cosine"
         )
     return OptimizerParamScheduler(

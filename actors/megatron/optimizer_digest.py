@@ -1,52 +1,58 @@
-"""`optimizer_digest`: the digest of an optimizer's state, the same however many ranks hold it.
+"""`optimizer_digest`: the digest of an optimizer's state, which does not depend on the number of ranks.
 
-Each tensor is hashed whole, as a single rank has it, and by one of the data parallel ranks. So a trainer with another
-number of ranks knows a checkpoint again.
+One of the data parallel ranks hashes each tensor as a whole. A trainer with a different number of ranks can therefore
+recognize a checkpoint.
 """
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 import torch.distributed as dist
+from megatron.core.optimizer import ChainedOptimizer
 from torch import Tensor
 
 from actors.megatron.architecture import Architecture
-from actors.megatron.sharded_state import is_sharded, shards, step_count
+from actors.megatron.sharded_state import Shard, is_sharded, shards, step_count
 from actors.megatron.trainee import Place
 from actors.megatron.weights import digest_tensors, model_rules, named_parameters
+from schemas.doc import doc
 from storage.digests import weights_digest
 
 
 class Piece(NamedTuple):
-    """A tensor of the state. name: by its parameter's place in the parameter groups, which is the same in every run of
-    the same model. part: of it, what this rank holds, flat and from element `start` on; start None: all of it.
-    """
+    """This rank's part of a tensor of the state."""
 
-    name: str
-    parameter: str
-    shape: torch.Size
-    part: Tensor
-    start: int | None = None
+    name: Annotated[str, doc("Name from the parameter's index in its group, equal in every run of the same model.")]
+    parameter: Annotated[str, doc("Name of the parameter.")]
+    shape: Annotated[torch.Size, doc("Shape of the whole tensor.")]
+    part: Annotated[Tensor, doc("This rank's elements: flat from element `start` on, or the whole tensor.")]
+    start: Annotated[int | None, doc("First element of `part`; None if `part` is the whole tensor.")] = None
 
 
 def optimizer_digest(
-    optimizer: Any, model: torch.nn.Module, architecture: Architecture, place: Place, *, weights: bool = False
+    optimizer: ChainedOptimizer,
+    model: torch.nn.Module,
+    architecture: Architecture,
+    place: Place,
+    *,
+    weights: bool = False,
 ) -> str:
-    """Hex sha256 of a Megatron optimizer's state: moments, step counts, and float32 main weights if any. Collective, on
-    all ranks; the same on each. weights: with the model's.
+    """Return the sha256 (hex) of a Megatron optimizer's state: moments, step counts and any float32 main weights.
+
+    Collective over all ranks; the result is the same on each. weights: include the model's weights.
     """
     pieces = list(_of_shards(optimizer, model, place.data) if is_sharded(optimizer) else _of_replicas(optimizer, model))
     if weights:
         for name, parameter in named_parameters(model):
             pieces.append(Piece(name, name, parameter.shape, parameter.detach()))
     mine = digest_tensors(_own(pieces, model, architecture, place))
-    return weights_digest({name: one for digests in place.of_each_rank(mine) for name, one in digests.items()})
+    return weights_digest({name: digest for digests in place.of_each_rank(mine) for name, digest in digests.items()})
 
 
-def _of_replicas(optimizer: Any, model: torch.nn.Module) -> Iterator[Piece]:
-    """Of a state that every data parallel rank has."""
+def _of_replicas(optimizer: ChainedOptimizer, model: torch.nn.Module) -> Iterator[Piece]:
+    """Yield the pieces of a state that every data parallel rank holds as a whole."""
     names = {}
     for name, parameter in named_parameters(model):
         names[id(parameter)] = names[id(getattr(parameter, "main_param", parameter))] = name
@@ -63,20 +69,28 @@ def _of_replicas(optimizer: Any, model: torch.nn.Module) -> Iterator[Piece]:
                         yield Piece(f"{prefix}.{name}", of, value.shape, value)
 
 
-def _of_shards(optimizer: Any, model: torch.nn.Module, group: dist.ProcessGroup) -> Iterator[Piece]:
-    """Of a state that data parallel ranks share, under the names that it has without that."""
+class _Layout(NamedTuple):
+    groups: dict[str, int]
+    """Parameter group by parameter."""
+    kinds: dict[str, int]
+    """Number of dimensions by tensor of the state."""
+    step: int
+
+
+def _of_shards(optimizer: ChainedOptimizer, model: torch.nn.Module, group: dist.ProcessGroup) -> Iterator[Piece]:
+    """Yield the pieces of a state that is divided over data parallel ranks, under the names of an undivided state."""
     trained = [(name, parameter) for name, parameter in named_parameters(model) if parameter.requires_grad]
     held = {id(shard.parameter): shard for shard in shards(optimizer)}
-    known: dict[str, Any] = {
-        "groups": {name: held[id(one)].group for name, one in trained if id(one) in held},
-        "kinds": {kind: value.dim() for shard in held.values() for kind, value in _tensors(shard).items()},
-        "step": step_count(optimizer),
-    }
-    everyone = [known] * group.size()
-    dist.all_gather_object(everyone, known, group)
-    groups = {name: index for one in everyone for name, index in one["groups"].items()}
-    kinds = {kind: axes for one in everyone for kind, axes in one["kinds"].items()}
-    step = torch.tensor(float(max(one["step"] for one in everyone)))
+    own = _Layout(
+        groups={name: held[id(parameter)].group for name, parameter in trained if id(parameter) in held},
+        kinds={kind: value.dim() for shard in held.values() for kind, value in _tensors(shard).items()},
+        step=step_count(optimizer),
+    )
+    layouts = [own] * group.size()
+    dist.all_gather_object(layouts, own, group)
+    groups = {name: index for layout in layouts for name, index in layout.groups.items()}
+    kinds = {kind: axes for layout in layouts for kind, axes in layout.kinds.items()}
+    step = torch.tensor(float(max(layout.step for layout in layouts)))
     counted = Counter[int]()
     for name, parameter in trained:
         prefix = f"0.{groups[name]}.{counted[groups[name]]}"
@@ -91,7 +105,7 @@ def _of_shards(optimizer: Any, model: torch.nn.Module, group: dist.ProcessGroup)
                 yield Piece(f"{prefix}.{kind}", name, parameter.shape, tensors.get(kind, nothing), start)
 
 
-def _tensors(shard: Any) -> dict[str, Tensor]:
+def _tensors(shard: Shard) -> dict[str, Tensor]:
     is_half = shard.parameter.dtype != shard.main.dtype
     state = {kind: value for kind, value in shard.state.items() if isinstance(value, Tensor)}
     return state | ({"main": shard.main} if is_half else {})
@@ -100,7 +114,7 @@ def _tensors(shard: Any) -> dict[str, Tensor]:
 def _own(
     pieces: list[Piece], model: torch.nn.Module, architecture: Architecture, place: Place
 ) -> Iterator[tuple[str, Tensor]]:
-    """The tensors that this rank hashes, by name. All have one at a time, so that they hash side by side."""
+    """Yield the tensors that this rank hashes, by name. All ranks get one in turn, so that they hash in parallel."""
     rules = model_rules(model, architecture) if place.tensor.size() > 1 else {}
     ranks = place.data.size()
     for first in range(0, len(pieces), ranks):
@@ -121,11 +135,11 @@ def _own(
 
 
 def _over_data_ranks(piece: Piece, owner: int, group: dist.ProcessGroup) -> Tensor:
-    """The whole tensor, on `owner` at least."""
+    """Return the whole tensor, at least on `owner`."""
     if piece.start is None:
         return piece.part
     flat = torch.zeros(piece.shape.numel(), device=piece.part.device)
     flat[piece.start : piece.start + piece.part.numel()] = piece.part
-    if group.size() > 1:  # as whole numbers: a sum of floats would lose the sign of a zero
+    if group.size() > 1:  # as integers: a sum of floats would lose the sign of a zero
         dist.reduce(flat.view(torch.int32), dist.get_global_rank(group, owner), group=group)
     return flat.view(piece.shape)

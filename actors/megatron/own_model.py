@@ -1,16 +1,17 @@
-"""A model that a user's function builds (slime's `--custom-model-provider-path`), and what such a function asks for.
+"""A model that a user's function builds (slime's `--custom-model-provider-path`), and the functions that it may call.
 
-slime's providers take their settings from Megatron-LM's globals: `get_args` and `core_transformer_config_from_args` are
-here under Megatron-LM's names, `get_model_provider_func` gives slime's usual model. No Megatron is imported for them,
-as a user's file is looked at before a run needs one.
+slime's providers read their settings from Megatron-LM's globals: `get_args` and `core_transformer_config_from_args`
+have Megatron-LM's names, and `get_model_provider_func` returns slime's default model. None of them imports Megatron,
+because a user's file is checked before a run needs Megatron.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from schemas.doc import doc
 from schemas.errors import PlugPointError
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.trainer_points import UserFunction
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from actors.megatron.architecture import Architecture
     from actors.megatron.weights import Rule
 
-_OF_MEGATRON_LM: dict[str, Any] = {
+_OF_MEGATRON_LM: dict[str, object] = {
     "num_experts": None,
     "moe_grouped_gemm": False,
     "moe_use_legacy_grouped_gemm": False,
@@ -32,24 +33,24 @@ _OF_MEGATRON_LM: dict[str, Any] = {
     "mtp_num_layers": None,
     "spec": None,
 }
-"""What Megatron-LM's own provider looks at beside the architecture."""
-WANTED = "a megatron.core GPTModel with the parameters of the checkpoint's architecture"
+"""Arguments that Megatron-LM's own provider reads besides the architecture."""
+EXPECTED = "a megatron.core GPTModel with the parameters of the checkpoint's architecture"
 
 
 class Building(NamedTuple):
-    """What a rank builds its models of. usual: the model without a user's function."""
+    """The inputs of a rank's models."""
 
-    args: Any
-    config: TransformerConfig
-    usual: Callable[[], GPTModel]
+    args: Annotated[Any, doc("The result of `get_args`.")]
+    config: Annotated[TransformerConfig, doc("The trainer's config.")]
+    usual: Annotated[Callable[[], GPTModel], doc("Builds the model without a user's function.")]
 
 
 _building: list[Building] = []
-"""Of the rank of this process, once it builds a model by a user's function."""
+"""The inputs of this process's rank, set when it builds a model by a user's function."""
 
 
-def args_of(architecture: Architecture, args: Mapping[str, Any], *, local: bool) -> ArgsView:
-    """What `get_args` gives. args: of the rank's functions; local: there is no Transformer Engine."""
+def args_of(architecture: Architecture, args: Mapping[str, object], *, local: bool) -> ArgsView:
+    """Return the result of `get_args`. args: those of the rank's functions. local: Transformer Engine is missing."""
     sizes = {
         "padded_vocab_size": architecture.vocab_size,
         "max_position_embeddings": architecture.max_position_embeddings,
@@ -60,29 +61,31 @@ def args_of(architecture: Architecture, args: Mapping[str, Any], *, local: bool)
 
 def _now() -> Building:
     if not _building:
-        raise PlugPointError("Megatron's settings are known in the function that builds the model, in a trainer's rank")
+        raise PlugPointError(
+            "Megatron's settings exist only in the function that builds the model, in a trainer's rank"
+        )
     return _building[-1]
 
 
 def get_args() -> Any:
-    """Megatron-LM's: the settings of the run, and the checkpoint's architecture under Megatron's names."""
+    """Return the settings of the run and the checkpoint's architecture under Megatron-LM's names."""
     return _now().args
 
 
-def core_transformer_config_from_args(args: Any, config_class: Any = None) -> TransformerConfig:
-    """Megatron-LM's: the trainer's own config, a copy that may be changed."""
+def core_transformer_config_from_args(args: object, config_class: object = None) -> TransformerConfig:
+    """Return a copy of the trainer's config, which the caller may change. Both arguments are ignored."""
     return copy.copy(_now().config)
 
 
-def get_model_provider_func(args: Any, role: str = "actor") -> Callable[..., GPTModel]:
-    """slime's: a provider of the usual model, for one that changes it."""
+def get_model_provider_func(args: object, role: str = "actor") -> Callable[..., GPTModel]:
+    """Return a provider of the default model, for a user's provider that changes it."""
     if role != "actor":
-        raise PlugPointError(f"get_model_provider_func: a {role} is not built by a function of one's own")
+        raise PlugPointError(f"get_model_provider_func: a user's function cannot build a {role}, only the actor")
     return lambda pre_process=True, post_process=True, vp_stage=None: _now().usual()
 
 
 def own_model(function: UserFunction, building: Building) -> GPTModel:
-    """What the user's function builds. Raises PlugPointError for anything but a GPTModel."""
+    """Return the model that the user's function builds. Raises PlugPointError if it is not a GPTModel."""
     from megatron.core.models.gpt import GPTModel
     from megatron.core.transformer.dot_product_attention import DotProductAttention
 
@@ -92,16 +95,16 @@ def own_model(function: UserFunction, building: Building) -> GPTModel:
     stage = {"vp_stage": None} if function.accepts("vp_stage") else {}
     model = function(pre_process=True, post_process=True, **stage)
     if not isinstance(model, GPTModel):
-        raise function.refuse(model, WANTED)
+        raise function.refuse(model, EXPECTED)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if isinstance(child, DotProductAttention):  # which takes no packed sequences
+            if isinstance(child, DotProductAttention):  # it does not support packed sequences
                 setattr(module, name, PackedAttention(building.config, child.softmax_scale))
     return model
 
 
 def check_parameters(function: UserFunction, model: torch.nn.Module, rules: dict[str, Rule], ranks: int) -> None:
-    """Raises PlugPointError for a parameter that has another shape than the checkpoint's tensors give it."""
+    """Raise PlugPointError if the shape of a parameter does not follow from the checkpoint's tensors."""
     import torch
 
     from actors.megatron.weights import named_parameters
@@ -110,5 +113,5 @@ def check_parameters(function: UserFunction, model: torch.nn.Module, rules: dict
         tensors = [torch.empty(shape, device="meta") for shape in rules[name].shapes]
         shape = rules[name].merge(tensors, 0, ranks).shape
         if parameter.shape != shape:
-            found = f"{name} of shape {list(parameter.shape)}, where the checkpoint gives {list(shape)}"
-            raise function.refuse(model, f"{WANTED}: it has {found}")
+            shapes = f"{name} has shape {list(parameter.shape)}, but the checkpoint gives {list(shape)}"
+            raise function.refuse(model, f"{EXPECTED}: {shapes}")

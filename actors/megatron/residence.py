@@ -1,7 +1,7 @@
-"""`Residence`: where the weights of a model that is not trained are between the passes that ask it.
+"""`Residence`: the memory of a frozen model's weights between passes.
 
-On the CPU each has a model of its own. A GPU holds one model's parameters besides what is trained: the others wait on
-the host, and come for the passes that ask them. slime does so too (its TensorBackuper).
+On the CPU each frozen model has its own memory. A GPU holds, besides the policy, at most one frozen model, and only
+during its passes: between passes the weights are in host memory, as in slime's TensorBackuper.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from actors.megatron.heartbeat import beating
 
 
 def waits_on_host() -> bool:
-    """Whether models that are not trained wait on the host: on the CPU they would move from memory to memory."""
+    """Return whether frozen models stay in host memory between passes: on GPUs, not on the CPU."""
     return not on_cpu()
 
 
 class Residence(Protocol):
-    """Of one model's weights."""
+    """The memory of a model's weights."""
 
     def present(self, policy: torch.nn.Module, *, keep: bool = False) -> AbstractContextManager[torch.nn.Module]:
-        """A model with these weights on the device. policy: the model in training, whose weights are the same
-        afterwards, bit for bit, also after an exception. keep: what is written to the weights meanwhile stays.
+        """Enter a context with a model on the device that has these weights.
+
+        policy: the model in training; on exit its weights are unchanged, bit for bit, also after an exception. keep:
+        keep changes that are made to the frozen weights in the context.
         """
         ...
 
@@ -41,12 +43,11 @@ class OwnModel:
 
     @contextmanager
     def present(self, policy: torch.nn.Module, *, keep: bool = False) -> Iterator[torch.nn.Module]:
-        """See `Residence`."""
         yield self._model
 
 
 class VisitingModel:
-    """A model of another architecture than the policy: its parameters are on the device for a pass alone."""
+    """A model whose architecture differs from the policy's: its parameters are on the device only during a pass."""
 
     def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
         self._model, self._device = model.requires_grad_(False), device
@@ -56,7 +57,6 @@ class VisitingModel:
 
     @contextmanager
     def present(self, policy: torch.nn.Module, *, keep: bool = False) -> Iterator[torch.nn.Module]:
-        """See `Residence`."""
         try:
             for parameter, host in beating(zip(self._parameters, self._host, strict=True)):
                 parameter.data = host.to(self._device, non_blocking=True, copy=True)
@@ -73,19 +73,19 @@ class VisitingModel:
 
 
 class ExchangedWeights:
-    """Weights of the policy's architecture, without a model: for a pass they change places with the policy's.
+    """Weights of the policy's architecture, without a model: during a pass they are exchanged with the policy's.
 
-    Two copies of the weights are there at any time, one on the device and one on the host. No pass with a gradient may
-    be under way.
+    There are always two copies of the weights, one on the device and one on the host. During an exchange, no pass with
+    a gradient may run.
     """
 
     def __init__(self, policy: torch.nn.Module) -> None:
-        """Like those of the policy in number and shape; what they are is not said before something is written."""
+        """Allocate weights like the policy's in number and shape, with undefined values."""
         self._host = host_copies(policy.parameters())
 
     @contextmanager
     def present(self, policy: torch.nn.Module, *, keep: bool = False) -> Iterator[torch.nn.Module]:
-        """See `Residence`; keep is always so."""
+        """See `Residence`; changes are always kept."""
         pairs, exchanged = list(zip(policy.parameters(), self._host, strict=True)), 0
         with _whole(policy), _frozen([parameter for parameter, _ in pairs]):
             try:
@@ -101,44 +101,45 @@ class ExchangedWeights:
 
 
 def host_copies(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Memory on the host for each; of one on a GPU it is pinned, so that copies go at the bus's speed."""
-    return [torch.empty(one.shape, dtype=one.dtype, pin_memory=one.is_cuda) for one in parameters]
+    """Allocate host memory for each parameter: pinned for a parameter on a GPU, so that copies run at the bus speed."""
+    return [torch.empty(part.shape, dtype=part.dtype, pin_memory=part.is_cuda) for part in parameters]
 
 
 @torch.no_grad()
 def _exchange(parameter: Tensor, host: Tensor) -> None:
-    """In place: optimizers and buckets of gradients know the parameter's own memory. In order on one stream."""
+    """Exchange values in place, since optimizers and gradient buckets refer to the parameter's memory.
+
+    All copies are in order on one stream.
+    """
     held = parameter.detach().clone()
     parameter.copy_(host, non_blocking=True)
     host.copy_(held, non_blocking=True)
 
 
 def _settle(host: Sequence[Tensor]) -> None:
-    """Wait until the copies are made."""
-    if any(one.is_pinned() for one in host[:1]):
+    """Wait until all copies are done."""
+    if any(copy.is_pinned() for copy in host[:1]):
         torch.cuda.synchronize()
 
 
 @contextmanager
 def _frozen(parameters: Sequence[Tensor]) -> Iterator[None]:
-    """Meanwhile none wants a gradient. Megatron and torch multiply by a matrix that does in another order, also without
-    recording: a frozen model of its own has other last bits than the policy with the same weights.
+    """Disable gradients in the context. Even without recording, Megatron and torch multiply in a different order by a
+    matrix that requires a gradient, which would give other last bits than a frozen model with the same weights.
     """
-    trained = [one for one in parameters if one.requires_grad]
-    for one in trained:
-        one.requires_grad_(False)
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
     try:
         yield
     finally:
-        for one in trained:
-            one.requires_grad_()
+        for parameter in trained:
+            parameter.requires_grad_()
 
 
 @contextmanager
 def _whole(policy: torch.nn.Module) -> Iterator[None]:
-    """Meanwhile no forward pass gathers parameters of the policy, which Megatron does with `overlap_param_gather`: they
-    are gathered before.
-    """
+    """Gather the policy's parameters now, and not in a forward pass, as Megatron does with `overlap_param_gather`."""
     if not isinstance(policy, DistributedDataParallel) or not policy.use_forward_hook:
         yield
         return

@@ -1,50 +1,53 @@
-"""The state of Megatron's distributed optimizer, of which each data parallel rank has its own part, in checkpoints.
+"""The checkpoint format of Megatron's distributed optimizer, whose state is divided over data parallel ranks.
 
-Megatron-core has three formats for it. One needs Transformer Engine or Apex, one gathers the whole state of 12 bytes a
-parameter on every host, one can be read by no other tensor parallel size. Here a rank writes what it holds, as blocks
-of the same tensors that the optimizer without sharding writes whole. So a checkpoint can be read with any number of
-data and tensor parallel ranks, and with the distributed optimizer or without it.
+Megatron-core has three formats for this state. One needs Transformer Engine or Apex, one gathers the whole state (12
+bytes per parameter) on every host, and one is tied to its tensor parallel size. Here each rank writes its part as
+blocks of the same tensors that an undivided optimizer writes as a whole. Any number of data and tensor parallel ranks
+can therefore read a checkpoint, with or without the distributed optimizer.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from megatron.core.dist_checkpointing import ShardedTensor
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory
+from megatron.core.optimizer import ChainedOptimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from torch import Tensor
+
+from schemas.doc import doc
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 """Offset and size of a block in a tensor."""
 
 
 class Shard(NamedTuple):
-    """What this rank holds of a model's parameter: from element `start` on, flat. main: float32, what is updated."""
+    """This rank's part of a parameter's optimizer state."""
 
-    parameter: torch.nn.Parameter
-    group: int
-    start: int
-    main: Tensor
-    state: dict[str, Any]
+    parameter: Annotated[torch.nn.Parameter, doc("The model's parameter.")]
+    group: Annotated[int, doc("Index of the parameter group.")]
+    start: Annotated[int, doc("First element of this rank's part of the flat parameter.")]
+    main: Annotated[Tensor, doc("float32 [elements]: main weights, which the optimizer updates")]
+    state: Annotated[dict[str, Any], doc("State by Megatron's name: tensors [elements] and step counts.")]
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint has of it, by Megatron's name; the main weights only where they are not the model's own."""
+        """Tensors of a checkpoint by Megatron's name, with main weights only if they are not the model's own."""
         own = {} if self.parameter.dtype == self.main.dtype else {"fp32_param": self.main}
         return own | {name: value for name, value in self.state.items() if torch.is_tensor(value) and value.dim()}
 
 
-def is_sharded(optimizer: Any) -> bool:
-    """Whether Megatron's optimizer is its distributed one, whose state each data parallel rank has a part of."""
+def is_sharded(optimizer: ChainedOptimizer) -> bool:
+    """Return whether the optimizer is Megatron's distributed optimizer."""
     return all(isinstance(part, DistributedOptimizer) for part in optimizer.chained_optimizers)
 
 
-def shards(optimizer: Any) -> Iterator[Shard]:
-    """This rank's, of an optimizer for which `is_sharded` holds."""
+def shards(optimizer: ChainedOptimizer) -> Iterator[Shard]:
+    """Yield this rank's shards of a distributed optimizer."""
     (part,) = optimizer.chained_optimizers
     halves = (part.model_float16_groups, part.shard_fp32_from_float16_groups)
     whole = (part.model_fp32_groups, part.shard_fp32_groups)
@@ -56,21 +59,22 @@ def shards(optimizer: Any) -> Iterator[Shard]:
                 yield Shard(parameter, group, start, main.detach(), part.optimizer.state[main])
 
 
-def step_count(optimizer: Any) -> int:
-    """Steps that Adam has made: torch counts for a parameter, Transformer Engine for a group."""
+def step_count(optimizer: ChainedOptimizer) -> int:
+    """Return the number of Adam's steps, which torch counts per parameter and Transformer Engine per group."""
     inner = optimizer.optimizer
     of_groups = [group["step"] for group in inner.param_groups if "step" in group]
     of_parameters = [state["step"] for state in inner.state.values() if "step" in state]
     return int(next(iter((*of_groups, *of_parameters)), 0))
 
 
-def sharded_state(optimizer: Any, model_state: Mapping[str, Any]) -> dict[str, Any]:
-    """What this rank writes or reads; reading fills the state in place. model_state: Megatron's sharded state of the
-    model, whose names and offsets it takes.
+def sharded_state(optimizer: ChainedOptimizer, model_state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state that this rank writes to, or reads from, a checkpoint; reading fills it in place.
+
+    model_state: Megatron's sharded state of the model, which gives names and offsets.
     """
     inner, config = optimizer.optimizer, optimizer.chained_optimizers[0].config
     kinds = (ShardedTensor, ShardedTensorFactory)
-    places = {id(one.data): one for one in nested_values(model_state) if isinstance(one, kinds)}
+    places = {id(place.data): place for place in nested_values(model_state) if isinstance(place, kinds)}
     blocks = {
         f"{index}.{name}": list(_blocks(places[id(shard.parameter)], f"optimizer.state.{name}", flat, shard.start))
         for index, shard in enumerate(shards(optimizer))
@@ -80,20 +84,22 @@ def sharded_state(optimizer: Any, model_state: Mapping[str, Any]) -> dict[str, A
         {name: value for name, value in group.items() if name not in ("params", "step")} for group in inner.param_groups
     ]
     step = step_count(optimizer)
-    # Every rank reads these. They lie where the optimizer without sharding has them.
+    # Every rank reads these entries, at the same keys as those of an undivided optimizer.
     common = {"param_groups": groups, "state": {"common_step": torch.tensor(float(step))} if step else {}}
     return ({"optimizer": common} if config.bf16 or config.fp16 else common) | {"blocks": blocks}
 
 
 def shard_views(state: Mapping[str, Any]) -> dict[str, list[Tensor]]:
-    """Where the blocks of `sharded_state` lie, by their names."""
+    """Return the memory of the blocks of `sharded_state`, by name."""
     return {name: [block.data for block in blocks] for name, blocks in state.get("blocks", {}).items()}
 
 
-def load_sharded_state(optimizer: Any, loaded: Mapping[str, Any], wanted: Mapping[str, Sequence[Tensor]]) -> None:
-    """Take what was read. wanted: the `shard_views` of what was asked for."""
-    for name, views in wanted.items():
-        for view, tensor in zip(views, loaded["blocks"][name], strict=True):
+def load_sharded_state(
+    optimizer: ChainedOptimizer, loaded: Mapping[str, Any], views: Mapping[str, Sequence[Tensor]]
+) -> None:
+    """Copy a loaded state into the optimizer. views: the `shard_views` of the state that was requested."""
+    for name, blocks in views.items():
+        for view, tensor in zip(blocks, loaded["blocks"][name], strict=True):
             view.copy_(tensor)
     step = loaded.get("optimizer", loaded)["state"]["common_step"]
     for group in optimizer.param_groups:
@@ -104,10 +110,12 @@ def load_sharded_state(optimizer: Any, loaded: Mapping[str, Any], wanted: Mappin
             state["step"].fill_(float(step))
 
 
-def _blocks(place: Any, prefix: str, flat: Tensor, start: int) -> Iterator[ShardedTensor]:
-    """`flat`, the elements of a parameter from `start` on, as rectangular blocks of tensors in the checkpoint."""
+def _blocks(
+    place: ShardedTensor | ShardedTensorFactory, prefix: str, flat: Tensor, start: int
+) -> Iterator[ShardedTensor]:
+    """Divide `flat`, a parameter's elements from `start` on, into rectangular blocks of the checkpoint's tensors."""
     key = f"{prefix}.{place.key}"
-    if isinstance(place, ShardedTensorFactory):  # one parameter that is several tensors there
+    if isinstance(place, ShardedTensorFactory):  # a parameter that is several tensors in the checkpoint
         whole = torch.empty_like(place.data, dtype=flat.dtype, device="meta")
         tensors = list(nested_values({"built": replace(place, key=key, data=whole).build()}))
     else:
@@ -130,7 +138,7 @@ def _cut(tensor: ShardedTensor, flat: Tensor, start: int) -> Iterator[ShardedTen
             data=flat[taken : taken + count].view(shape),
             local_shape=shape,
             global_offset=tuple(map(sum, zip(tensor.global_offset, (*lead[0], *offset), strict=True))),
-            axis_fragmentations=None,  # of several sizes, so no grid
+            axis_fragmentations=None,  # blocks have different sizes, so they form no grid
             replica_id=(*tensor.replica_id[:-1], 0),
             prepend_axis_num=0,
         )
@@ -138,8 +146,9 @@ def _cut(tensor: ShardedTensor, flat: Tensor, start: int) -> Iterator[ShardedTen
 
 
 def boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
-    """Blocks that cover elements [start, stop) of a contiguous tensor, in its order: at most two for each axis but the
-    last, and one.
+    """Yield blocks that cover elements [start, stop) of a contiguous tensor, in order.
+
+    There is at most one block, plus two for each axis but the last.
     """
     if len(shape) == 1:
         yield (start,), (stop - start,)

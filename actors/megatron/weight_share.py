@@ -1,5 +1,6 @@
-"""`weight_share`: the whole tensors that one rank writes, hashes or compares. Together the ranks have each tensor once,
-so that none of them holds all, and all disks, cores and links work at once.
+"""`weight_share`: the whole tensors that one rank writes, hashes or compares.
+
+Each tensor is in one rank's share, so that no rank holds all tensors, and all disks, cores and links work in parallel.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,14 +14,14 @@ from actors.megatron.weights import gathered, hf_tensors, model_rules, named_par
 from storage.weights.shards import TensorBytes
 
 LEAST_BYTES = 256 * 1024**2
-"""Of a rank's share. Weights of less are one rank's work: more files are more to open, and nothing is won."""
+"""Smallest share of a rank. Smaller weights are one rank's work, since more files bring no gain."""
 
 
 def owners(sizes: Mapping[str, int], ranks: int, least: int) -> dict[str, int]:
-    """Which rank has which parameter. sizes: bytes of the whole ones, in the model's order.
+    """Assign each parameter to a rank. sizes: bytes of the whole parameters, in the model's order.
 
-    The next parameter is for the rank that has the fewest bytes so far, so that ranks that gather parameters together
-    fill their files, and write them, at the same time. No more ranks have some than there are `least` bytes for.
+    The next parameter goes to the rank with the fewest bytes so far, so that ranks that gather parameters together
+    fill and write their files at the same time. Each rank that has a share has about `least` bytes or more.
     """
     has = [0] * max(1, min(ranks, sum(sizes.values()) // least))
     owner = {}
@@ -31,9 +32,9 @@ def owners(sizes: Mapping[str, int], ranks: int, least: int) -> dict[str, int]:
 
 
 def weight_share(model: torch.nn.Module, arch: Architecture, place: Place) -> Iterator[TensorBytes]:
-    """This rank's tensors under their Hugging Face names, as bytes on the CPU, one Megatron parameter at a time.
+    """Yield this rank's tensors under their Hugging Face names, as bytes on the CPU, one Megatron parameter at a time.
 
-    Collective: it must be run to its end. On the CPU a tensor may share memory with the model: use it before the next
+    Collective: exhaust the iterator. On the CPU a tensor may share memory with the model: use it before the next
     training step.
     """
     rules, tensor, data = model_rules(model, arch), place.tensor, place.data

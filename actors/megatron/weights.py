@@ -1,7 +1,7 @@
-"""Weights between a Hugging Face folder and this rank's slice of a Megatron model, both ways, by name.
+"""Conversion of weights between a Hugging Face folder and this rank's slice of a Megatron model, by name.
 
-Megatron keeps query, key and value in one matrix, interleaved by query group, and gate and up in another. Each
-Megatron parameter has a `Rule`: which Hugging Face tensors it is made of, and how it is cut over tensor parallel ranks.
+Megatron keeps query, key and value in one matrix, interleaved by query group, and gate and up in another. A `Rule` per
+Megatron parameter names its Hugging Face tensors and says how it is cut over tensor parallel ranks.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Protocol
 
 import torch
 import torch.distributed as dist
@@ -19,28 +19,36 @@ from torch import Tensor
 
 from actors.megatron.architecture import Architecture
 from actors.megatron.heartbeat import beat, beating
+from schemas.doc import doc
 from schemas.errors import CheckpointMismatch
 from storage.digests import TensorDigest, tensor_digests
 from storage.weights.shards import TensorBytes
 
 
+class _Slice(Protocol):
+    def get_shape(self) -> list[int]: ...
+
+
+class _TensorFile(Protocol):
+    def get_tensor(self, name: str) -> Tensor: ...
+
+    def get_slice(self, name: str) -> _Slice: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one Megatron parameter follows from Hugging Face tensors.
+    """The relation between a Megatron parameter and its Hugging Face tensors."""
 
-    names and shapes: of the Hugging Face tensors. blocks: rows of each of them in one repetition, so that the
-    parameter is `repeats` times their blocks in turn. cut: the dimension cut over tensor parallel ranks, None where
-    every rank has all of it. With `by_tensor` each tensor is cut on its own (gate and up); otherwise the merged one is.
-    """
-
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    cut: int | None = None
-    repeats: int = 1
-    by_tensor: bool = False
+    names: Annotated[tuple[str, ...], doc("Names of the Hugging Face tensors.")]
+    shapes: Annotated[tuple[tuple[int, ...], ...], doc("Shapes of the whole Hugging Face tensors.")]
+    cut: Annotated[int | None, doc("Dimension that is cut over tensor parallel ranks; None if it is not cut.")] = None
+    repeats: Annotated[
+        int, doc("Number of row blocks of each tensor; the parameter interleaves the blocks of its tensors.")
+    ] = 1
+    by_tensor: Annotated[bool, doc("Cut each tensor by itself (gate and up), not the merged tensor.")] = False
 
     def merge(self, tensors: list[Tensor], rank: int, ranks: int) -> Tensor:
-        """This rank's parameter from the whole Hugging Face tensors."""
+        """Return this rank's parameter from the whole Hugging Face tensors."""
         if self.by_tensor:
             return torch.cat([tensor.chunk(ranks, 0)[rank] for tensor in tensors])
         if len(tensors) == 1:
@@ -51,7 +59,7 @@ class Rule:
         return whole if self.cut is None else whole.chunk(ranks, self.cut)[rank]
 
     def split(self, parts: list[Tensor]) -> list[Tensor]:
-        """The whole Hugging Face tensors from the parameter of every tensor parallel rank, in rank order."""
+        """Return the whole Hugging Face tensors from the parameter of every tensor parallel rank, in rank order."""
         if self.by_tensor:
             halves = [part.chunk(len(self.names), 0) for part in parts]
             return [torch.cat(pieces) for pieces in zip(*halves, strict=True)]
@@ -64,7 +72,7 @@ class Rule:
 
 
 def layer_rules(arch: Architecture, layer: int) -> dict[str, Rule]:
-    """Megatron name -> rule of one layer, for Megatron's own layers and for Transformer Engine's."""
+    """Return the rules of a layer by Megatron name, for Megatron's own layers and for Transformer Engine's."""
     ours, theirs = f"decoder.layers.{layer}.", f"model.layers.{layer}."
     hidden, head, groups = arch.hidden_size, arch.kv_channels, arch.num_query_groups
     queries, keys = arch.num_attention_heads * head, groups * head
@@ -95,11 +103,11 @@ def layer_rules(arch: Architecture, layer: int) -> dict[str, Rule]:
 
 
 VALUE_BIAS = "output_layer.bias"
-"""A critic's alone: no language model of `Architecture` has one."""
+"""A parameter that only critics have."""
 
 
 def model_rules(model: torch.nn.Module, arch: Architecture) -> dict[str, Rule]:
-    """Rule of every parameter that the model has, in the model's order."""
+    """Return the rule of each parameter of the model, in the model's order."""
     table = (arch.vocab_size, arch.hidden_size)
     rules = {
         "embedding.word_embeddings.weight": Rule(("model.embed_tokens.weight",), (table,), cut=0),
@@ -116,17 +124,17 @@ def model_rules(model: torch.nn.Module, arch: Architecture) -> dict[str, Rule]:
 
 
 def named_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Parameters by Megatron's name, without the prefixes of the wrappers around the model."""
+    """Yield parameters with Megatron's names, without the prefixes of the wrappers around the model."""
     for name, parameter in model.named_parameters():
         yield re.sub(r"^(module\.)+", "", name), parameter
 
 
 @torch.no_grad()
 def load_hf_weights(model: torch.nn.Module, arch: Architecture, folder: str | Path, group: dist.ProcessGroup) -> None:
-    """Fill the model from a Hugging Face folder of safetensors, each rank of `group` with its slice. A critic's head
-    stays as it is where the folder has none.
+    """Load the model from a Hugging Face folder of safetensors; each rank of `group` loads its slice.
 
-    Raises CheckpointMismatch for a missing, unexpected or wrongly shaped tensor, before anything is changed.
+    If the folder has no value head, a critic's head is unchanged. Raises CheckpointMismatch for a missing or unexpected
+    tensor or a wrong shape, before the model is changed.
     """
     rules = model_rules(model, arch)
     with ExitStack() as files:
@@ -142,17 +150,17 @@ def load_hf_weights(model: torch.nn.Module, arch: Architecture, folder: str | Pa
             beat()
 
 
-def _is_headless(rule: Rule, tensors: Mapping[str, Any]) -> bool:
+def _is_headless(rule: Rule, tensors: Mapping[str, object]) -> bool:
     return rule.names[0].startswith("score.") and rule.names[0] not in tensors
 
 
 def export_hf_weights(
     model: torch.nn.Module, arch: Architecture, group: dist.ProcessGroup
 ) -> Iterator[tuple[str, Tensor]]:
-    """The whole weights as (Hugging Face name, tensor), in the model's dtype, one Megatron parameter at a time.
+    """Yield the whole weights as (Hugging Face name, tensor), in the model's dtype, one Megatron parameter at a time.
 
-    Every rank of `group` must run through it; all get the tensors. A tensor may share memory with the model: use it
-    before the next training step.
+    Every rank of `group` must exhaust the iterator; all get the tensors. A tensor may share memory with the model: use
+    it before the next training step.
     """
     rules = model_rules(model, arch)
     for name, parameter in named_parameters(model):
@@ -160,7 +168,7 @@ def export_hf_weights(
 
 
 def gathered(rule: Rule, part: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
-    """A parameter's part of every rank of `group`, in rank order; of a parameter that is not cut, this rank's alone."""
+    """Gather a parameter's parts from all ranks of `group`, in rank order; if it is not cut, only this rank's."""
     if group.size() == 1 or rule.cut is None:
         return [part]
     parts = [torch.empty_like(part) for _ in range(group.size())]
@@ -169,12 +177,12 @@ def gathered(rule: Rule, part: Tensor, group: dist.ProcessGroup) -> list[Tensor]
 
 
 def hf_tensors(rule: Rule, parts: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """The whole Hugging Face tensors by name, from the `gathered` parts."""
+    """Yield the whole Hugging Face tensors by name, from the `gathered` parts."""
     return zip(rule.names, (tensor.contiguous() for tensor in rule.split(parts)), strict=True)
 
 
-def _open_folder(folder: Path, files: ExitStack) -> dict[str, Any]:
-    """Tensor name -> the open safetensors file that has it."""
+def _open_folder(folder: Path, files: ExitStack) -> dict[str, _TensorFile]:
+    """Return the open safetensors file of each tensor, by the tensor's name."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
@@ -192,10 +200,12 @@ def _open_folder(folder: Path, files: ExitStack) -> dict[str, Any]:
     return tensors
 
 
-def _check_tensors(tensors: Mapping[str, Any], rules: Mapping[str, Rule], arch: Architecture, where: str) -> None:
+def _check_tensors(
+    tensors: Mapping[str, _TensorFile], rules: Mapping[str, Rule], arch: Architecture, where: str
+) -> None:
     expected = {name: shape for rule in rules.values() for name, shape in zip(rule.names, rule.shapes, strict=True)}
     missing = sorted(expected.keys() - tensors.keys())
-    # A tied checkpoint may repeat the embedding as lm_head; old ones carry RoPE frequencies.
+    # A tied checkpoint may repeat the embedding as lm_head; old checkpoints carry RoPE frequencies.
     unexpected = sorted(
         name
         for name in tensors.keys() - expected.keys()
@@ -205,13 +215,13 @@ def _check_tensors(tensors: Mapping[str, Any], rules: Mapping[str, Rule], arch: 
     for name in sorted(expected.keys() & tensors.keys()):
         shape = tuple(tensors[name].get_slice(name).get_shape())
         if shape != expected[name]:
-            problems.append(f"{name}: shape {list(shape)}, the model has {list(expected[name])}")
+            problems.append(f"{name}: shape {list(shape)}, but the model has {list(expected[name])}")
     if problems:
         shown = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
         raise CheckpointMismatch(f"{where} does not fit its config.json: {shown}")
 
 
-# safetensors' names of the dtypes.
+# Names of dtypes in safetensors.
 DTYPES: dict[torch.dtype, str] = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -225,12 +235,12 @@ DTYPES: dict[torch.dtype, str] = {
 
 
 def tensor_bytes(name: str, tensor: Tensor) -> TensorBytes:
-    """A tensor as the weight store takes it; on the CPU without a copy."""
+    """Return a tensor in the form of the weight store, without a copy if it is on the CPU."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return name, DTYPES[tensor.dtype], tuple(tensor.shape), flat.view(torch.uint8).numpy().data
 
 
 def digest_tensors(named: Iterable[tuple[str, Tensor]]) -> dict[str, TensorDigest]:
-    """name -> digest, of any device."""
+    """Return the digests of tensors on any device, by name."""
     stored = (tensor_bytes(name, tensor) for name, tensor in beating(named))
     return tensor_digests((name, (dtype, shape, memoryview(data))) for name, dtype, shape, data in stored)

@@ -122,7 +122,7 @@ def test_an_own_model_of_the_checkpoint_trains_to_the_same_weights(
     [
         ("deeper", PlugPointError, r"custom-model-provider-path.*decoder\.layers\.2"),
         ("shallower", CheckpointMismatch, r"model\.layers\.1.*unexpected"),
-        ("wider", PlugPointError, r"linear_fc1\.weight of shape \[128, 32\].*\[96, 32\]"),
+        ("wider", PlugPointError, r"linear_fc1\.weight has shape \[128, 32\].*\[96, 32\]"),
         ("with_head", PlugPointError, r"value_head"),
         ("no_model", PlugPointError, "Linear.*GPTModel"),
     ],

@@ -86,7 +86,7 @@ def damage(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> N
         (lambda t: t.update({"model.extra": torch.ones(1)}), r"model\.extra: unexpected"),
         (
             lambda t: t.update({"model.layers.1.mlp.up_proj.weight": torch.ones(47, 32)}),
-            r"model\.layers\.1\.mlp\.up_proj\.weight: shape \[47, 32\], the model has \[48, 32\]",
+            r"model\.layers\.1\.mlp\.up_proj\.weight: shape \[47, 32\], but the model has \[48, 32\]",
         ),
     ],
 )
@@ -103,7 +103,7 @@ def test_a_config_of_another_size_names_the_shapes(tmp_path: Path, trainer: Call
     make_model(tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "intermediate_size": 64}))
-    with pytest.raises(CheckpointMismatch, match=r"shape \[32, 48\], the model has \[32, 64\]"), trainer(tmp_path):
+    with pytest.raises(CheckpointMismatch, match=r"shape \[32, 48\], but the model has \[32, 64\]"), trainer(tmp_path):
         pass
     assert Architecture.read(tmp_path).ffn_hidden_size == 64
 
