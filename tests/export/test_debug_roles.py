@@ -111,7 +111,7 @@ async def test_exported_rows_are_loaded_as_dumps_are(tmp_path: Path, layout: Lay
         given = [LoadedStep.load(one, step, groups=2, samples=2).groups for one in (writer.files[0], template)]
         assert given[0] == given[1]
     (tmp_path / "bad.jsonl").write_text('{"run": "x"}\n')
-    with pytest.raises(DataError, match="holds no exported samples"):
+    with pytest.raises(DataError, match="does not hold exported samples"):
         LoadedStep.load(f"{tmp_path}/bad.jsonl", 0, groups=2, samples=2)
 
 
@@ -149,14 +149,14 @@ async def test_a_teacher_s_log_probs_come_out_of_a_dump(tmp_path: Path) -> None:
 
 async def test_a_dump_that_does_not_fit(tmp_path: Path) -> None:
     template = dumps(tmp_path / "dumps")
-    with pytest.raises(DataError, match="holds 4 samples, and a step of this run is 3 groups of 2"):
+    with pytest.raises(DataError, match="holds 4 samples, and a step of this run has 3 groups of 2"):
         LoadedStep.load(template, 0, groups=3, samples=2)
-    with pytest.raises(DataError, match="holds 4 samples, which are no groups of 3"):
+    with pytest.raises(DataError, match="holds 4 samples, not groups of 3"):
         LoadedStep.load(template, 0, groups=2, samples=3)
     pack = torch.load(template.format(rollout_id=1), weights_only=True)
     pack["samples"][0]["reward"] = {"accuracy": 1.0}
     torch.save(pack, template.format(rollout_id=1))
-    with pytest.raises(DataError, match=r"1\.pt: the reward of sample 0 .* give --reward-key"):
+    with pytest.raises(DataError, match=r"1\.pt: the reward of sample 0 .* set --reward-key"):
         await loaded(tmp_path, template)
 
 

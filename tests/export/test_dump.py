@@ -53,9 +53,9 @@ def test_fields_of_another_version_and_tensors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pack", "why"),
     [
-        ([SAMPLE], "is no rollout dump"),
+        ([SAMPLE], "is not a rollout dump"),
         ({"samples": [7]}, "sample 0 is a int"),
-        ({"samples": [SAMPLE, SAMPLE | {"response_length": 3}]}, "sample 1 has 3 tokens, and says that 3 of them"),
+        ({"samples": [SAMPLE, SAMPLE | {"response_length": 3}]}, "sample 1 has 3 tokens, and response_length 3"),
         ({"samples": [SAMPLE | {"rollout_log_probs": [1.0]}]}, "1 rollout_log_probs for 2 response tokens"),
         ({"samples": [SAMPLE | {"status": "asleep"}]}, "asleep"),
     ],
@@ -67,7 +67,7 @@ def test_what_is_no_dump(tmp_path: Path, pack: Any, why: str) -> None:
 
 
 def test_no_file_and_no_torch_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there is no file"):
+    with pytest.raises(DataError, match="does not exist"):
         load_dump(f"{tmp_path}/0.pt")
     (tmp_path / "0.pt").write_bytes(b"{}")
     with pytest.raises(DataError):

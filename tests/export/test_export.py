@@ -150,7 +150,7 @@ def test_dumps_of_slime_s_form(archived: str, tmp_path: Path, capsys: pytest.Cap
 
 
 def test_what_cannot_be_exported(archived: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidValue, match=r"needs \{rollout_id\}"):
+    with pytest.raises(InvalidValue, match=r"must have \{rollout_id\}"):
         export_command([archived, "--to", "debug-rollout", "--out", f"{tmp_path}/all.pt"])
     for layout in ("jsonl", "parquet", "hf"):
         with pytest.raises(DataError, match="no samples that are evaluated"):

@@ -68,7 +68,7 @@ async def test_nothing_of_a_finished_run_is_kept(tmp_path: Path) -> None:
     for one in sim.log.records:
         fold.apply(one)
     kept = {
-        *fold._asked,
+        *fold._requested,
         *fold._completed,
         *(s.rpartition("-s")[0] for s in (*fold._running.by_sample, *fold._generations)),
     }

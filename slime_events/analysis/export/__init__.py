@@ -1,1 +1,1 @@
-"""Export: a run's samples as files that other tools read, and such files as rollouts again."""
+"""Export: writes a run's samples as files for other tools, and reads such files as rollouts."""

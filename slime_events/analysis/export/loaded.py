@@ -1,16 +1,17 @@
-"""`LoadedStep`: a dump or an export as the groups of one step, checked against what the run asks for."""
+"""`LoadedStep`: a dump or an export as the groups of one step, checked against the settings of the run."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
 from schemas.arrays import pack, pack_log_probs, pack_tokens
+from schemas.doc import doc
 from schemas.errors import DataError, InvalidValue
 from schemas.ids import LOADED, group_id, requested_sample, sibling_id
 from schemas.prompts import PromptSubmitted, Source
@@ -30,12 +31,14 @@ SUFFIXES = (".jsonl", ".parquet")
 
 
 def load_rows(path: str, step: int) -> list[Sample]:
-    """The samples that were trained in a step, in order. Raises DataError for what is no export of samples."""
+    """Return the samples that were trained on in a step, in order. Raises DataError if the file is not an export of
+    samples.
+    """
     data = read_file(path)
     try:
         rows = list(_from_parquet(data, step) if path.endswith(".parquet") else _from_lines(data, step))
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError, KeyError, OSError) as error:
-        raise DataError(f"{path} holds no exported samples: {error}") from error
+        raise DataError(f"{path} does not hold exported samples: {error}") from error
     return as_slime(rows)
 
 
@@ -59,22 +62,22 @@ def _from_parquet(data: bytes, step: int) -> Iterator[ExportedSample]:
 
 GRADER = "recorded"
 Rollout = list[Sample]
-"""Its samples: the one that was requested, then its further ones."""
+"""Its samples: the requested one, then its further ones."""
 STOPS = {Status.TRUNCATED: StopReason.LENGTH, Status.ABORTED: StopReason.ABORT}
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedStep:
-    """template: of the dumps' paths. It is the source of the prompts: a row for each group, an epoch for each dump.
-    path: of this dump. groups: a list of rollouts for each group, each a list of samples. reward_key: for rewards that
-    are dicts.
-    """
+    """The groups of one step, from a dump or an export."""
 
-    step: int
-    template: str
-    path: str
-    groups: list[list[Rollout]]
-    reward_key: str | None = None
+    step: Annotated[int, doc("number of the step")]
+    template: Annotated[
+        str,
+        doc("path template of the dumps, and source of the prompts: a row per group, an epoch per dump"),
+    ]
+    path: Annotated[str, doc("path of this dump")]
+    groups: Annotated[list[list[Rollout]], doc("rollouts per group")]
+    reward_key: Annotated[str | None, doc("key of the reward in rewards that are dicts")] = None
 
     @classmethod
     def load(
@@ -88,62 +91,64 @@ class LoadedStep:
         part: float | None = None,
         vocabulary: int | None = None,
     ) -> LoadedStep:
-        """groups, samples: groups of a step and rollouts of a group, as the run has them. part: of the dump's groups
-        that a step is made of. vocabulary: ids of the run's model. Raises DataError where the dump differs, and for a
-        sample that cannot be trained on.
+        """Load a step. Raises DataError if the dump does not fit, or if a sample cannot be trained on.
 
-        A template that ends in .jsonl or .parquet is of `slime-events export`, one file for all steps or one for each.
+        groups, samples: groups per step and rollouts per group in this run. part: fraction of the dump's groups that
+        makes a step. vocabulary: size of the model's vocabulary. A template that ends in .jsonl or .parquet belongs to
+        `slime-events export`, with one file for all steps or one per step.
         """
         path = template.format(rollout_id=step)
         loaded = load_rows(path, step) if path.endswith(SUFFIXES) else load_dump(path)[1]
-        for place, sample in enumerate(loaded):
+        for index, sample in enumerate(loaded):
             if (reason := _misfit(sample, vocabulary)) is not None:
-                raise DataError(f"{path}: sample {place} cannot be trained on: {reason}")
-        there = _grouped(path, loaded, samples)
-        kept = _part_of(there, part)
+                raise DataError(f"{path}: sample {index} cannot be trained on: {reason}")
+        available = _grouped(path, loaded, samples)
+        kept = _part_of(available, part)
         if len(kept) != groups:
-            whole = f"{path} holds {len(loaded)} samples, and a step of this run is {groups} groups of {samples}: give "
+            whole = f"{path} holds {len(loaded)} samples, and a step of this run has {groups} groups of {samples}. Set "
             if part is None:
-                raise DataError(whole + "--rollout-batch-size and --n-samples-per-prompt as they were when it was made")
+                raise DataError(
+                    whole + "--rollout-batch-size and --n-samples-per-prompt to the values with which it was made"
+                )
             raise DataError(
-                f"{path}: {part:g} of its {len(there)} groups are {len(kept)}, and a step of this run is "
-                f"{groups} groups: give --rollout-batch-size {len(kept)}, and --global-batch-size to match"
+                f"{path}: {part:g} of its {len(available)} groups are {len(kept)}, and a step of this run has "
+                f"{groups} groups. Set --rollout-batch-size {len(kept)}, and --global-batch-size to match"
             )
         return cls(step, template, path, kept, reward_key)
 
     def prompts(self) -> list[PromptSubmitted]:
-        """One for each group, as if someone outside had sent them."""
+        """Return a prompt per group, as if it came from outside."""
         offset = self.step * len(self.groups)
         return [
             PromptSubmitted(
-                group=group_id(LOADED, self.step, place),
+                group=group_id(LOADED, self.step, index),
                 text=_text(first),
                 tokens=pack_tokens(first.tokens[: -first.response_length]),
-                source=Source(path=self.template, row=place, epoch=self.step, offset=offset + place),
+                source=Source(path=self.template, row=index, epoch=self.step, offset=offset + index),
                 dataset=LOADED,
                 messages=first.prompt if isinstance(first.prompt, list) else _ours(first).get("messages"),
                 label=first.label,
                 metadata=_shared_metadata(group),
             )
-            for place, group in enumerate(self.groups)
-            for first in [group[0][0]]  # where samples have prompts of their own, the others say theirs
+            for index, group in enumerate(self.groups)
+            for first in [group[0][0]]  # samples with their own prompts carry them
         ]
 
-    def answers(self, request: RolloutRequested, place: int, worker: str) -> list[RolloutCompleted | RewardAssigned]:
-        """What the dump has for a request: the samples of its rollout, the one that was asked for last, as an engine
-        says them, and their rewards.
+    def answers(self, request: RolloutRequested, index: int, worker: str) -> list[RolloutCompleted | RewardAssigned]:
+        """Return the dump's events for a request: the samples of its rollout, the requested one last, as an engine
+        appends them, and their rewards.
         """
-        rollout, shared = self.groups[place][request.index], _shared_metadata(self.groups[place])
+        rollout, shared = self.groups[index][request.index], _shared_metadata(self.groups[index])
         first, *others = [(sibling_id(request.sample, number), sample) for number, sample in enumerate(rollout)]
         named = [*others, first]
         done = [self._completed(request, name, sample, shared, worker) for name, sample in named]
         return [*done, *(self._reward(request, name, sample) for name, sample in named)]
 
     def _completed(
-        self, request: RolloutRequested, name: str, sample: Sample, shared: Any, worker: str
+        self, request: RolloutRequested, name: str, sample: Sample, shared: object, worker: str
     ) -> RolloutCompleted:
-        """Its tokens count as of the weights that were asked for: the dump says no others of this run. Log-probs that
-        it lacks are 0.
+        """Return the completion of a sample. Its tokens count as made by the requested weights, since the dump names no
+        weights of this run. Missing log-probs are 0.
         """
         length = sample.response_length
         tokens = np.asarray(sample.tokens[-length:], np.int32)
@@ -178,7 +183,7 @@ class LoadedStep:
         if isinstance(outcome, RewardFailure):
             raise DataError(
                 f"{self.path}: the reward of sample {sample.index} cannot be used: {outcome.message}"
-                + ("" if self.reward_key or not isinstance(sample.reward, dict) else " (or give --reward-key)")
+                + ("" if self.reward_key or not isinstance(sample.reward, dict) else " (or set --reward-key)")
             )
         return RewardAssigned(
             sample=name,
@@ -191,7 +196,7 @@ class LoadedStep:
 
 
 def _misfit(sample: Sample, vocabulary: int | None) -> str | None:
-    """Why the trainer would not take a sample, said before any of its step is in the log."""
+    """Return why the trainer would not take a sample, before anything of its step is in the log; None if it fits."""
     try:
         count = len(token_ids(sample.tokens, vocabulary, "tokens"))
     except InvalidValue as error:
@@ -206,20 +211,20 @@ def _misfit(sample: Sample, vocabulary: int | None) -> str | None:
 
 
 def _ours(sample: Sample) -> dict[str, Any]:
-    """What an export of ours adds; nothing in a dump of slime's."""
+    """Return the metadata that our export adds; empty in a dump of slime's."""
     ours = sample.metadata.get(OURS) if isinstance(sample.metadata, dict) else None
     return ours if isinstance(ours, dict) else {}
 
 
-def _metadata(sample: Sample) -> Any:
-    """Without what an export of ours adds, which has metadata that is no dict in it."""
+def _metadata(sample: Sample) -> object:
+    """Return the metadata without our export's additions, which also hold metadata that is not a dict."""
     if not isinstance(sample.metadata, dict):
         return sample.metadata
     return _ours(sample).get("metadata", {key: value for key, value in sample.metadata.items() if key != OURS})
 
 
-def _own_metadata(sample: Sample, shared: Any) -> Any:
-    """What the prompt does not have already."""
+def _own_metadata(sample: Sample, shared: object) -> object:
+    """Return the metadata that the prompt does not already have."""
     whole = _metadata(sample)
     if not (isinstance(whole, dict) and isinstance(shared, dict)):
         return whole
@@ -227,23 +232,24 @@ def _own_metadata(sample: Sample, shared: Any) -> Any:
 
 
 def _text(sample: Sample) -> str:
-    """The prompt as text. A dump may hold it as a chat, those of older versions with the text beside it."""
+    """Return the prompt as text. A dump may hold it as a chat; dumps of older versions have the text beside it."""
     return str(_ours(sample).get("text", "")) if isinstance(sample.prompt, list) else sample.prompt
 
 
-def _shared_metadata(group: list[Rollout]) -> Any:
-    """What all samples of a group have in common: it belongs to their prompt, the rest to the samples."""
+def _shared_metadata(group: list[Rollout]) -> object:
+    """Return the metadata that all samples of a group share, which belongs to their prompt."""
     first, *others = [_metadata(sample) for rollout in group for sample in rollout]
-    if not all(isinstance(one, dict) for one in (first, *others)):
+    dicts = [other for other in others if isinstance(other, dict)]
+    if not isinstance(first, dict) or len(dicts) < len(others):
         return first if all(other == first for other in others) else {}
-    return {key: value for key, value in first.items() if all(key in other and other[key] == value for other in others)}
+    return {key: value for key, value in first.items() if all(key in other and other[key] == value for other in dicts)}
 
 
 def _grouped(path: str, loaded: list[Sample], samples: int) -> list[list[Rollout]]:
-    """Samples by group and rollout. Groups without a `group_index` are every `samples` rollouts."""
+    """Return the samples by group and rollout. Without a `group_index`, each `samples` rollouts are a group."""
     rollouts: dict[tuple[int | None, str], Rollout] = {}
-    for place, sample in enumerate(loaded):
-        rollouts.setdefault((sample.group_index, _rollout_of(sample, place)), []).append(sample)
+    for index, sample in enumerate(loaded):
+        rollouts.setdefault((sample.group_index, _rollout_of(sample, index)), []).append(sample)
     every = list(rollouts.values())
     if any(sample.group_index is None for sample in loaded):
         groups = [every[start : start + samples] for start in range(0, len(every), samples)]
@@ -252,27 +258,29 @@ def _grouped(path: str, loaded: list[Sample], samples: int) -> list[list[Rollout
         for rollout in every:
             members.setdefault(rollout[0].group_index or 0, []).append(rollout)
         groups = [members[index] for index in sorted(members)]
-    for place, group in enumerate(groups):
+    for index, group in enumerate(groups):
         if len(group) != samples:
             raise DataError(
-                f"{path} holds {len(loaded)} samples, which are no groups of {samples} rollouts (group {place} has "
-                f"{len(group)}): give --n-samples-per-prompt as it was when it was made"
+                f"{path} holds {len(loaded)} samples, not groups of {samples} rollouts (group {index} has "
+                f"{len(group)}): set --n-samples-per-prompt to the value with which it was made"
             )
     return groups
 
 
-def _rollout_of(sample: Sample, place: int) -> str:
-    """A name that the samples of one rollout share. Our dumps name the requested sample; slime's number their
-    rollouts, or have one for each sample.
+def _rollout_of(sample: Sample, index: int) -> str:
+    """Return a name that the samples of one rollout share. Our dumps name the requested sample. slime's dumps number
+    their rollouts, or have a rollout per sample.
     """
     ours = _ours(sample)
     if name := ours.get("rollout") or ours.get("sample"):
-        return str(name) if "rollout" in ours else requested_sample(str(name))  # before the rollout was written too
-    return f"place {place}" if sample.rollout_id is None else f"rollout {sample.rollout_id}"
+        return str(name) if "rollout" in ours else requested_sample(str(name))  # older dumps lack the rollout
+    return f"index {index}" if sample.rollout_id is None else f"rollout {sample.rollout_id}"
 
 
 def _part_of(groups: list[list[Rollout]], part: float | None) -> list[list[Rollout]]:
-    """Half of the part from the beginning and half from the end, as slime takes samples; a group stays whole."""
+    """Return a part of the groups, half from the beginning and half from the end, as slime takes samples. Groups stay
+    whole.
+    """
     if part is None:
         return groups
     kept = int(len(groups) * part)

@@ -2,15 +2,16 @@
 
 import enum
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from schemas.doc import doc
 from slime_events.plugins.sample import FINISH, Sample, Status
 
 
 class Fate(enum.StrEnum):
-    """What became of a sample."""
+    """Outcome of a sample."""
 
     TRAINED = "trained"
     REJECTED = "rejected"
@@ -18,60 +19,67 @@ class Fate(enum.StrEnum):
 
 
 class ExportedSample(msgspec.Struct, frozen=True, kw_only=True):
-    """step: that it was trained in, of a rejected one None, of an evaluation the weight version that it is of.
+    """A sample of a run."""
 
-    prompt: text as the model saw it, messages: the chat it was made from. group_prompt: chat or text of the group's
-    prompt, where a generate function gave the sample another; it then has no messages. tokens: ids, prompt_length of
-    them the prompt's, then response_length of the response; log_probs, loss_mask: of the response. spans: (start, end,
-    weight version) over the response. reward: as graded, None where there is none; advantage_input: normalised over its
-    group. rollout: the requested sample, where this is a further one of its rollout. reason: why it was rejected.
-    teacher_log_probs: of the response, where its grader asked a teacher.
-    """
-
-    run: str
-    fate: Fate
-    step: int | None
-    group: str
-    sample: str
-    rollout: str
-    index: int
-    dataset: str
-    prompt: str
-    messages: list[dict[str, Any]] | None
-    label: Any
-    tools: list[dict[str, Any]] | None
-    metadata: Any
-    source: str
-    line: int
-    tokens: list[int]
-    prompt_length: int
-    response: str
-    response_length: int
-    log_probs: list[float]
-    loss_mask: list[int]
-    spans: list[tuple[int, int, int]]
-    stop: str | None
-    reward: float | None
-    reward_detail: dict[str, Any] | None
-    advantage_input: float | None
-    reason: str | None
-    group_prompt: str | list[dict[str, Any]] | None = None
-    teacher_log_probs: list[float] | None = None
+    run: Annotated[str, doc("name of the run")]
+    fate: Annotated[Fate, doc("what became of it")]
+    step: Annotated[
+        int | None,
+        doc("step that trained on it; for an evaluation, the evaluated weight version; None if rejected"),
+    ]
+    group: Annotated[str, doc("id of its group")]
+    sample: Annotated[str, doc("id of the sample")]
+    rollout: Annotated[str, doc("requested sample, if this is a further one of its rollout")]
+    index: Annotated[int, doc("index of its rollout in the group")]
+    dataset: Annotated[str, doc("`train`, `inbox`, or the evaluation's name")]
+    prompt: Annotated[str, doc("prompt as the model saw it")]
+    messages: Annotated[list[dict[str, Any]] | None, doc("chat from which the prompt was made")]
+    label: Annotated[Any, doc("right answer, if there is one")]
+    tools: Annotated[list[dict[str, Any]] | None, doc("tools of the prompt")]
+    metadata: Annotated[Any, doc("metadata of prompt and sample")]
+    source: Annotated[str, doc("file URL, or `inbox`")]
+    line: Annotated[int, doc("line of the file, from 1")]
+    tokens: Annotated[list[int], doc("token ids of prompt and response")]
+    prompt_length: Annotated[int, doc("prompt length [tokens]")]
+    response: Annotated[str, doc("text of the response")]
+    response_length: Annotated[int, doc("response length [tokens]")]
+    log_probs: Annotated[list[float], doc("log-probs by the engine [response], nats")]
+    loss_mask: Annotated[list[int], doc("loss mask [response], 1 = trained on")]
+    spans: Annotated[list[tuple[int, int, int]], doc("(start, end, weight version) over the response")]
+    stop: Annotated[str | None, doc("how it ended")]
+    reward: Annotated[float | None, doc("reward as graded; None if there is none")]
+    reward_detail: Annotated[dict[str, Any] | None, doc("dict that the grader returned")]
+    advantage_input: Annotated[float | None, doc("reward normalised over its group")]
+    reason: Annotated[str | None, doc("why it was rejected")]
+    group_prompt: Annotated[
+        str | list[dict[str, Any]] | None,
+        doc(
+            "chat or text of the group's prompt, if a generate function gave the sample another; then "
+            "`messages` is None"
+        ),
+    ] = None
+    teacher_log_probs: Annotated[
+        list[float] | None,
+        doc("a teacher's log-probs [response], if its grader asked one; nats"),
+    ] = None
 
 
 class ExportedPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """input: the chat where there was one (for --apply-chat-template), else the text. rewards: of its samples."""
+    """A prompt of a run."""
 
-    input: str | list[dict[str, Any]]
-    label: Any
-    metadata: Any
-    tools: list[dict[str, Any]] | None
-    group: str
-    rewards: list[float | None]
+    input: Annotated[
+        str | list[dict[str, Any]],
+        doc("chat, if there was one (for --apply-chat-template), else the text"),
+    ]
+    label: Annotated[Any, doc("right answer, if there is one")]
+    metadata: Annotated[Any, doc("metadata of the prompt")]
+    tools: Annotated[list[dict[str, Any]] | None, doc("tools of the prompt")]
+    group: Annotated[str, doc("id of its group")]
+    rewards: Annotated[list[float | None], doc("rewards of its samples")]
 
 
 def prompts_of(samples: list[ExportedSample]) -> list[ExportedPrompt]:
-    """One for each group, in order."""
+    """Return a prompt per group, in order."""
     groups: dict[str, list[ExportedSample]] = {}
     for sample in samples:
         groups.setdefault(sample.group, []).append(sample)
@@ -89,19 +97,19 @@ def prompts_of(samples: list[ExportedSample]) -> list[ExportedPrompt]:
 
 
 OURS = "slime_events"
-"""Under which a sample's metadata has what slime has no field for."""
+"""Key in a sample's metadata for values that slime has no field for."""
 
 
 def as_slime(rows: Sequence[ExportedSample]) -> list[Sample]:
-    """One for each. Groups are numbered in the order that they come in, and so are rollouts: samples of one rollout
-    share its `rollout_id`, as in slime.
+    """Return a sample of slime per row. Groups and rollouts are numbered in the order in which they occur. Samples of
+    one rollout share its `rollout_id`, as in slime.
     """
-    groups = {group: place for place, group in enumerate(dict.fromkeys(row.group for row in rows))}
-    rollouts = {name: place for place, name in enumerate(dict.fromkeys(row.rollout or row.sample for row in rows))}
+    groups = {group: index for index, group in enumerate(dict.fromkeys(row.group for row in rows))}
+    rollouts = {name: index for index, name in enumerate(dict.fromkeys(row.rollout or row.sample for row in rows))}
     return [
         Sample(
             group_index=groups[row.group],
-            index=place,
+            index=index,
             rollout_id=rollouts[row.rollout or row.sample],
             prompt=row.prompt,
             tokens=row.tokens,
@@ -130,5 +138,5 @@ def as_slime(rows: Sequence[ExportedSample]) -> list[Sample]:
             },
             session_id=row.sample,
         )
-        for place, row in enumerate(rows)
+        for index, row in enumerate(rows)
     ]

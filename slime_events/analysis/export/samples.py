@@ -1,4 +1,4 @@
-"""`Samples`: whole samples out of a log, each as soon as its fate is known. A fold that holds what is open, no more."""
+"""`Samples`: complete samples from a log, each as soon as its fate is known. The fold holds only what is undecided."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ _NEEDED = (PromptSubmitted, RolloutRequested, RolloutCompleted, RewardAssigned)
 
 
 class Samples:
-    """Records of the read model and the tokens beside them, forgotten with their group.
+    """Records of the read model with the tokens beside them, dropped with their group.
 
-    fetch: arrays out of events or the blob store. decode: see `prompt_text`.
+    fetch: reads arrays of events or the blob store. decode: see `prompt_text`.
     """
 
     def __init__(self, run: str, fetch: Fetch, decode: DecodePrompt | None = None) -> None:
@@ -33,9 +33,11 @@ class Samples:
         self._trajectories = Trajectories(fetch)
 
     def apply(self, event: Event, position: int) -> list[ExportedSample]:
-        """Take in the next event; the samples whose fate it decides, in training order or in that of the group."""
+        """Take in the next event. Return the samples whose fate it decides, in training order or in the order of the
+        group.
+        """
         if isinstance(event, RolloutRequested) and event.purpose is Purpose.CALL:
-            return []  # what a rollout function made of it is exported
+            return []  # the rollout function's samples are exported instead
         self._trajectories.apply(event, position)
         match event:
             case RolloutCompleted() if event.sample not in self._trajectories.by_sample:
@@ -47,13 +49,13 @@ class Samples:
             case BatchSealed():
                 masks = BatchMasks(event, self._fetch)
                 for name in masks.samples:
-                    known = self._trajectories.by_sample[name]
-                    known.loss_mask = masks.of(name, known.loss_mask, known.length)
+                    trajectory = self._trajectories.by_sample[name]
+                    trajectory.loss_mask = masks.of(name, trajectory.loss_mask, trajectory.length)
                 return self._done(Fate.TRAINED, event.samples, event.step, event.rewards)
             case EvalCompleted():
                 return self._done(Fate.EVALUATED, self._evaluated(event), event.version)
         if isinstance(event, _NEEDED):
-            # As it is: `Run.apply` drops token arrays, which a prompt of older logs is decoded from.
+            # Unchanged: `Run.apply` drops token arrays, from which prompts of older logs are decoded.
             self._run.add(Entry(event, position, 0, "", self._run.run))
         return []
 
@@ -75,11 +77,11 @@ class Samples:
         rewards: Sequence[float] = (),
         reason: str | None = None,
     ) -> list[ExportedSample]:
-        known = self._trajectories.by_sample
+        trajectories = self._trajectories.by_sample
         exported = [
-            self._exported(fate, known[sample], step, reward, reason)
+            self._exported(fate, trajectories[sample], step, reward, reason)
             for sample, reward in zip(ids, rewards or itertools.repeat(None, len(ids)), strict=True)
-            if sample in known
+            if sample in trajectories
         ]
         for name in {group_of(sample) for sample in ids}:
             group = self._run.forget(name)
@@ -87,23 +89,23 @@ class Samples:
         return exported
 
     def _exported(
-        self, fate: Fate, made: Trajectory, step: int | None, normalised: float | None, reason: str | None
+        self, fate: Fate, trajectory: Trajectory, step: int | None, normalised: float | None, reason: str | None
     ) -> ExportedSample:
-        group, sample = self._run.groups[group_of(made.sample)], self._run.samples[made.sample]
+        group, sample = self._run.groups[group_of(trajectory.sample)], self._run.samples[trajectory.sample]
         assert group.prompt is not None
         assert sample.completed is not None
         prompt, end = group.prompt.event, sample.completed.event
         reward = sample.reward.event if sample.reward and isinstance(sample.reward.event, RewardAssigned) else None
-        prompt_tokens, is_own = self._fetch(made.prompt), end.prompt is not None
-        mask = [1] * made.length if made.loss_mask is None else made.loss_mask.tolist()
+        prompt_tokens, is_own = self._fetch(trajectory.prompt), end.prompt is not None
+        mask = [1] * trajectory.length if trajectory.loss_mask is None else trajectory.loss_mask.tolist()
         return ExportedSample(
             run=self._run.run,
             fate=fate,
             step=step,
             group=prompt.group,
-            sample=made.sample,
-            rollout=made.rollout,
-            index=order_in_group(made.sample)[0],
+            sample=trajectory.sample,
+            rollout=trajectory.rollout,
+            index=order_in_group(trajectory.sample)[0],
             dataset=prompt.dataset,
             prompt=prompt_text(prompt, end, self._decode),
             messages=None if is_own else prompt.messages,
@@ -113,14 +115,14 @@ class Samples:
             metadata=left_metadata(prompt, end),
             source=prompt.source.path,
             line=prompt.source.line,
-            tokens=[*prompt_tokens.tolist(), *made.tokens.tolist()],
+            tokens=[*prompt_tokens.tolist(), *trajectory.tokens.tolist()],
             prompt_length=len(prompt_tokens),
-            response=made.text,
-            response_length=made.length,
-            log_probs=made.log_probs.tolist(),
+            response=trajectory.text,
+            response_length=trajectory.length,
+            log_probs=trajectory.log_probs.tolist(),
             loss_mask=mask,
-            spans=[(span.start, span.end, span.version) for span in made.spans],
-            stop=made.stop.value if made.stop else None,
+            spans=[(span.start, span.end, span.version) for span in trajectory.spans],
+            stop=trajectory.stop.value if trajectory.stop else None,
             reward=reward.value if reward else None,
             reward_detail=reward.detail if reward else None,
             advantage_input=normalised,
@@ -130,11 +132,10 @@ class Samples:
 
 
 class FollowedSamples:
-    """The samples of a run that follows another: made there, trained here. Reads the followed run's log.
+    """The samples of a run that follows another: generated there, trained here. Reads the followed run's log.
 
-    batches: those of the run that follows, by step: each takes the place of the other's batch. Groups of the other run
-    that are not trained here count as rejected; a sample that is left out of a trained group does not count. The other
-    run's evaluations are left out.
+    batches: those of the following run, by step; each replaces the other run's batch. Groups that are not trained on
+    here count as rejected. Samples left out of a trained group, and the other run's evaluations, are left out.
     """
 
     def __init__(self, run: str, samples: Samples, batches: Mapping[int, BatchSealed]) -> None:
@@ -142,7 +143,7 @@ class FollowedSamples:
         self._refused: dict[str, GroupRejected] = {}
 
     def apply(self, event: Event, position: int) -> list[ExportedSample]:
-        """Take in the followed run's next event; the samples whose fate it decides."""
+        """Take in the followed run's next event. Return the samples whose fate it decides."""
         if isinstance(event, GroupRejected):
             self._refused[event.group] = event
             return []
@@ -161,10 +162,10 @@ class FollowedSamples:
             if mine is None or group not in mine.groups:
                 exported += self._samples.apply(refused, position)
         self._refused.clear()
-        if mine is None:  # of before the run began, or not trained yet
+        if mine is None:  # before the run began, or not trained on yet
             self._samples.apply(other, position)
             return []
         graded = dict(zip(mine.samples, mine.raw_rewards, strict=True))
         return exported + [
-            structs.replace(one, reward=graded[one.sample]) for one in self._samples.apply(mine, position)
+            structs.replace(sample, reward=graded[sample.sample]) for sample in self._samples.apply(mine, position)
         ]

@@ -1,8 +1,10 @@
-"""Writers: where exported samples go. Each takes samples of one fate and step at a time, and is closed at the end."""
+"""Writers of exported samples. Each takes samples of one fate and step at a time, and is closed at the end."""
+
+from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from typing import IO, Any, ClassVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -12,18 +14,21 @@ from slime_events.analysis.export.dump import check_template, dump_path, save_du
 from slime_events.analysis.export.files import open_new, write_file
 from slime_events.analysis.export.sample import ExportedSample, Fate
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 ROWS_IN_SHARD = 20_000
 AS_JSON = ("messages", "group_prompt", "tools", "metadata", "reward_detail")
 """Columns of any shape, which a table holds as JSON text."""
 NO_COLUMN = (
-    "a column holds prompts of one kind, texts or chats of nothing but roles and texts, and these are of several: "
-    "export them with --to jsonl"
+    "a column holds prompts of one kind: texts, or chats with only roles and texts. These prompts are of several "
+    "kinds: export them with --to jsonl"
 )
 Rows = Callable[[list[ExportedSample]], Sequence[msgspec.Struct]]
 
 
 class Writer:
-    """Takes samples with one fate, of one step, at a time. files: what was written."""
+    """Takes samples with one fate, of one step, at a time. files: the files written."""
 
     def __init__(self, url: str, rows: Rows = list) -> None:
         self._url, self._rows, self.files = url, rows, list[str]()
@@ -33,12 +38,12 @@ class Writer:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining rows."""
 
 
 class DumpWriter(Writer):
-    """slime's dumps: a file for each step, and for each evaluated version. url: a path with {rollout_id}. What was
-    rejected has no file, as in slime.
+    """Writes slime's dumps: a file per step and per evaluated version. url: a path with {rollout_id}. Rejected samples
+    have no file, as in slime.
     """
 
     def __init__(self, url: str, rows: Rows = list) -> None:
@@ -53,7 +58,7 @@ class DumpWriter(Writer):
 
 
 class JsonlWriter(Writer):
-    """One file, a line for each row; none where there are no rows."""
+    """Writes one file with a line per row; no file if there are no rows."""
 
     _file: IO[bytes] | None = None
 
@@ -68,11 +73,11 @@ class JsonlWriter(Writer):
 
 
 class ParquetWriter(Writer):
-    """One Parquet file; none where there are no rows. Rows are written a few thousand at a time."""
+    """Writes one Parquet file, some thousand rows at a time; no file if there are no rows."""
 
     def __init__(self, url: str, rows: Rows = list) -> None:
         super().__init__(url, rows)
-        self._pending: list[Any] = []
+        self._pending: list[msgspec.Struct] = []
         self._file: IO[bytes] | None = None
         self._parquet: Any = None
 
@@ -100,22 +105,21 @@ class ParquetWriter(Writer):
 
 
 class HfWriter(Writer):
-    """The layout that `datasets.load_dataset(folder)` reads: shards for each split, and a card that names each of them,
-    so that what an earlier export has left in the folder is no part of it.
+    """Writes the layout that `datasets.load_dataset(folder)` reads: shards per split, and a card that names each, so
+    that files of an earlier export in the folder are ignored.
 
-    Splits: `train` of what was trained on, `rejected`, and `test` of evaluations.
+    Splits: `train` for trained samples, `rejected`, and `test` for evaluations.
     """
 
     SPLITS: ClassVar = {Fate.TRAINED: "train", Fate.REJECTED: "rejected", Fate.EVALUATED: "test"}
 
     def __init__(self, url: str, rows: Rows = list) -> None:
         super().__init__(url.rstrip("/"), rows)
-        self._pending: dict[str, list[Any]] = {}
+        self._pending: dict[str, list[msgspec.Struct]] = {}
         self._shards: dict[str, list[str]] = {}
-        self._schema: Any = None
+        self._schema: pa.Schema | None = None
 
     def write(self, samples: list[ExportedSample]) -> None:
-        """Some rows of a split."""
         split = self.SPLITS[samples[0].fate]
         pending = self._pending.setdefault(split, [])
         pending += self._rows(samples)
@@ -136,7 +140,7 @@ class HfWriter(Writer):
         write_file(self.files[-1], file.getvalue())
 
     def close(self) -> None:
-        """The last shards, and the card: its head lists the files of each split, in order."""
+        """Write the last shards, and the card, whose head lists the files of each split in order."""
         for split in list(self._pending):
             self._flush(split)
         lines = ["---", "configs:", "- config_name: default", "  data_files:"]
@@ -147,9 +151,9 @@ class HfWriter(Writer):
         write_file(self.files[-1], "\n".join(lines).encode())
 
 
-def table_of(rows: Sequence[msgspec.Struct], schema: Any = None) -> Any:
-    """An Arrow table: one column a field, those of any shape as JSON text. schema: of the tables before it. Raises
-    DataError for prompts that have no column in common.
+def table_of(rows: Sequence[msgspec.Struct], schema: pa.Schema | None = None) -> pa.Table:
+    """Return an Arrow table with a column per field; fields of any shape become JSON text. schema: that of earlier
+    tables. Raises DataError if the prompts do not fit one column.
     """
     import pyarrow as pa
 
@@ -161,13 +165,13 @@ def table_of(rows: Sequence[msgspec.Struct], schema: Any = None) -> Any:
     return table
 
 
-def _cell(name: str, value: Any) -> Any:
+def _cell(name: str, value: object) -> object:
     if value is None:
         return None
     return as_text(value) if name == "label" else msgspec.json.encode(value).decode() if name in AS_JSON else value
 
 
-def _column_type(name: str, values: Sequence[Any]) -> Any:
+def _column_type(name: str, values: Sequence[object]) -> pa.DataType:
     import pyarrow as pa
 
     if name == "input" and any(isinstance(value, list) for value in values):
@@ -188,8 +192,8 @@ def _column_type(name: str, values: Sequence[Any]) -> Any:
     return types.get(name, pa.string())
 
 
-def _is_plain_chat(value: Any) -> bool:
-    """Whether a prompt is a chat of texts, with nothing in its messages besides."""
+def _is_plain_chat(value: object) -> bool:
+    """Return whether a prompt is a chat whose messages have only a role and a text."""
     return isinstance(value, list) and all(
         message.keys() == {"role", "content"} and all(isinstance(text, str) for text in message.values())
         for message in value

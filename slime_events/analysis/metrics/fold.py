@@ -1,10 +1,12 @@
-"""`MetricsFold`: slime's metrics of a run, a row for each event that gives some. Pure: loggers only write the rows."""
+"""`MetricsFold`: slime's metrics of a run, a row per event that gives any. Pure: loggers only write the rows."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from typing import Annotated
 
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
+from schemas.doc import doc
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupRejected, RejectionCause
@@ -34,40 +36,40 @@ from storage.log import Recorded
 NANO = 1e-9
 ROLLOUT, TRAIN, EVAL = "rollout/step", "train/step", "eval/step"
 AXES = {"train": TRAIN, "eval": EVAL, **dict.fromkeys(("rollout", "perf", "passrate", "multi_turn"), ROLLOUT)}
-"""The axis of each metric, by the first part of its name."""
+"""Axis of each metric, by the first part of its name."""
 
 
 def axis_of(name: str) -> str:
-    """The metric that counts a metric's steps."""
+    """Return the metric that counts the steps of a metric."""
     return AXES[name.partition("/")[0]]
 
 
 def _named(metrics: Values, prefix: str) -> Values:
-    """A user's metrics: those of none of slime's parts get one."""
+    """Return a user's metrics. Names outside slime's parts get the prefix."""
     return {name if name.partition("/")[0] in AXES else prefix + name: value for name, value in metrics.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsRow:
-    """What one event gave. position, at (UTC nanoseconds): the event's. values: by name, their axes among them."""
+    """Metrics from one event."""
 
-    position: int
-    at: int
-    values: Values
+    position: Annotated[int, doc("position of the event")]
+    at: Annotated[int, doc("UTC of the event [ns]")]
+    values: Annotated[Values, doc("values by name, with the axes' values")]
 
 
 class MetricsFold:
-    """Folds a run's log, from its first event on. fetch: gives an array's numbers.
+    """Folds a run's log, from its first event on. fetch: reads the numbers of an array.
 
-    Rows follow from the log and the settings alone: who folds it again gets the same ones. Of a run that follows
-    another, only what its own log has.
+    Rows follow from the log and the settings alone, so every fold gives the same rows. For a run that follows another,
+    rows cover its own log only.
     """
 
     def __init__(self, settings: TrainSettings, fetch: Fetch) -> None:
         self._settings = settings
         self._running = Trajectories(fetch)
         self._generations, self._tool_seconds = Counter[str](), defaultdict[str, float](float)
-        self._asked = defaultdict[str, list[str]](list)
+        self._requested = defaultdict[str, list[str]](list)
         self._completed = defaultdict[str, dict[str, SampleFigures]](dict)
         self._dropped: list[str] = []
         self._returned: dict[int, Values] = {}
@@ -77,7 +79,7 @@ class MetricsFold:
         self._refused_batches = 0
 
     def apply(self, recorded: Recorded) -> MetricsRow | None:
-        """Fold one event in; the row that it gave."""
+        """Fold in one event, and return its row, if any."""
         event, at = recorded.envelope.event, recorded.envelope.at
         match event:
             case BatchSealed() if event.samples:
@@ -102,7 +104,7 @@ class MetricsFold:
                 self._returned[event.step] = event.metrics
             case RolloutRequested() if event.purpose is not Purpose.CALL:
                 if event.attempt == 0:
-                    self._asked[event.group].append(event.sample)
+                    self._requested[event.group].append(event.sample)
                 self._running.apply(event, position)
                 if event.purpose is Purpose.TRAIN:
                     self._requested_at = self._requested_at or at
@@ -122,7 +124,7 @@ class MetricsFold:
                 if event.cause is RejectionCause.FILTER:
                     self._dropped.append(event.reason)
                 self._forget(event.group)
-            case EvalCompleted():  # a log function of the user's has taken its place
+            case EvalCompleted():  # a user's log function replaces slime's
                 self._evaluated(event)
             case WeightsActivated():
                 self._refused_batches += event.refused_batches
@@ -131,19 +133,19 @@ class MetricsFold:
 
     def _complete(self, event: RolloutCompleted, position: int) -> None:
         self._running.apply(event, position)
-        made, rollout = self._running.by_sample.get(event.sample), event.rollout or event.sample
-        if made is not None and event.group in self._asked:  # else it was decided without this sample
+        trajectory, rollout = self._running.by_sample.get(event.sample), event.rollout or event.sample
+        if trajectory is not None and event.group in self._requested:  # else the group was decided without this sample
             turns = self._generations[rollout], self._tool_seconds[rollout]
-            self._completed[event.group][event.sample] = SampleFigures.of(event, made, *turns)
+            self._completed[event.group][event.sample] = SampleFigures.of(event, trajectory, *turns)
         self._running.forget((event.sample,))
-        if rollout == event.sample:  # further samples of a rollout come before it, and have its turns
+        if rollout == event.sample:  # its further samples come before it, and share its turns
             self._generations.pop(rollout, None)
             self._tool_seconds.pop(rollout, None)
 
     def _sealed(self, event: BatchSealed, at: int) -> Values:
         settings, shown = self._settings, self._settings.metrics
-        found = [self._completed.get(group_of(sample), {}).get(sample) for sample in event.samples]
-        samples = [figures for figures in found if figures is not None]
+        completed = [self._completed.get(group_of(sample), {}).get(sample) for sample in event.samples]
+        samples = [figures for figures in completed if figures is not None]
         samples = samples if len(samples) == len(event.samples) else []
         values = prefixed("rollout/", batch_metrics(event, samples, settings))
         values |= _named(self._returned.pop(event.step, {}), "rollout/")
@@ -177,7 +179,7 @@ class MetricsFold:
 
     def _evaluated(self, event: EvalCompleted) -> Values:
         dataset, settings = event.dataset, self._settings
-        groups = [group for group in self._asked if is_of_evaluation(group, dataset, event.version)]
+        groups = [group for group in self._requested if is_of_evaluation(group, dataset, event.version)]
         completed = {name: figures for group in groups for name, figures in self._completed.get(group, {}).items()}
         values, samples = {f"eval/{dataset}": event.mean}, list(completed.values())
         if samples:
@@ -185,8 +187,8 @@ class MetricsFold:
             values |= prefixed(f"eval/{dataset}/", of_samples)
             values[f"eval/{dataset}-truncated_ratio"] = of_samples["truncated_ratio"]
         if settings.metrics.log_passrate:
-            # What could not be made or graded is no correct answer.
-            names = dict.fromkeys([*(name for group in groups for name in self._asked[group]), *completed])
+            # A sample that was not generated or graded counts as a wrong answer.
+            names = dict.fromkeys([*(name for group in groups for name in self._requested[group]), *completed])
             graded = [(completed[name].reward if name in completed else None) or 0.0 for name in names]
             values |= prefixed(f"eval/{dataset}-", pass_rates(map(group_of, names), graded))
         for group in groups:
@@ -194,7 +196,7 @@ class MetricsFold:
         return values | {EVAL: self._rollout_step(event.version)}
 
     def _rollout_step(self, step: int) -> int:
-        """Its place on the axis of rollouts."""
+        """Return the step's value on the axis of rollouts."""
         rollout, size = self._settings.rollout, self._settings.trainer.global_batch_size
         if not self._settings.metrics.wandb_always_use_train_step or not size:
             return step
@@ -202,4 +204,4 @@ class MetricsFold:
 
     def _forget(self, group: str) -> None:
         self._completed.pop(group, None)
-        self._running.forget(tuple(self._asked.pop(group, ())))
+        self._running.forget(tuple(self._requested.pop(group, ())))

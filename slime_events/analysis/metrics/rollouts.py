@@ -1,4 +1,4 @@
-"""Metrics of samples: those of a batch and those of an evaluation, by slime's names without their first part."""
+"""Metrics of samples, of a batch or of an evaluation, under slime's names without their first part."""
 
 import statistics
 from collections import Counter, defaultdict
@@ -16,7 +16,7 @@ QUARTERS = 4
 
 
 def statistics_of(prefix: str, values: Sequence[float]) -> Values:
-    """slime's four of some values, at least one."""
+    """Return slime's four statistics of at least one value."""
     figures = {
         "mean": statistics.fmean(values),
         "median": statistics.median(values),
@@ -27,17 +27,17 @@ def statistics_of(prefix: str, values: Sequence[float]) -> Values:
 
 
 def prefixed(prefix: str, values: Mapping[str, float]) -> Values:
-    """The values with `prefix` before their names."""
+    """Return the values with `prefix` before their names."""
     return {prefix + name: value for name, value in values.items()}
 
 
 def sample_metrics(samples: Sequence[SampleFigures], rewards: Sequence[float], settings: TrainSettings) -> Values:
-    """Of a batch's or an evaluation's samples, at least one. rewards: as graded, same order."""
+    """Return the metrics of a batch's or an evaluation's samples, at least one. rewards: as graded, same order."""
     count = len(samples)
     values = statistics_of("response_len", [sample.trained for sample in samples])
     values["truncated_ratio"] = sum(sample.is_truncated for sample in samples) / count
     values["repetition_frac"] = sum(sample.repeats for sample in samples) / count
-    if not has_critic(settings.algorithm):  # which needs no several samples of a prompt
+    if not has_critic(settings.algorithm):  # with a critic a prompt may have a single sample
         groups = _by_group([sample.group for sample in samples], rewards)
         equal = Counter(round(group[0], 1) for group in groups if len(set(group)) == 1)
         values |= {f"zero_std/count_{reward}": float(groups) for reward, groups in equal.items()}
@@ -48,16 +48,16 @@ def sample_metrics(samples: Sequence[SampleFigures], rewards: Sequence[float], s
 
 
 def batch_metrics(batch: BatchSealed, samples: Sequence[SampleFigures], settings: TrainSettings) -> Values:
-    """rollout/ of a sealed batch. samples: its samples in its order, or none where another run has them.
+    """Return rollout/ of a sealed batch. samples: in the order of the batch, or none if another run has them.
 
-    Where a log function of the user's took the place of slime's, only what slime's trainer logs.
+    If a user's log function replaces slime's, only the metrics of slime's trainer are returned.
     """
     raw: Sequence[float] = batch.raw_rewards
     values = {"rewards": statistics.fmean(batch.rewards), "raw_reward": statistics.fmean(raw)}
     if not samples:
         return values
-    said = [r if s.raw_reward is None else s.raw_reward for s, r in zip(samples, raw, strict=True)]
-    values["raw_reward"] = statistics.fmean(said)
+    raw_rewards = [r if s.raw_reward is None else s.raw_reward for s, r in zip(samples, raw, strict=True)]
+    values["raw_reward"] = statistics.fmean(raw_rewards)
     values["response_lengths"] = statistics.fmean(sample.length for sample in samples)
     values["total_lengths"] = statistics.fmean(sample.total for sample in samples)
     values["truncated"] = sum(sample.is_truncated for sample in samples) / len(samples)
@@ -70,18 +70,18 @@ def batch_metrics(batch: BatchSealed, samples: Sequence[SampleFigures], settings
         masks = [sample.mask for sample in samples]
         values["advantages"] = float(sample_advantages(batch.rewards, masks, settings.algorithm).mean.mean())
     if settings.metrics.log_correct_samples:
-        values |= _correct(samples, said, settings.rollout.rollout_max_response_len)
+        values |= _correct(samples, raw_rewards, settings.rollout.rollout_max_response_len)
     return values if batch.log_function else values | sample_metrics(samples, raw, settings)
 
 
 def pass_rates(groups: Iterable[str], rewards: Sequence[float]) -> Values:
-    """pass@k of samples whose groups these are, for k = 1, 2, 4, ...; a reward of 1 is a correct answer."""
+    """Return pass@k for k = 1, 2, 4, ...; a reward of 1 is a correct answer. groups: the group of each sample."""
     by_group = _by_group(groups, rewards)
     return pass_rate([reward for group in by_group for reward in group], [len(group) for group in by_group])
 
 
 def multi_turn_metrics(samples: Sequence[SampleFigures], longest: int) -> Values:
-    """multi_turn/ of a batch. longest: --rollout-max-response-len, tokens."""
+    """Return multi_turn/ of a batch. longest: --rollout-max-response-len [tokens]."""
     values: Values = {}
     figures: dict[str, list[float]] = {
         "raw_response_length/response_length": [sample.length for sample in samples],
@@ -95,7 +95,9 @@ def multi_turn_metrics(samples: Sequence[SampleFigures], longest: int) -> Values
 
 
 def generation_metrics(samples: Sequence[SampleFigures], seconds: float, gpus: int) -> Values:
-    """perf/ of a batch's generation. seconds: of all of it. gpus: of all engines; on a CPU how many engines."""
+    """Return perf/ of a batch's generation. seconds: of the whole generation. gpus: of all engines; on CPUs, the number
+    of engines.
+    """
     values, tools = {"rollout_time": seconds}, [sample.tool_seconds for sample in samples]
     if not samples or seconds <= 0:
         return values
@@ -115,7 +117,9 @@ def generation_metrics(samples: Sequence[SampleFigures], seconds: float, gpus: i
 
 
 def _correct(samples: Sequence[SampleFigures], rewards: Sequence[float], longest: int) -> Values:
-    """Of the samples with a reward of 1: lengths, the share in each quarter of the longest, and minus the log-prob."""
+    """Return, for samples with a reward of 1: lengths, the share in each quarter of the longest, and minus the
+    log-prob.
+    """
     correct = [sample for sample, reward in zip(samples, rewards, strict=True) if reward == 1]
     if not correct:
         return {}
@@ -131,7 +135,7 @@ def _correct(samples: Sequence[SampleFigures], rewards: Sequence[float], longest
 
 
 def _by_group(groups: Iterable[str], rewards: Sequence[float]) -> list[list[float]]:
-    found = defaultdict[str, list[float]](list)
+    by_group = defaultdict[str, list[float]](list)
     for group, reward in zip(groups, rewards, strict=True):
-        found[group].append(reward)
-    return list(found.values())
+        by_group[group].append(reward)
+    return list(by_group.values())

@@ -1,4 +1,4 @@
-"""Metrics of a committed step: train/ and perf/, by slime's names."""
+"""Metrics of a committed step: train/ and perf/, under slime's names."""
 
 from schemas.steps import StepCommitted
 from slime_events.analysis.metrics.rollouts import Values
@@ -13,14 +13,14 @@ _RENAMED = {
     "critic_lr": "critic-lr-pg_0",
     "explained_variance": "critic-explained_variance",
 }
-"""The trainer's names that are slime's by another name."""
+"""The trainer's names that differ from slime's."""
 _OF_ROLLOUTS = ("values", "returns", "advantages")
-"""What a critic makes of the rollouts of a step: slime's under rollout/."""
+"""Metrics of a critic over a step's rollouts, which slime has under rollout/."""
 _UPDATE = ("forward_backward", "gradients", "optimizer")
 
 
 def train_metrics(event: StepCommitted) -> Values:
-    """train/ without its prefix: means over the step's optimizer steps."""
+    """Return train/ without its prefix: means over the step's optimizer steps."""
     metrics = event.metrics
     left_out = (_SECONDS, *_OF_ROLLOUTS)
     values = {_RENAMED.get(name, name): value for name, value in metrics.items() if not name.startswith(left_out)}
@@ -30,17 +30,17 @@ def train_metrics(event: StepCommitted) -> Values:
 
 
 def critic_metrics(event: StepCommitted) -> Values:
-    """rollout/ without its prefix, of a run with a critic: means over the trained tokens of the step."""
+    """Return rollout/ without its prefix, for a run with a critic: means over the trained tokens of the step."""
     return {name: event.metrics[name] for name in _OF_ROLLOUTS if name in event.metrics}
 
 
 def trainer_metrics(event: StepCommitted, waited: float | None) -> Values:
-    """perf/ without its prefix, in seconds. waited: from the step before to this one; None where that is not known."""
+    """Return perf/ without its prefix, in seconds. waited: from the previous step to this one; None if unknown."""
     parts = event.seconds
     seconds = {name.removeprefix(_SECONDS): value for name, value in event.metrics.items() if name.startswith(_SECONDS)}
     trained = parts.get("batch", 0.0) + parts.get("train", 0.0)
     update = sum(seconds.get(part, 0.0) for part in _UPDATE)
-    if not update and "critic" not in seconds:  # which may be all that was trained
+    if not update and "critic" not in seconds:  # the critic may be all that was trained
         update = parts.get("train", 0.0)
     values = {"train_time": trained, "actor_train_time": update}
     named = {

@@ -1,1 +1,1 @@
-"""Time travel: the whole system's state at any position of a run's log, and the way there."""
+"""Time travel: the whole system's state at any position of a run's log."""

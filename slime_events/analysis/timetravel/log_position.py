@@ -1,10 +1,11 @@
-"""`LogPosition`: what a person calls a position of a log: a number, a time, a step."""
+"""`LogPosition`: a position of a log as a user gives it: a number, a time, a step."""
 
 import datetime
 import enum
 import re
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from schemas.doc import doc
 from schemas.errors import InvalidValue
 
 _RELATIVE = re.compile(r"([+-])(\d+(?:\.\d+)?)s")
@@ -13,24 +14,24 @@ FORMS = "SEQ (12345), TIME (2026-11-21T15:25:40, +30s after the start, -90s befo
 
 
 class Anchor(enum.Enum):
-    """Where a position is, by a number."""
+    """Meaning of the number of a position."""
 
     POSITION = "just after the event there"
     STEP = "just after step.committed of that step"
     TIME = "just before the first event with a later time than these UTC nanoseconds"
-    START = "so many nanoseconds after the first event"
-    END = "so many nanoseconds before the last event"
+    START = "this number of nanoseconds after the first event"
+    END = "this number of nanoseconds before the last event"
 
 
 class LogPosition(NamedTuple):
-    """The position of a log that `number` stands for."""
+    """A position of a log."""
 
-    anchor: Anchor
-    number: int
+    anchor: Annotated[Anchor, doc("meaning of the number")]
+    number: Annotated[int, doc("position, step or nanoseconds")]
 
 
 def parse_position(text: str) -> LogPosition:
-    """Raises InvalidValue with the forms there are. A time without a zone is one of this machine's zone."""
+    """Parse a position. A time without a zone is in this machine's zone. Raises InvalidValue, which lists the forms."""
     if text.isascii() and text.isdigit():
         return LogPosition(Anchor.POSITION, int(text))
     if match := _STEP.fullmatch(text):
@@ -40,5 +41,5 @@ def parse_position(text: str) -> LogPosition:
     try:
         time = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidValue(f"{text!r} is no position: give {FORMS}") from None
+        raise InvalidValue(f"{text!r} is not a position. Give {FORMS}") from None
     return LogPosition(Anchor.TIME, round(time.timestamp() * 1e6) * 1000)

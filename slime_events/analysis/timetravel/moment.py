@@ -1,12 +1,13 @@
-"""`Moment`: a run at one position of its log. Two folds in one pass: the conductor's state, and `Context` around it."""
+"""`Moment`: a run at one position of its log. One pass folds the conductor's state, and `Context` around it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from schemas.batches import BatchSealed
+from schemas.doc import doc
 from schemas.evals import EvalCompleted
 from schemas.event import Event, type_of
 from schemas.groups import GroupAccepted, GroupRejected
@@ -22,41 +23,38 @@ from storage.event_block import EventBlock
 from storage.log import Recorded
 
 VERSION = 3
-"""Raised with every change of `Context`, of what is folded into it, or of the index over stored moments."""
+"""Increase it with every change of `Context`, of the events folded into it, or of the index over stored moments."""
 KEPT = 400
-"""Decisions that are remembered: some steps of a large batch."""
+"""Number of decisions that are kept at least: some steps with large batches."""
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What was decided, or came of it. type: of its event; about: group, step, dataset. at: UTC nanoseconds."""
+    """A decision of the run, or an outcome of one."""
 
-    position: int
-    at: int
-    type: str
-    about: str
-    reason: str = ""
-    figures: dict[str, float] = {}
+    position: Annotated[int, doc("position of its event")]
+    at: Annotated[int, doc("UTC [ns]")]
+    type: Annotated[str, doc("type of its event")]
+    about: Annotated[str, doc("its subject: a group, step, data set, or the run")]
+    reason: Annotated[str, doc("reason or detail, in words")] = ""
+    figures: Annotated[dict[str, float], doc("figures of the decision by name")] = {}
 
 
 class Context(msgspec.Struct, kw_only=True):
-    """What a state forgets and a person who looks at one moment asks for: who does what, and what was decided.
+    """Facts about a moment that the state does not keep: who does what, and the latest decisions."""
 
-    first_at, at, latest_at: times of the first event, of the last, and the latest of all (UTC nanoseconds; writers'
-    clocks differ by a little). starts: run.started and what resumed it, for the settings. engines: which engine makes a
-    rollout, by sample, from its first tokens on. workers: role by worker, of those that joined and were not lost.
-    decisions: the last ones, oldest first.
-    """
-
-    first_at: int = 0
-    at: int = 0
-    latest_at: int = 0
-    starts: list[RunStarted | RunResumed] = []
-    engines: dict[str, str] = {}
-    workers: dict[str, str] = {}
-    decisions: list[Decision] = []
+    first_at: Annotated[int, doc("UTC of the first event [ns]")] = 0
+    at: Annotated[int, doc("UTC of the last event [ns]")] = 0
+    latest_at: Annotated[int, doc("latest UTC of all events [ns]; writers' clocks differ slightly")] = 0
+    starts: Annotated[
+        list[RunStarted | RunResumed],
+        doc("run.started and the resumptions, which have the settings"),
+    ] = []
+    engines: Annotated[dict[str, str], doc("engine that generates a rollout, by sample, from its first tokens on")] = {}
+    workers: Annotated[dict[str, str], doc("role by worker, for workers that joined and were not lost")] = {}
+    decisions: Annotated[list[Decision], doc("latest decisions, oldest first")] = []
 
     def apply_all(self, first: int, events: Sequence[FoldedEvent], *, is_first: bool) -> None:
-        """Fold in consecutive events or their short forms, from position `first` on. is_first: nothing was before."""
+        """Fold in consecutive events or their short forms, from position `first` on. is_first: they begin the log."""
         times = [event.at for event in events]
         if is_first:
             self.first_at = times[0]
@@ -65,35 +63,36 @@ class Context(msgspec.Struct, kw_only=True):
             handler = _HANDLERS.get(type(event.event))
             if handler is not None and (decided := handler(self, event.event)) is not None:
                 self.decisions.append(Decision(position, event.at, type_of(event.event), *decided))
-                if len(self.decisions) >= 2 * KEPT:  # now and then the old ones are forgotten
+                if len(self.decisions) >= 2 * KEPT:  # old ones are dropped from time to time
                     del self.decisions[:-KEPT]
 
 
 @dataclass(slots=True)
 class Moment:
-    """state: the fold of everything up to `position`. before: the chain up to the event before the last (hex), with
-    which a snapshot can be checked. last: the event at `position`.
-    """
+    """A run at one position of its log."""
 
-    state: RunState
-    context: Context = field(default_factory=Context)
-    before: str = ""
-    last: Recorded | None = None
+    state: Annotated[RunState, doc("fold of everything up to `position`")]
+    context: Annotated[Context, doc("facts that the state does not keep")] = field(default_factory=Context)
+    before: Annotated[
+        str,
+        doc("chain up to the event before the last (hex), against which a snapshot can be checked"),
+    ] = ""
+    last: Annotated[Recorded | None, doc("event at `position`; None if unknown")] = None
 
     @property
     def position(self) -> int:
-        """Of the last event folded in."""
+        """Position of the last event folded in."""
         return self.state.position
 
     def apply(self, recorded: Recorded) -> None:
-        """Fold one event in."""
+        """Fold in one event."""
         self.before, is_first = self.state.chain, not self.position
         apply(self.state, recorded)
         self.context.apply_all(recorded.position, (recorded.envelope,), is_first=is_first)
         self.last = recorded
 
     def apply_all(self, block: EventBlock) -> None:
-        """Fold many events in. `last` is not known afterwards."""
+        """Fold in many events. `last` is unknown afterwards."""
         parts, is_first = list(read_partial_events(block.parts, decisions=True)), not self.position
         apply_all(self.state, parts, block.chain.hex())
         for number, (first, events) in enumerate(parts):
@@ -102,7 +101,7 @@ class Moment:
 
 
 Decided = tuple[str, str, dict[str, float]]
-"""Of a decision: about what, why, on which figures."""
+"""Subject, reason and figures of a decision."""
 
 
 def _started(context: Context, event: RunStarted | RunResumed) -> Decided:
@@ -111,13 +110,13 @@ def _started(context: Context, event: RunStarted | RunResumed) -> Decided:
     return "run", f"incarnation {event.incarnation}" if isinstance(event, RunResumed) else "", {}
 
 
-def _let_go(context: Context, *samples: str) -> None:
+def _release(context: Context, *samples: str) -> None:
     for sample in samples:
         context.engines.pop(sample, None)
 
 
 def _rejected(context: Context, event: GroupRejected) -> Decided:
-    _let_go(context, *event.samples)
+    _release(context, *event.samples)
     return event.group, f"{event.cause.value}: {_by(event.filter, event.reason)}", event.figures
 
 
@@ -130,7 +129,7 @@ def _sealed(context: Context, event: BatchSealed) -> Decided:
     figures["oldest_version"] = event.oldest_version
     if event.raw_rewards:
         figures["reward"] = sum(event.raw_rewards) / len(event.raw_rewards)
-    return f"step {event.step}", "suspends rollouts under way" if event.suspends else "", figures
+    return f"step {event.step}", "suspends running rollouts" if event.suspends else "", figures
 
 
 def _committed(context: Context, event: StepCommitted) -> Decided:
@@ -154,9 +153,9 @@ _HANDLERS: dict[type, Callable[[Context, Any], Decided | None]] = {
     RunFailed: lambda _, event: ("run", f"{event.role}: {event.reason}", {}),
     RolloutProgressed: lambda context, event: context.engines.update({event.sample: event.engine}),
     TurnBegun: lambda context, event: context.engines.update({event.sample: event.engine}),
-    RolloutSuspended: lambda context, event: _let_go(context, event.sample),
-    RolloutFailed: lambda context, event: _let_go(context, event.sample),
-    RolloutCompleted: lambda context, event: _let_go(context, event.rollout or event.sample),
+    RolloutSuspended: lambda context, event: _release(context, event.sample),
+    RolloutFailed: lambda context, event: _release(context, event.sample),
+    RolloutCompleted: lambda context, event: _release(context, event.rollout or event.sample),
     GroupAccepted: lambda _, event: (event.group, _by(event.filter, event.reason or ""), event.figures),
     GroupRejected: _rejected,
     BatchSealed: _sealed,

@@ -1,4 +1,4 @@
-"""`Timeline`: a run's log that can be entered anywhere.
+"""`Timeline`: random access to the moments of a run's log.
 
 position -> the last point before it (seek_index) -> checked against the log -> the few events from there on -> Moment
 """
@@ -21,7 +21,7 @@ from storage.log import Readable, Recorded
 
 
 class Timeline:
-    """log: live, finished or archived. folder: where its seek index is kept. end: last position."""
+    """Random access to a log. log: live, finished or archived. folder: for its seek index. end: last position."""
 
     def __init__(self, log: Readable, folder: Path, *, every: int = EVERY) -> None:
         self._log, self._every = log, every
@@ -29,17 +29,17 @@ class Timeline:
         self.end = 0
 
     async def open(self, on_index: Callable[[int], None] = lambda events: None) -> Timeline:
-        """Bring the index up to the log's end. on_index: called with the number of events to fold, if many.
+        """Bring the index up to the log's end. on_index: called with the number of events to fold, if there are many.
 
         Raises RunNotFound for an empty log, StorageError, SchemaError, LogDamaged, ArchiveDamaged.
         """
         self.end = await self._log.position()
         if not self.end:
-            raise RunNotFound(f"the log of run {self._log.run} is empty: there is no event yet to look at")
+            raise RunNotFound(f"the log of run {self._log.run} has no events yet")
         marks = self._seek.index.marks
         moment = await self._fold(marks[-1] if marks else None, lambda recorded: True)
         if not moment.position:
-            marks.clear()  # they are of another history
+            marks.clear()  # they belong to another history
         behind = self.end - moment.position
         if behind >= self._every:
             on_index(behind)
@@ -47,7 +47,7 @@ class Timeline:
         return self
 
     async def _index(self, moment: Moment) -> None:
-        """One pass over what came since the last point."""
+        """Store a snapshot at each interval of the events behind `moment`."""
         log, start, chain = self._log, moment.position + 1, bytes.fromhex(moment.state.chain)
         if isinstance(log, HasEventBlocks):
             async with contextlib.aclosing(log.event_blocks(start, chain, self._every)) as blocks:
@@ -66,7 +66,7 @@ class Timeline:
         self._seek.save()
 
     async def seek(self, position: LogPosition) -> Moment:
-        """The run at that position. Raises RunNotFound where the log has none such."""
+        """Return the run at that position. Raises RunNotFound if the log does not have it."""
         match position.anchor:
             case Anchor.POSITION:
                 return await self._at(position.number)
@@ -88,12 +88,12 @@ class Timeline:
         async for recorded in LogPart(self._log, self.end).of_type(StepCommitted, str(step)):
             return await self._at(recorded.position)
         steps = (await self._at(self.end)).state.steps
-        raise RunNotFound(f"run {self._log.run} has not committed step {step}: {steps} are, from 0")
+        raise RunNotFound(f"run {self._log.run} has not committed step {step}. It has {steps} committed steps, from 0")
 
     async def _at_time(self, at: int) -> Moment:
         moment = await self._fold(self._seek.index.before_time(at), lambda recorded: recorded.envelope.at > at)
         if moment.last is None:
-            raise RunNotFound(f"run {self._log.run} had not begun at that time: its first event came later")
+            raise RunNotFound(f"run {self._log.run} had not started at that time")
         return moment
 
     async def _record(self, position: int) -> Recorded:
@@ -101,7 +101,9 @@ class Timeline:
             return await anext(read)
 
     async def _fold(self, mark: Mark | None, stop: Callable[[Recorded], bool]) -> Moment:
-        """From the point of a mark, or from the beginning where none is right, to before the event to stop at."""
+        """Fold from the point of a mark, or from the beginning if no point fits, to just before the first event with
+        `stop`.
+        """
         point = None if mark is None else self._seek.point(mark)
         moment = Moment(RunState(run=self._log.run))
         async with contextlib.aclosing(self._log.read(point.position if point else 1)) as read:  # type: ignore[type-var]

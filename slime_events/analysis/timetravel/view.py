@@ -1,12 +1,13 @@
-"""`facts_of` a run at one moment, and the `difference` between two, as JSON values."""
+"""`facts_of` a run at one moment, and the `difference` between two moments, as JSON values."""
 
 import contextlib
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.event import Event, Purpose
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutSuspended
 from schemas.turns import TurnBegun
@@ -19,20 +20,22 @@ from storage.log import Readable
 
 UNDER_WAY = (SamplePhase.REQUESTED, SamplePhase.RUNNING)
 LOOKED_AT = 5_000
-"""Events that `look_ahead` reads."""
+"""Number of events that `look_ahead` reads."""
 _PLAIN = ("phase", "steps", "version", "published", "weights_digest", "waits_for")
 NANO = 1e-9
 
 
 class EngineFoundLater(NamedTuple):
-    """Who had a rollout, by the log after the moment. began_at: when it began to generate (UTC ns), where known."""
+    """Engine of a rollout, from the log after the moment."""
 
-    engine: str
-    began_at: int | None
+    engine: Annotated[str, doc("worker that had the rollout")]
+    began_at: Annotated[int | None, doc("UTC at which it began to generate [ns]; None if unknown")]
 
 
 def facts_of(moment: Moment, end: int, later: Mapping[str, EngineFoundLater] | None = None) -> dict[str, Any]:
-    """See docs/time-travel.md for each field. end: the log's last position. later: of `look_ahead`."""
+    """Return the facts about a moment; see docs/time-travel.md for each field. end: last position of the log. later:
+    result of `look_ahead`.
+    """
     state, context, plan = moment.state, moment.context, plan_in_force(moment.context.starts)
     rollouts = _rollouts(moment, later or {})
     groups = [_group(group, moment) for group in state.groups.values()]
@@ -85,25 +88,25 @@ def facts_of(moment: Moment, end: int, later: Mapping[str, EngineFoundLater] | N
 
 
 async def look_ahead(log: Readable, moment: Moment) -> dict[str, EngineFoundLater]:
-    """Who had the rollouts that were under way at a moment, by sample, as the log tells up to `LOOKED_AT` events later.
+    """Return the engines that had the unfinished rollouts of a moment, by sample, from up to `LOOKED_AT` later events.
 
-    An engine that takes a request appends nothing until it has a chunk or the end of it, so at the moment itself the
-    log does not know. Samples are missing where the log tells nothing soon.
+    An engine that takes a request appends nothing until it has a chunk or the end, so at the moment itself the log does
+    not name it. Samples whose engine is still unknown are left out.
     """
-    wanted = {s.sample for s in _under_way(moment.state) if s.sample not in moment.context.engines}
+    unknown = {s.sample for s in _under_way(moment.state) if s.sample not in moment.context.engines}
     later: dict[str, EngineFoundLater] = {}
     async with contextlib.aclosing(log.read(moment.position + 1)) as read:  # type: ignore[type-var]
         async for recorded in read:
-            if later.keys() == wanted or recorded.position > moment.position + LOOKED_AT:
+            if later.keys() == unknown or recorded.position > moment.position + LOOKED_AT:
                 break
             sample, engine = _engine_of(recorded.envelope.event, recorded.envelope.at)
-            if engine is not None and sample in wanted:
+            if engine is not None and sample in unknown:
                 later.setdefault(sample, engine)
     return later
 
 
 def _engine_of(event: Event, at: int) -> tuple[str, EngineFoundLater | None]:
-    """The sample that an event is about, and who has it."""
+    """Return the sample of an event, and the engine that has it."""
     if isinstance(event, RolloutCompleted):
         took = event.timings.generating + event.timings.updating
         return event.rollout or event.sample, EngineFoundLater(event.engine, at - int(took * 1e9))
@@ -117,7 +120,7 @@ def _under_way(state: RunState) -> list[SampleState]:
 
 
 def _rollouts(moment: Moment, later: Mapping[str, EngineFoundLater]) -> list[dict[str, Any]]:
-    """Every rollout under way. begun: by the log up to the moment, or by what an engine recorded later."""
+    """Return every unfinished rollout. begun: by the log up to the moment, or by a later record of the engine."""
     now, rollouts = moment.context.at, []
     for sample in _under_way(moment.state):
         engine, since = moment.context.engines.get(sample.sample), later.get(sample.sample)
@@ -139,7 +142,7 @@ def _rollouts(moment: Moment, later: Mapping[str, EngineFoundLater]) -> list[dic
 
 def _group(group: GroupState, moment: Moment) -> dict[str, Any]:
     samples, training = list(group.samples.values()), group.purpose is Purpose.TRAIN
-    asked = [sample.requested_at for sample in samples if sample.requested_at]
+    requested_at = [sample.requested_at for sample in samples if sample.requested_at]
     return {
         "group": group.group,
         "purpose": group.purpose.value,
@@ -148,7 +151,7 @@ def _group(group: GroupState, moment: Moment) -> dict[str, Any]:
         "samples": dict(Counter(sample.phase.value for sample in samples)),
         "tokens": sum(sample.length for sample in samples),
         "rewards": list(group.graded),
-        "seconds": (moment.context.at - min(asked)) * NANO if asked else None,
+        "seconds": (moment.context.at - min(requested_at)) * NANO if requested_at else None,
         "version": group.version,
         "oldest": group.oldest if samples else None,
         "behind": _step_of(group, moment.state) - group.oldest if training and samples else None,
@@ -156,18 +159,19 @@ def _group(group: GroupState, moment: Moment) -> dict[str, Any]:
 
 
 def _step_of(group: GroupState, state: RunState) -> int:
-    """The step that trains it, or the first that may."""
+    """Return the step that trains on a group, or the first that may."""
     if group.phase is GroupPhase.SEALED:
         return next(step for step, sealed in state.sealed.items() if group.group in sealed.groups)
     return state.next_step
 
 
-def difference(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Between two `facts_of`, in either order: counters as how much was added, all else as what it was and is.
+def difference(facts: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    """Return the difference between two `facts_of`, in either order: counters as the increase, all else as old and new
+    value.
 
-    verdicts_left_out: those between that a moment no longer remembers.
+    verdicts_left_out: number of verdicts between them that the later moment no longer has.
     """
-    was, now = sorted((one, other), key=lambda facts: facts["position"])
+    was, now = sorted((facts, others), key=lambda moment: moment["position"])
     counts = _added(was["counts"], now["counts"])
     decisions = [decision for decision in now["decisions"] if decision["position"] > was["position"]]
     verdicts = counts.get("groups_accepted", 0) + counts.get("groups_rejected", 0)
@@ -183,7 +187,7 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         "counts": counts,
         "rejections": _added(was["rejections"], now["rejections"]),
         "cursors": _moved(was["cursors"], now["cursors"]),
-        "engines": _moved(*({e["engine"]: e["version"] for e in facts["engines"]} for facts in (was, now))),
+        "engines": _moved(*({e["engine"]: e["version"] for e in moment["engines"]} for moment in (was, now))),
         "groups": _groups(was, now, {d["about"] for d in decisions if d["type"] == "group.rejected"}, left_out),
         "decisions": decisions,
         "verdicts_left_out": left_out,
@@ -200,7 +204,9 @@ def _added(was: dict[str, int], now: dict[str, int]) -> dict[str, int]:
 
 
 def _groups(was: dict[str, Any], now: dict[str, Any], rejected: set[str], left_out: int) -> dict[str, Any]:
-    """came: by id, with its phase; went: what became of it; moved: phase or samples have changed."""
+    """Return the groups that came (with their phase), went (with their fate), and moved (with a changed phase or
+    samples).
+    """
     before, after = ({g["group"]: g for g in facts["groups"]} for facts in (was, now))
 
     def fate(group: dict[str, Any]) -> str:
