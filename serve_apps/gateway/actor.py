@@ -15,22 +15,22 @@ from slime_events.core.run.run_folder import RunFolder
 from storage.cancellation import end_all
 
 LAST_S = 1.0
-"""After the run's end, for those who follow a group to hear of it."""
+"""Seconds after the run's end in which clients that follow a group still get its last state."""
 
 
 class GatewayActor:
-    """It connects with the gateway's own credentials, which allow less than a role's."""
+    """Runs the gateway with the gateway's own credentials, which allow less than those of other roles."""
 
     async def run(self, address: RunAddress, settings: TrainSettings) -> None:
-        """Answer to the end of the run. Raises InvalidValue where it cannot listen."""
-        from serve_apps.gateway.serving import GatewayServer, url_of  # FastAPI: the launcher needs none
+        """Serve until the end of the run. Raises InvalidValue if the address cannot be bound."""
+        from serve_apps.gateway.serving import GatewayServer, url_of  # imports FastAPI, which a launcher does not need
 
-        begun, own = time.perf_counter(), GatewaySettings.of_run(settings.gateway)
+        began, own = time.perf_counter(), GatewaySettings.of_run(settings.gateway)
         async with join_run(address, "gateway") as worker:
             with await bound_again(own) as listening:
                 path = Path(address.folder)
                 server = GatewayServer(RunFolder(path.parent, path.name), own)
-                await worker.join({"ready": time.perf_counter() - begun}, {"url": url_of(listening, own)})
+                await worker.join({"ready": time.perf_counter() - began}, {"url": url_of(listening, own)})
                 serving = asyncio.create_task(server.serve(listening))
                 ending = asyncio.create_task(_end(worker))
                 try:

@@ -1,4 +1,4 @@
-"""`Admission`: whether a token may do what a request asks for."""
+"""`Admission`: checks whether a request's token allows it."""
 
 import math
 
@@ -9,44 +9,47 @@ from serve_apps.gateway.refusals import Refused
 from serve_apps.gateway.sources import Scope, Sources
 from serve_apps.rates import Rates
 
-_NO_TOKEN = "give the token of a source in the header `Authorization`, behind the word Bearer"
+_NO_TOKEN = "no token: send the token of a source in the header `Authorization: Bearer <token>`"
+_INVALID = "the token is not valid: it was revoked, or it is for another run. Ask the run's owner for a new token"
 
 
 class Admission:
-    """sources: those of the run. rates: how often they came to this gateway."""
+    """Checks tokens and rates. sources: of the run. rates: counts requests at this gateway."""
 
     def __init__(self, sources: Sources, rates: Rates | None = None) -> None:
         self._sources, self._rates = sources, rates or Rates()
 
     def by_bearer(self, request: Request, scope: Scope | None = None) -> str:
-        """The source of a request whose token is in its header `Authorization`. See `of`."""
+        """Return the source of a request by its header `Authorization`. See `of`."""
         token = _bearer(request)
-        said = "this token is no source's of this run: it was revoked, or is another run's" if token else _NO_TOKEN
-        return self.of(request, token, scope, Refused(401, said, {"WWW-Authenticate": "Bearer"}))
+        invalid = Refused(401, _INVALID if token else _NO_TOKEN, {"WWW-Authenticate": "Bearer"})
+        return self.of(request, token, scope, invalid)
 
     def holds(self, request: Request, name: str) -> bool:
-        """Whether the token of a request that was admitted is still that source's. It is no request of its own."""
+        """Return whether the token of an admitted request is still valid. The check does not count as a request."""
         try:
-            found = self._sources.admitted(_bearer(request))
-        except InvalidValue:  # nobody is admitted now
+            admitted = self._sources.admitted(_bearer(request))
+        except InvalidValue:  # the file of sources is damaged: no token is valid
             return False
-        return found is not None and found[0] == name
+        return admitted is not None and admitted[0] == name
 
-    def of(self, request: Request, token: str, scope: Scope | None, wanted: Refused) -> str:
-        """The source of a token, noted for the log of refusals. scope: that the request needs, if any. wanted: what one
-        without a token is told. Raises Refused: that, 403 where the source may do other things alone, 429 where it
-        came too often.
+    def of(self, request: Request, token: str, scope: Scope | None, invalid: Refused) -> str:
+        """Return the source of a token, and note it for the refusal log.
+
+        scope: right that the request needs. invalid: raised for a token that is not valid. Raises Refused: `invalid`,
+        403 if the source does not have the right, 429 if it sends too many requests.
         """
-        found = self._sources.admitted(token)
-        if found is None:
-            raise wanted
-        name, source = found
+        admitted = self._sources.admitted(token)
+        if admitted is None:
+            raise invalid
+        name, source = admitted
         request.state.who = name
         if scope is not None and not source.allows(scope):
-            raise Refused(403, f"the token of {name} is for {source.limits}, and not for {scope}")
+            raise Refused(403, f"the token of {name} allows {source.limits}, but this request needs {scope}")
         if wait_s := self._rates.wait_s(name, source.per_minute):
-            again = {"Retry-After": str(math.ceil(wait_s))}
-            raise Refused(429, f"{name} may make {source.per_minute:,} requests a minute: come again later", again)
+            seconds = math.ceil(wait_s)
+            message = f"{name} may make {source.per_minute:,} requests a minute: retry in {seconds} s"
+            raise Refused(429, message, {"Retry-After": str(seconds)})
         return name
 
 

@@ -1,4 +1,4 @@
-"""`AgentDesk`: the sessions of a run's agents, over whatever log the run has now."""
+"""`AgentDesk`: the sessions of a run's agents, on the run's current log."""
 
 import asyncio
 import contextlib
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 
 class AgentDesk:
-    """As a context manager. events: the run's log while it is on; another object after it was opened anew. setup: of
-    the run as this log has it.
+    """Creates the sessions of a run, again for each new log; a context manager.
+
+    events: returns the run's log while the run is on, another object after the log was opened again. setup: returns the
+    setup of the run in this log.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class AgentDesk:
         await self._stack.aclose()
 
     async def sessions(self) -> "Sessions":
-        """Raises LogUnavailable where the run is not on, Refused where agents do not make its rollouts."""
+        """Return the sessions. Raises LogUnavailable if the run is off, Refused if its rollouts do not use agents."""
         from serve_apps.agents.run_log import RunLog
         from serve_apps.agents.sessions import Sessions
 
@@ -50,17 +52,17 @@ class AgentDesk:
                 except ConfigError as error:
                     raise Refused(404, str(error)) from error
                 rules = setup.rules
-                place = RunLog(
+                run_log = RunLog(
                     events, setup.fetch, setup.offload, attempts=rules.attempts, tells_early=rules.engines == 1
                 )
-                place = await self._stack.enter_async_context(place)
-                self._sessions = await self._stack.enter_async_context(Sessions(place, setup))
+                run_log = await self._stack.enter_async_context(run_log)
+                self._sessions = await self._stack.enter_async_context(Sessions(run_log, setup))
             return self._sessions
 
 
 @dataclass(frozen=True, slots=True)
 class AgentAccess:
-    """What the routes need of it. keys: of the run's sessions."""
+    """Sessions of a run and their keys, for the routes."""
 
     desk: AgentDesk
     keys: SessionKeys

@@ -1,24 +1,24 @@
 """`gateway_app`: the HTTP routes of a run's gateway.
 
-    POST /v1/runs/{run}/prompts                  prompts in: JSON, a list of it, or NDJSON
-    POST /v1/runs/{run}/trajectories             prompts with finished answers
-    POST /v1/runs/{run}/rewards                  rewards of samples that wait for them
-    GET  /v1/runs/{run}/groups/{group}           what became of one of them
-    GET  /v1/runs/{run}/groups/{group}/events    the same as it changes, as server-sent events
-    POST /v1/runs/{run}/sessions                 a rollout for an agent to make, see agent_routes.py
-    GET  /v1/runs/{run}/sessions?open            the open sessions of a source
-    GET  /healthz                                the gateway is there
+    POST /v1/runs/{run}/prompts                  submit prompts: a JSON object, a list of objects, or NDJSON
+    POST /v1/runs/{run}/trajectories             submit prompts with finished answers
+    POST /v1/runs/{run}/rewards                  submit rewards of samples that wait for them
+    GET  /v1/runs/{run}/groups/{group}           state of a submitted group
+    GET  /v1/runs/{run}/groups/{group}/events    changes of this state, as server-sent events
+    POST /v1/runs/{run}/sessions                 open a session for an agent, see agent_routes.py
+    GET  /v1/runs/{run}/sessions?open            open sessions of a source
+    GET  /healthz                                answers 200 while the gateway runs
 
-It holds no state that is not in the log: a gateway that was killed and started again answers as if it had not been.
+The gateway has no state besides the log: after a restart it answers as before.
 """
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Protocol
 
 import msgspec
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Path, Request, Response
 from fastapi.responses import StreamingResponse
 
 from schemas.errors import SlimeEventsError
@@ -29,7 +29,7 @@ from serve_apps.gateway.agent_routes import add_agent_routes
 from serve_apps.gateway.agents import AgentAccess
 from serve_apps.gateway.asyncapi import asyncapi
 from serve_apps.gateway.open_sessions import OpenSessions
-from serve_apps.gateway.openapi import describe, documented
+from serve_apps.gateway.openapi import RunName, describe, documented
 from serve_apps.gateway.refusals import Refused, refusals, says_more
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Scope, Sources
@@ -39,29 +39,32 @@ from slime_events.analysis.model.fates import fate_of
 from slime_events.loop.prompts.outside import ITEMS, InboxClient
 from storage.log import Readable
 
+GroupName = Annotated[str, Path(description="Id of the group.")]
+
 
 class GatewayRun(Protocol):
-    """What a gateway needs of its run."""
+    """A run as a gateway uses it."""
 
     @property
     def name(self) -> str: ...
 
     async def send(self, data: bytes, sender: str, kind: str) -> InboxReply:
-        """A message of a sender's to the inbox. kind: PROMPTS, TRAJECTORIES or REWARDS. Raises LogUnavailable,
-        DeadlineExceeded.
+        """Send a message to the inbox on behalf of a source. kind: PROMPTS, TRAJECTORIES or REWARDS.
+
+        Raises LogUnavailable, DeadlineExceeded.
         """
 
     async def max_bytes(self) -> int:
-        """Of a message. Raises LogUnavailable."""
+        """Return the limit of a message in bytes. Raises LogUnavailable."""
 
     def log(self) -> AbstractAsyncContextManager[Readable]:
-        """The run's log. Raises StorageError."""
+        """Open the run's log. Raises StorageError."""
 
 
 def gateway_app(
     run: GatewayRun, sources: Sources, settings: GatewaySettings, agents: AgentAccess | None = None
 ) -> FastAPI:
-    """The routes of one run's gateway. agents: to the sessions of a run whose rollouts agents make."""
+    """Return the app of one run's gateway. agents: sessions of the run; None: the app has no routes for agents."""
     app = FastAPI(title="slime-events gateway", version="1", docs_url=None, redoc_url=None)
 
     admission, streams = Admission(sources), Streams(settings.streams, settings.poll_s)
@@ -69,16 +72,16 @@ def gateway_app(
     def source(request: Request, run_name: str, scope: Scope | None = None) -> str:
         name = admission.by_bearer(request, scope)
         if run_name != run.name:
-            raise Refused(404, f"this is the gateway of run {run.name}, and it knows no run {run_name}")
+            raise Refused(404, f"no run {run_name}: this gateway serves run {run.name}")
         return name
 
-    async def any_source(request: Request, run_name: str) -> str:
+    async def any_source(request: Request, run_name: RunName) -> str:
         return source(request, run_name)
 
     source_of = Annotated[str, Depends(any_source)]
 
     def taking(kind: str) -> Callable[..., Awaitable[Response]]:
-        async def take(request: Request, run_name: str) -> Response:
+        async def take(request: Request, run_name: RunName) -> Response:
             return await _take_in(request, run, settings, source(request, run_name, Scope(kind)), kind)
 
         return take
@@ -87,12 +90,12 @@ def gateway_app(
         app.post(f"/v1/runs/{{run_name}}/{kind}", **documented(kind))(taking(kind))
 
     @app.get("/v1/runs/{run_name}/groups/{group}", **documented("group"))
-    async def group_fate(group: str, sender: source_of) -> Response:
+    async def group_fate(group: GroupName, sender: source_of) -> Response:
         async with run.log() as log:
             return _json(await fate_of(log, group, sender))
 
     @app.get("/v1/runs/{run_name}/groups/{group}/events", **documented("events"))
-    async def group_events(request: Request, group: str, sender: source_of) -> Response:
+    async def group_events(request: Request, group: GroupName, sender: source_of) -> Response:
         streams.check(sender)
         async with run.log() as log:
             first = await fate_of(log, group, sender)
@@ -116,12 +119,13 @@ def gateway_app(
 
 
 async def _take_in(request: Request, run: GatewayRun, settings: GatewaySettings, sender: str, kind: str) -> Response:
-    """A body of prompts, trajectories or rewards."""
+    """Submit the prompts, trajectories or rewards of a body."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media not in MEDIA_TYPES:
-        raise Refused(415, f"content-type {media or 'is missing'}: send {' or '.join(MEDIA_TYPES)}")
+        problem = f"content-type {media} is not supported" if media else "content-type is missing"
+        raise Refused(415, f"{problem}: send {' or '.join(MEDIA_TYPES)}")
     if says_more(request, settings.max_body):
-        raise Refused(413, f"a request has {settings.max_body:,} bytes at most: send several")
+        raise Refused(413, f"a request is limited to {settings.max_body:,} bytes: split it into several requests")
 
     async def send(data: bytes) -> InboxReply:
         return await run.send(data, sender, kind)
@@ -129,7 +133,7 @@ async def _take_in(request: Request, run: GatewayRun, settings: GatewaySettings,
     inbox = InboxClient(send, await run.max_bytes(), again_s=())
     key = request.headers.get("idempotency-key")
     taken = await submit(request.stream(), inbox, media=media, key=key, most=settings.max_body, kind=kind)
-    if taken.errors:  # each is in the answer, the first one in the log of refusals
+    if taken.errors:  # the answer has all of them, the refusal log only the first
         first = taken.errors[0]
         request.state.why = f"{taken.refused} of {taken.refused + taken.accepted}, line {first.line}: " + ": ".join(
             filter(None, (first.field, first.message))
@@ -138,15 +142,15 @@ async def _take_in(request: Request, run: GatewayRun, settings: GatewaySettings,
 
 
 def _status(taken: Submission) -> int:
-    """409 where nothing is wrong but keys that stand for something else, and nothing else was sent."""
+    """Return the HTTP status: 409 if every item was refused because the run has its key with other content."""
     if not taken.errors:
         return 202
-    conflicts = all(one.message.startswith(OTHER_CONTENT) for one in taken.errors)
+    conflicts = all(error.message.startswith(OTHER_CONTENT) for error in taken.errors)
     return 409 if conflicts and not taken.accepted else 422
 
 
 async def _looked(run: GatewayRun, group: str, sender: str) -> InboxFate | None:
-    """None where the log does not answer now."""
+    """Return the state of a group; None if the log cannot be read now."""
     try:
         async with run.log() as log:
             return await fate_of(log, group, sender)
@@ -154,5 +158,5 @@ async def _looked(run: GatewayRun, group: str, sender: str) -> InboxFate | None:
         return None
 
 
-def _json(body: Any, status: int = 200) -> Response:
+def _json(body: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status, media_type="application/json")

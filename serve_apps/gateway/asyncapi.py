@@ -1,9 +1,10 @@
-"""The AsyncAPI document of a run's inbox over NATS, made of the structs that its messages are decoded by."""
+"""The AsyncAPI document of a run's inbox over NATS, generated from the structs of its messages."""
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, InboxFate, InboxFates, InboxPrompt, InboxQuestion, InboxReply
 from schemas.outside import OutsideGroup, OutsideReward
 from schemas.subjects import fates, inbox
@@ -13,37 +14,37 @@ GROUPS = "groups"
 
 
 class _Door(NamedTuple):
-    """What is sent on a subject, and an example of it. many: one, or a list of them."""
+    """Messages on one subject."""
 
     summary: str
     item: type[msgspec.Struct]
     reply: type[msgspec.Struct]
     example: dict[str, Any]
-    many: bool = True
+    many: Annotated[bool, doc("a message may be a list of items")] = True
 
 
 _DOORS = {
-    PROMPTS: _Door("Prompts in", InboxPrompt, InboxReply, {"key": "quiz-1", "prompt": "8+2", "label": "10"}),
+    PROMPTS: _Door("Submit prompts", InboxPrompt, InboxReply, {"key": "quiz-1", "prompt": "8+2", "label": "10"}),
     TRAJECTORIES: _Door(
-        "Finished groups in",
+        "Submit finished groups",
         OutsideGroup,
         InboxReply,
         {"key": "chat-1", "prompt": "8+2", "samples": [{"text": "10", "reward": 1.0}]},
     ),
     REWARDS: _Door(
-        "Rewards of samples that wait",
+        "Submit rewards of samples that wait for them",
         OutsideReward,
         InboxReply,
         {"sample": "inbox-824e449912cbbf1d-s0", "reward": 1.0},
     ),
-    GROUPS: _Door("What became of prompts", InboxQuestion, InboxFates, {"keys": ["quiz-1"]}, many=False),
+    GROUPS: _Door("Get the states of prompts", InboxQuestion, InboxFates, {"keys": ["quiz-1"]}, many=False),
 }
 
 
 def asyncapi(run: str) -> dict[str, Any]:
-    """Of a run: each message is a NATS request, and its reply comes on the subject that the request names."""
+    """Return a run's document. Messages are NATS requests; a reply comes on the subject that its request names."""
     structs = list(
-        dict.fromkeys(one for door in _DOORS.values() for one in (door.item, door.reply)) | {InboxFate: None}
+        dict.fromkeys(struct for door in _DOORS.values() for struct in (door.item, door.reply)) | {InboxFate: None}
     )
     schemas, parts = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
     schema_of = dict(zip(structs, schemas, strict=True))
@@ -54,7 +55,7 @@ def asyncapi(run: str) -> dict[str, Any]:
         item = schema_of[door.item]
         sent = {"oneOf": [item, {"type": "array", "items": item}]} if door.many else item
         messages[name] = _message(door.summary, sent) | {"examples": [{"payload": door.example}]}
-        messages[f"{name}-reply"] = _message("the reply", schema_of[door.reply])
+        messages[f"{name}-reply"] = _message("Reply", schema_of[door.reply])
         channels[name] = {"address": inbox(run, name), "messages": {name: _ref("messages", name)}}
         channels["replies"]["messages"][f"{name}-reply"] = _ref("messages", f"{name}-reply")
         operations[name] = {
@@ -68,7 +69,7 @@ def asyncapi(run: str) -> dict[str, Any]:
             },
         }
     fate = schema_of[InboxFate]
-    messages["fates"] = _message("what has become of a prompt that came over NATS", fate)
+    messages["fates"] = _message("State of a prompt that was submitted over NATS", fate)
     channels["fates"] = {"address": fates(run, NATS), "messages": {"fates": _ref("messages", "fates")}}
     operations["fates"] = {"action": "receive", "channel": {"$ref": "#/channels/fates"}}
     return {

@@ -1,7 +1,7 @@
-"""`Connections`: those of one server, how long each may keep it waiting, and which makes room for another.
+"""`Connections`: the connections of one server, with deadlines and a limit on their number.
 
-A connection waits for its client (for a head, or the rest of a body after the answer), or its request is being
-answered. Who waits has a deadline, and gives way where there are too many; an answer may take as long as it takes.
+A connection waits for its client (for a head, or for the rest of a body after the answer), or the server answers its
+request. A waiting connection has a deadline, and is closed if there are too many. The time of an answer is not limited.
 """
 
 import asyncio
@@ -12,33 +12,35 @@ from collections import Counter
 from typing import Protocol
 
 LOOK_S = 0.5
-"""Seconds between two looks at the deadlines of all connections."""
+"""Seconds between two checks of all deadlines."""
 RESERVE = 64
-"""Connections beyond the most, and beyond those of one address: for `/healthz`, and to say that there are too many."""
+"""Connections beyond both limits, for `/healthz` and for answers that say that there are too many requests."""
 FILES = 256
-"""File descriptors that are left to everything else of the process."""
+"""File descriptors that the rest of the process needs."""
 
 
 class Connection(Protocol):
-    """What is known of one."""
+    """A connection that `Connections` can close."""
 
     address: str
 
     def look(self, now: float) -> None:
-        """End it where its client is late. now: seconds of a clock that only goes forward."""
+        """Close the connection if its client is late. now: seconds of a monotonic clock."""
 
     def drop(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
 
 
 class Connections:
-    """most: requests that are answered at once, and connections but for a reserve. share: of them that one address may
-    have, from 0 to 1: agents on one machine have many.
+    """Counts and limits connections.
+
+    most: limit of requests in progress, and with RESERVE of connections. share: part of it that one address may have,
+    from 0 to 1; agents on one machine need many connections.
     """
 
     def __init__(self, most: int, share: float) -> None:
         self.most, self.per_address = most, max(1, int(most * share))
-        self._waiting: dict[Connection, None] = {}  # the one that has waited longest is the first
+        self._waiting: dict[Connection, None] = {}  # longest waiting first
         self._busy: dict[Connection, None] = {}
         self._of_address, self._busy_of_address = Counter[str](), Counter[str]()
         self._looking: asyncio.TimerHandle | None = None
@@ -47,7 +49,7 @@ class Connections:
         return len(self._waiting) + len(self._busy)
 
     def add(self, connection: Connection) -> None:
-        """A new one waits. Where there are too many, the one that has waited longest ends; it may be this one."""
+        """Add a waiting connection. If there are too many, close the one that has waited longest, maybe this one."""
         self._waiting[connection] = None
         self._of_address[connection.address] += 1
         if self._of_address[connection.address] > self.per_address + RESERVE:
@@ -58,34 +60,34 @@ class Connections:
             self._look_later()
 
     def begin(self, connection: Connection) -> None:
-        """Its request is being answered from now on."""
+        """Mark a connection: the server begins to answer its request."""
         if connection in self._waiting:
             del self._waiting[connection]
             self._busy[connection] = None
             self._busy_of_address[connection.address] += 1
 
     def end(self, connection: Connection) -> None:
-        """It is answered, and waits for the next."""
+        """Mark a connection: its request is answered, and it waits for the next one."""
         if connection in self._busy:
             del self._busy[connection]
             _less(self._busy_of_address, connection.address)
             self._waiting[connection] = None
 
     def remove(self, connection: Connection) -> None:
-        """It is gone."""
+        """Remove a closed connection."""
         self.end(connection)
         if connection in self._waiting:
             del self._waiting[connection]
             _less(self._of_address, connection.address)
 
     def is_full(self, connection: Connection) -> bool:
-        """Whether so many requests are being answered that its next one has to come again."""
+        """Return whether too many requests are in progress to answer another one of this connection."""
         return len(self._busy) >= self.most or self._busy_of_address[connection.address] >= self.per_address
 
     def _make_room(self, address: str | None) -> None:
-        """address: of which one has to end; None for any."""
-        longest = (one for one in self._waiting if address is None or one.address == address)
-        if (connection := next(longest, None)) is not None:
+        """Close the connection that has waited longest. address: only a connection of this address."""
+        waiting = (connection for connection in self._waiting if address is None or connection.address == address)
+        if (connection := next(waiting, None)) is not None:
             self.remove(connection)
             connection.drop()
 
@@ -94,8 +96,8 @@ class Connections:
 
     def _look(self) -> None:
         now = time.monotonic()
-        for one in (*self._waiting, *self._busy):
-            one.look(now)
+        for connection in (*self._waiting, *self._busy):
+            connection.look(now)
         self._looking = None
         if len(self):
             self._look_later()
@@ -108,13 +110,11 @@ def _less(counter: Counter[str], address: str) -> None:
 
 
 def room_for(connections: int) -> int:
-    """So many connections, or fewer where this process may not have so many files open. Its limit is raised as far as
-    it may be.
-    """
-    wanted = connections + RESERVE + FILES
+    """Raise the process's limit of open files, and return how many of the connections it allows."""
+    files = connections + RESERVE + FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        soft = files if hard == resource.RLIM_INFINITY else min(files, hard)
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

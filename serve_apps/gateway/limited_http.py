@@ -1,41 +1,53 @@
-"""`LimitedHttp`: uvicorn's HTTP over httptools, which by itself takes headers of any length into memory, and waits for
-them as long as a client likes.
-"""
+"""`LimitedHttp`: uvicorn's HTTP over httptools with limits on head size and time, which uvicorn does not have."""
 
+import asyncio
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from serve_apps.gateway.connections import Connections
 from serve_apps.gateway.deadlines import Deadlines
 
+if TYPE_CHECKING:
+    from uvicorn import Config
+    from uvicorn.server import ServerState
+
 MOST_HEAD = 64 * 1024
-"""Bytes of a request before its body."""
+"""Limit of a request's head in bytes."""
 MOST_AHEAD = 16
-"""Requests that a client may send before the answer to an earlier one."""
+"""Most requests that a client may send before the answer to an earlier one."""
 ALWAYS = (b"/healthz", b"/api/v1/healthz")
-"""Paths that are answered however many requests there are."""
+"""Paths that are served even if there are too many requests."""
 
 
 class LimitedHttp(HttpToolsProtocol):
-    """Answers 400 to a longer head, and closes the connection, before anybody is asked for a token. A client that is
-    late is told so by 408, and its connection is closed; how long an answer takes is not limited. Where too many
-    requests are being answered a further one gets 503.
+    """One HTTP connection with limits.
+
+    A longer head gets 400, a late client gets 408, and both connections are closed. If the server already answers too
+    many requests, a further one gets 503. The time of an answer is not limited.
     """
 
-    def __init__(self, shared: Connections, deadlines: Deadlines, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
+    def __init__(
+        self,
+        shared: Connections,
+        deadlines: Deadlines,
+        config: "Config",
+        server_state: "ServerState",
+        app_state: dict[str, Any],
+    ) -> None:
+        super().__init__(config, server_state, app_state)
         self._shared, self._deadlines = shared, deadlines
-        self._head: int  # bytes of it that have come
+        self._head: int  # bytes of the head so far
         self._in_head, self._in_body = False, False
-        self._late_at: float | None = None  # when its client is late
-        self._window: tuple[float, int]  # begin, bytes of the body since
-        self._unread: tuple[float, int] | None = None  # since when, and bytes that the client has to read
+        self._late_at: float | None = None  # time after which the client is late
+        self._window: tuple[float, int]  # begin, and bytes of the body since then
+        self._unread: tuple[float, int] | None = None  # begin, and bytes that the client had not read then
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
         self.address = self.client[0] if self.client else ""
         self._expect_soon()
@@ -46,11 +58,11 @@ class LimitedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def drop(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         self.transport.abort()
 
     def look(self, now: float) -> None:
-        """End it where its client is late."""
+        """Close the connection if its client is late. now: seconds of a monotonic clock."""
         if self.transport.is_closing() and self._unread is None:
             self._begin_unread(now)
         if self._unread is not None and now - self._unread[0] > self._deadlines.write_s:
@@ -58,7 +70,7 @@ class LimitedHttp(HttpToolsProtocol):
                 self.drop()
             self._begin_unread(now)
         elif self._late_at is not None and now > self._late_at:
-            self._late(f"{'the head of a request' if self._in_head else 'a request'} has to come")
+            self._late(f"{'the head of a request' if self._in_head else 'a request'} must arrive")
         elif self._in_body and self._late_at is None:
             self._look_at_body(now)
 
@@ -67,15 +79,15 @@ class LimitedHttp(HttpToolsProtocol):
 
     def _look_at_body(self, now: float) -> None:
         begin, size = self._window
-        if self.flow.read_paused or self.cycle.waiting_for_100_continue:  # it is ours to go on
+        if self.flow.read_paused or self.cycle.waiting_for_100_continue:  # the server makes the client wait
             self._window = now, 0
         elif now - begin >= self._deadlines.body_s:
             if size < self._deadlines.body_bytes:
-                self._late(f"{self._deadlines.body_bytes:,} bytes of a body have to come")
+                self._late(f"{self._deadlines.body_bytes:,} bytes of a body must arrive")
             self._window = now, 0
 
     def _late(self, what: str) -> None:
-        """Say so, unless an answer was begun or nothing was asked, and close the connection."""
+        """Answer 408 if a request is incomplete and no answer has begun, and close the connection."""
         self._late_at = None
         if not self._is_answering and (self._in_head or self._in_body):
             seconds = self._deadlines.body_s if self._in_body else self._deadlines.head_s
@@ -88,7 +100,7 @@ class LimitedHttp(HttpToolsProtocol):
         self.transport.write(STATUS_LINE[status] + head + body)
 
     def send_400_response(self, msg: str) -> None:
-        """In JSON, and not into an answer that was begun."""
+        """Answer 400 in JSON if no answer has begun, and close the connection."""
         if not self._is_answering:
             self._say(400, msg)
         self.transport.close()
@@ -107,10 +119,10 @@ class LimitedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MOST_HEAD:
-            raise ValueError(f"the head of a request has {MOST_HEAD:,} bytes at most")
+            raise ValueError(f"the head of a request is limited to {MOST_HEAD:,} bytes")
         if len(self.pipeline) >= MOST_AHEAD:
             self.transport.abort()
-            raise ValueError(f"{MOST_AHEAD} requests at most may be sent before the answer to an earlier one")
+            raise ValueError(f"a client may send at most {MOST_AHEAD} requests before the answer to an earlier one")
         self._late_at, self._in_body, self._window = None, True, (time.monotonic(), 0)
         full = self._shared.is_full(self) or len(self.tasks) >= self._shared.most
         self.app = too_many if full and self.url not in ALWAYS else self.config.loaded_app
@@ -120,7 +132,9 @@ class LimitedHttp(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._window = self._window[0], self._window[1] + len(body)
         super().on_body(body)
-        if self.pipeline and len(self.cycle.body) > 4 * HIGH_WATER_LIMIT:  # nobody reads it before the answer is over
+        if (
+            self.pipeline and len(self.cycle.body) > 4 * HIGH_WATER_LIMIT
+        ):  # nothing reads it until the earlier answer ends
             self.transport.abort()
 
     def on_message_complete(self) -> None:
@@ -155,9 +169,9 @@ class LimitedHttp(HttpToolsProtocol):
         super().resume_writing()
 
 
-async def too_many(scope: Any, receive: Any, send: Any) -> None:
-    """The answer, as ASGI has it, where too many requests are being answered."""
-    body = b'{"error":"too many requests are being answered: come again later"}'
+async def too_many(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer 503: an ASGI app for requests beyond the limit."""
+    body = b'{"error":"the gateway is answering too many requests: retry in 2 s"}'
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     headers += [(b"retry-after", b"2"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": 503, "headers": headers})

@@ -1,4 +1,4 @@
-"""Sockets of roles that answer HTTP."""
+"""Sockets of roles that serve HTTP."""
 
 import asyncio
 import socket
@@ -8,29 +8,30 @@ from schemas.errors import InvalidValue
 from serve_apps.gateway.settings import GatewaySettings
 
 FREE_S = 10.0
-"""How long a port may still be held by the process that was lost."""
+"""Seconds to wait for a port that a lost process may still hold."""
 LOOK_S = 0.1
 
 
 def bound(settings: GatewaySettings) -> socket.socket:
-    """A socket that listens. Raises InvalidValue."""
+    """Return a listening socket. Raises InvalidValue."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         return undelayed(socket.create_server((settings.host, settings.port), family=family))
     except OSError as error:
-        raise InvalidValue(f"{settings.listens} cannot be listened on: {error.strerror}") from error
+        raise InvalidValue(f"{settings.listens}: cannot listen there: {error.strerror}") from error
 
 
 def undelayed(listening: socket.socket) -> socket.socket:
-    """The same, whose connections send what there is at once. asyncio sees to that only where it has made the socket;
-    otherwise a stream's second piece waits up to 40 ms for the client's word that the first has come.
+    """Set TCP_NODELAY on a socket and return it. asyncio sets it only for sockets that asyncio creates.
+
+    Without it, the second piece of a stream waits up to 40 ms for the acknowledgment of the first.
     """
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
 async def bound_again(settings: GatewaySettings) -> socket.socket:
-    """The socket of a role in whose place another was. Raises InvalidValue."""
+    """Return a listening socket, once a lost process no longer holds the port. Raises InvalidValue after FREE_S."""
     until = time.monotonic() + FREE_S
     while True:
         try:

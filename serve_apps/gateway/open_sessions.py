@@ -1,4 +1,6 @@
-"""`OpenSessions`: the open sessions of a source, and whether the run has ended, by its log. The run may be off."""
+"""`OpenSessions`: reads the open sessions of a source, and whether the run has ended, from the log of a run that may be
+off.
+"""
 
 import asyncio
 import time
@@ -16,26 +18,27 @@ from slime_events.core.state.sessions import read_session
 from storage.log import Readable
 
 PAGE = 50
-"""Sessions in one answer. The turns of each are read."""
+"""Most sessions in one answer, which reads the turns of each."""
 
 
 class OpenSessions:
-    """log: of the run, on or off. keys: of its sessions."""
+    """Lists open sessions. log: opens the run's log, whether the run is on or off."""
 
     def __init__(self, log: Callable[[], AbstractAsyncContextManager[Readable]], keys: SessionKeys) -> None:
         self._log, self._keys = log, keys
         self._board, self._lock = SessionBoard(), asyncio.Lock()
 
     async def of(self, sender: str, after: str) -> SessionList:
-        """One page of a source's. after: a session's name. Raises StorageError."""
+        """Return a page of a source's open sessions. after: last name of the page before. Raises StorageError."""
         async with self._lock, self._log() as log:
             await read_board(log, self._board)
             board = self._board
-            names = {session_name(one.sample, one.attempt): one for one in board.open.values() if one.sender == sender}
-            wanted = sorted(name for name in names if name > after)
-            page = [await self._listed(log, name, names[name]) for name in wanted[:PAGE]]
+            opened = [event for event in board.open.values() if event.sender == sender]
+            by_name = {session_name(event.sample, event.attempt): event for event in opened}
+            names = sorted(name for name in by_name if name > after)
+            page = [await self._listed(log, name, by_name[name]) for name in names[:PAGE]]
         return SessionList(
-            page, next=wanted[PAGE - 1] if len(wanted) > PAGE else "", over=board.over, interrupted=board.interrupted
+            page, next=names[PAGE - 1] if len(names) > PAGE else "", over=board.over, interrupted=board.interrupted
         )
 
     async def _listed(self, log: Readable, name: str, opened: SessionOpened) -> ListedSession:
@@ -54,10 +57,10 @@ class OpenSessions:
         )
 
     async def check_over(self) -> None:
-        """Of a run that is off. Raises Refused where it has ended, StorageError."""
+        """Raise Refused if the run has ended. Raises StorageError."""
         async with self._lock, self._log() as log:
             await read_board(log, self._board)
             if self._board.interrupted:
                 raise Refused(503, INTERRUPTED, {"Retry-After": f"{RESUME_S:.0f}"})
             if self._board.over:
-                raise Refused(409, "the run is over: nothing is added to its sessions")
+                raise Refused(409, "the run is over: its sessions take no more requests")

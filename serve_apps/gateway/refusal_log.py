@@ -1,4 +1,4 @@
-"""`RefusalLog`: a line in the gateway's log for each request that was refused: what, of whom, from where, and why."""
+"""`RefusalLog`: logs refused requests with their route, source, address and reason."""
 
 import http
 import logging
@@ -11,25 +11,25 @@ from schemas.redaction import cut, shown
 
 WINDOW_S = 60.0
 MOST = 100
-"""Lines in so many seconds: whoever is refused all the time does not fill a disk. The others are counted."""
+"""Most lines in `WINDOW_S` seconds, so that repeated refusals do not fill the disk. More refusals are counted."""
 LONGEST = 300
-"""Characters of a reason, which may have words of the client's."""
+"""Most characters of a reason, which may contain text from the client."""
 log = logging.getLogger(__name__)
 
 
 class RefusalLog:
-    """now: seconds of a clock that only goes forward."""
+    """Writes the log. now: returns seconds of a monotonic clock."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._since, self._lines, self._more = now(), 0, 0
 
     def write(self, request: Request, status: int) -> None:
-        """Of a request whose answer has this status. The route is named by its pattern, since a path may have a key in
-        it, and a reason never has what the client proved itself with."""
+        """Log a request that is refused with this status. The line has no secrets: it names the route by its pattern,
+        because a path may contain a key, and the reason is redacted."""
         if self._now() - self._since >= WINDOW_S:
             if self._more:
-                log.warning("refused: %d requests more", self._more)
+                log.warning("refused: %d more requests", self._more)
             self._since, self._lines, self._more = self._now(), 0, 0
         if self._lines == MOST:
             self._more += 1
@@ -43,13 +43,13 @@ class RefusalLog:
 
 
 def _plain(text: str, request: Request) -> str:
-    """Cut first: a client's words may have the length of a whole head, and this is done for each refusal."""
-    text = shown(cut(text, 2 * LONGEST, tuple(_given(request))), LONGEST)
+    """Return the text in ASCII without the request's secrets. It is cut first, because it may be as long as a head."""
+    text = shown(cut(text, 2 * LONGEST, tuple(_secrets(request))), LONGEST)
     return text.encode("unicode_escape").decode("ascii")
 
 
-def _given(request: Request) -> Iterator[str]:
-    """What the request proves itself with."""
+def _secrets(request: Request) -> Iterator[str]:
+    """Yield the tokens and keys of a request."""
     _, _, token = request.headers.get("authorization", "").partition(" ")
     keys = token, request.headers.get("x-api-key", ""), request.path_params.get("key", "")
     yield from filter(None, keys)

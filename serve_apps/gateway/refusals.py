@@ -1,4 +1,4 @@
-"""What a gateway refuses, and in which words: JSON `{"error": "..."}` with a status that a client can act on."""
+"""Refusals of a gateway: JSON `{"error": "..."}` with an HTTP status that a client can act on."""
 
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -25,11 +25,11 @@ from serve_apps.gateway.settings import GatewaySettings
 
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::\d{1,5})?")
 AGAIN_S = 2
-"""When a client should come again."""
+"""Seconds after which a client should retry."""
 
 
 class Refused(Exception):
-    """A request that is answered with this status and sentence."""
+    """A request that is refused. status: HTTP status of the answer, whose `error` is the message."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -37,26 +37,26 @@ class Refused(Exception):
 
 
 def answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer to a request that is refused."""
+    """Return the answer to a refused request."""
     body = msgspec.json.encode({"error": message})
     return Response(body, status, headers=dict(headers or {}), media_type="application/json")
 
 
 def refusal(request: Request, error: Refused) -> Response:
-    """The same, with the reason noted for the log."""
+    """Return the answer to a refused request, and note the reason for the refusal log."""
     request.state.why = str(error)
     return answer(error.status, str(error), error.headers)
 
 
 async def read_body(request: Request, most: int, instead: str = "") -> bytes:
-    """`whole_body` of a request; a longer one is refused before it is read, where its client says how long it is."""
+    """Read the body of a request like `whole_body`. Refuse it unread if its Content-Length is too large."""
     if says_more(request, most):
         raise _too_large(most, instead)
     return await whole_body(request.stream(), most, instead)
 
 
 async def whole_body(body: AsyncIterator[bytes], most: int, instead: str = "") -> bytes:
-    """A body of `most` bytes at most. instead: what to do with a larger one. Raises Refused."""
+    """Read a body. Raises Refused if it has more than `most` bytes. instead: tells the client what to do then."""
     data = bytearray()
     async for chunk in body:
         data += chunk
@@ -66,52 +66,52 @@ async def whole_body(body: AsyncIterator[bytes], most: int, instead: str = "") -
 
 
 def _too_large(most: int, instead: str) -> Refused:
-    return Refused(413, f"a body has {most:,} bytes at most" + (f": {instead}" if instead else ""))
+    return Refused(413, f"a body is limited to {most:,} bytes" + (f": {instead}" if instead else ""))
 
 
 def says_more(request: Request, most: int) -> bool:
-    """Whether the client says that its body has more bytes."""
+    """Return whether Content-Length is larger than `most`."""
     length = request.headers.get("content-length", "")
     return length.isdecimal() and (len(length) > 20 or int(length) > most)
 
 
 def host_of(header: str) -> str | None:
-    """A name or an address, without its port; None for what is neither."""
+    """Return the name or address of a Host header without its port; None if the header is not valid."""
     match = _HOST.fullmatch(header.lower())
     return match and (match[1] or match[2])
 
 
 def refusals(app: FastAPI, settings: GatewaySettings) -> FastAPI:
-    """The app, which answers errors, logs refusals, and looks at where a request comes from before anything else."""
+    """Add error answers, the refusal log and the check of Host and Origin to the app."""
     app.add_middleware(Guard, settings=settings)
     _answers(app)
     return app
 
 
 class Guard:
-    """Around the app. A web page of anywhere can send a browser's requests to this machine. So `Host` has to be a name
-    of the gateway's (an attacker's name may lead here), and `Origin`, which browsers send, one that is allowed.
+    """ASGI middleware that checks Host and Origin, and logs refusals.
 
-    Each piece of a stream goes through it as it is: Starlette's own middleware hands every piece to another task first.
+    Any web page can make a browser send requests to this machine. So Host must be a name of the gateway, because an
+    attacker's name may resolve to it, and Origin, which browsers send, must be an allowed one. Pieces of a stream pass
+    directly; Starlette's own middleware would hand each piece to another task first.
     """
 
     def __init__(self, app: ASGIApp, settings: GatewaySettings) -> None:
-        self._app, self._settings, self._told = app, settings, RefusalLog()
+        self._app, self._settings, self._refusal_log = app, settings, RefusalLog()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI has it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        scope.setdefault("state", {})  # which those behind it write who and why into
+        scope.setdefault("state", {})  # routes write `who` and `why` for the refusal log here
         allowed: dict[str, str] = {}
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(allowed)
                 if 400 <= message["status"] < 500 and message["status"] != 429:
-                    self._told.write(request, message["status"])
+                    self._refusal_log.write(request, message["status"])
             await send(message)
 
         app = self._app
@@ -124,15 +124,19 @@ class Guard:
         await app(scope, receive, sent)
 
     def _admitted(self, request: Request) -> dict[str, str]:
-        """What the answer to a web page says more. Raises Refused."""
+        """Return headers to add to an answer for a web page; empty for other clients. Raises Refused."""
         settings, hosts = self._settings, request.headers.getlist("host")
         if len(hosts) != 1 or host_of(hosts[0]) not in settings.names:
-            raise Refused(421, f"Host {', '.join(hosts)!r} is no name of this gateway ({settings.flag('host-name')})")
+            message = (
+                f"Host {', '.join(hosts)!r} is not a name of this gateway: add it with {settings.flag('host-name')}"
+            )
+            raise Refused(421, message)
         origin = request.headers.get("origin")
         if origin is None:
             return {}
         if origin not in settings.origins:
-            raise Refused(403, f"web pages of {origin} may not use this gateway ({settings.flag('allow-origin')})")
+            message = f"web pages of {origin} may not use this gateway: allow them with {settings.flag('allow-origin')}"
+            raise Refused(403, message)
         return {
             "Access-Control-Allow-Origin": origin,
             "Access-Control-Allow-Headers": "Authorization, Content-Type, Idempotency-Key",
@@ -141,7 +145,7 @@ class Guard:
 
 
 def _answers(app: FastAPI) -> None:
-    """To each error."""
+    """Add the answers to errors."""
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> Response:
@@ -149,11 +153,11 @@ def _answers(app: FastAPI) -> None:
 
     @app.exception_handler(RecursionError)
     async def deep(request: Request, _: RecursionError) -> Response:
-        return refusal(request, Refused(400, "nested too deeply"))
+        return refusal(request, Refused(400, "the body is nested too deeply"))
 
     @app.exception_handler(ClientDisconnect)
     async def left(request: Request, _: ClientDisconnect) -> Response:
-        return refusal(request, Refused(400, "the client left in the middle of its request"))
+        return refusal(request, Refused(400, "the client disconnected before the end of its request"))
 
     @app.exception_handler(HTTPException)
     async def unknown(_: Request, error: HTTPException) -> Response:
@@ -164,9 +168,9 @@ def _answers(app: FastAPI) -> None:
         request.state.why = str(error)
         if isinstance(error, RunNotFound):
             return answer(404, str(error))
-        if isinstance(error, UnwritableEvent | EventTooLarge):  # what the client sent cannot be kept
+        if isinstance(error, UnwritableEvent | EventTooLarge):  # the log cannot store what the client sent
             return answer(413 if isinstance(error, EventTooLarge) else 400, str(error))
-        if isinstance(error, RunIsOver):  # it is in vain to come again
+        if isinstance(error, RunIsOver):  # a retry cannot succeed
             return answer(409, str(error))
         if isinstance(error, LogUnavailable | DeadlineExceeded):
             status = 429 if isinstance(error, InboxFull) else 503
@@ -175,5 +179,5 @@ def _answers(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
-        """The error goes on to the log of whoever serves the app."""
-        return answer(500, f"the gateway failed over this request: {type(error).__name__}; its log says where")
+        """Answer 500. The server of the app logs the error, which Starlette raises again."""
+        return answer(500, f"the gateway failed on this request with {type(error).__name__}: see the gateway's log")

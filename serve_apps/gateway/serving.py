@@ -31,20 +31,18 @@ if TYPE_CHECKING:
     from serve_apps.agents.setup import AgentSetup
 
 STOP_S = 3
-"""Seconds for requests under way when it ends; who follows a group is cut off then."""
-
-
+"""Seconds that requests in progress get when the server stops. After them streams are cut off."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def url_of(listening: socket.socket, settings: GatewaySettings) -> str:
-    """Of the gateway behind the socket."""
+    """Return the URL of the gateway that listens on a socket."""
     host, port = listening.getsockname()[:2]
     return f"{'https' if settings.tls_cert else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class HttpConfig(uvicorn.Config):
-    """How an app is served, and the connections of its one server."""
+    """Uvicorn's configuration of an app, with the limits of its connections."""
 
     def __init__(self, app: FastAPI, settings: GatewaySettings) -> None:
         self.connections = Connections(room_for(settings.max_connections), settings.address_share)
@@ -64,8 +62,9 @@ class HttpConfig(uvicorn.Config):
 
 
 class HttpServer(uvicorn.Server):
-    """Uvicorn's, which itself leaves a connection without limits until its TLS handshake is over. It leaves the
-    process's signals alone: uvicorn raises one again when it has ended, as the cancellation of whoever cleans up then.
+    """Uvicorn's server with limits during TLS handshakes. It installs no signal handlers.
+
+    Uvicorn's own handlers raise a signal again after the shutdown, which would cancel the caller's clean-up.
     """
 
     def __init__(self, config: HttpConfig) -> None:
@@ -73,7 +72,7 @@ class HttpServer(uvicorn.Server):
         self._http = config
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's with sockets, which are to be given."""
+        """Start to listen. sockets: required, unlike in uvicorn."""
         config, loop = self._http, asyncio.get_running_loop()
 
         def http() -> asyncio.Protocol:
@@ -86,8 +85,7 @@ class HttpServer(uvicorn.Server):
             return http() if context is None else TlsDoor(config.connections, config.deadlines.head_s, context, http)
 
         await self.lifespan.startup()
-        listening = [await loop.create_server(door, sock=one, backlog=config.backlog) for one in sockets or ()]
-        self.servers = listening
+        self.servers = [await loop.create_server(door, sock=sock, backlog=config.backlog) for sock in sockets or ()]
         self.started = True
 
     @contextlib.contextmanager
@@ -96,8 +94,9 @@ class HttpServer(uvicorn.Server):
 
 
 async def serve(server: uvicorn.Server, listening: socket.socket) -> None:
-    """Answer until the server is told to exit. Where this is cancelled, no connection stays: uvicorn leaves them open,
-    and a client that keeps one would be answered by what has ended.
+    """Serve until the server exits. If this is cancelled, close all connections, which uvicorn would leave open.
+
+    Over an open connection, a client would get answers of a server that has ended.
     """
     try:
         await server.serve([listening])
@@ -112,11 +111,11 @@ class GatewayServer:
 
     def __init__(self, folder: RunFolder, settings: GatewaySettings) -> None:
         self._folder, self._settings = folder, settings
-        self._stop_asked = 0
+        self._stops = 0
         self._server: uvicorn.Server | None = None
 
     async def serve(self, listening: socket.socket) -> None:
-        """Answer until `stop`."""
+        """Serve until `stop`."""
         async with (
             LiveRun(self._folder, creds=self._settings.nats_creds or None) as live,
             AgentDesk(live.events, self._agent_setup) as desk,
@@ -124,41 +123,41 @@ class GatewayServer:
             agents = AgentAccess(desk, session_keys(self._folder.path / FOLDER))
             app = gateway_app(live, Sources(self._folder.path), self._settings, agents)
             self._server = HttpServer(HttpConfig(app, self._settings))
-            self._heed()
+            self._apply_stops()
             await serve(self._server, listening)
 
     async def _agent_setup(self, log: Readable) -> AgentSetup:
-        """Of the run as it is on now."""
-        from serve_apps.agents.setup import agent_setup  # the model's tokenizer: most gateways need none
+        """Return the setup for agents, by the run's settings in force."""
+        from serve_apps.agents.setup import agent_setup  # loads the model's tokenizer, which most gateways do not need
 
-        events = [one.envelope.event async for one in log.read(1, about(log.run, "run", "run"))]
+        events = [recorded.envelope.event async for recorded in log.read(1, about(log.run, "run", "run"))]
         settings = settings_in_force(events)
         return await agent_setup(settings, settings.run.blob_url or str(self._folder.blobs))
 
     def stop(self) -> None:
-        """Requests under way are answered, `STOP_S` at most; none of them where it is asked again."""
-        self._stop_asked += 1
-        self._heed()
+        """Stop after requests in progress, within `STOP_S` seconds. A second call stops at once."""
+        self._stops += 1
+        self._apply_stops()
 
-    def _heed(self) -> None:
+    def _apply_stops(self) -> None:
         if self._server is not None:
-            self._server.should_exit, self._server.force_exit = self._stop_asked > 0, self._stop_asked > 1
+            self._server.should_exit, self._server.force_exit = self._stops > 0, self._stops > 1
 
 
 async def serve_until_signal(server: GatewayServer, listening: socket.socket) -> int:
-    """Answer until SIGINT or SIGTERM; the first that came, for the caller to raise once all is closed. 0: none did."""
-    came: list[int] = []
+    """Serve until SIGINT or SIGTERM. Returns the first signal, for the caller to raise after its clean-up, or 0."""
+    received: list[int] = []
 
-    def heed(number: int) -> None:
-        came.append(number)
+    def stop(number: int) -> None:
+        received.append(number)
         server.stop()
 
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
-        loop.add_signal_handler(number, heed, number)
+        loop.add_signal_handler(number, stop, number)
     try:
         await server.serve(listening)
     finally:
         for number in SIGNALS:
             loop.remove_signal_handler(number)
-    return came[0] if came else 0
+    return received[0] if received else 0

@@ -1,7 +1,7 @@
-"""`Sources`: who may use a run's gateway, by a bearer token each, and for what.
+"""`Sources`: the sources that may use a run's gateway, each with a bearer token and its rights.
 
-`<run folder>/gateway/sources.json` holds the sha256 of each token, never the token, and only the run's owner may read
-it. It is read again when it changes: a new token is admitted, and a revoked one refused, from the next request on.
+`<run folder>/gateway/sources.json` holds the sha256 of each token, never the token. Only the run's owner may read it.
+The file is read again when it changes, so new and revoked tokens take effect with the next request.
 """
 
 import hashlib
@@ -13,21 +13,23 @@ import secrets
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.errors import InvalidValue
 from schemas.outside_json import read_json
 from storage.nats.accounts import write_private
 
 FOLDER, FILE = "gateway", "sources.json"
-"""In the run's folder."""
+"""Place of the file in the run's folder."""
 _NOT_READ = (-1, -1)
 NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 class Scope(StrEnum):
-    """What a source may do. Each may ask what became of its own prompts."""
+    """Right of a source. Every source may also get the states of its own prompts."""
 
     PROMPTS = "prompts"
     TRAJECTORIES = "trajectories"
@@ -37,33 +39,32 @@ class Scope(StrEnum):
 
 
 def scope_of(text: str) -> Scope:
-    """By its name. Raises InvalidValue."""
+    """Return a scope by its name. Raises InvalidValue."""
     try:
         return Scope(text)
     except ValueError:
-        raise InvalidValue(f"a token cannot be for {text!r}: it is for {', '.join(Scope)}, or for everything") from None
+        raise InvalidValue(f"no scope is named {text!r}: use {', '.join(Scope)}, or none to allow everything") from None
 
 
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """sha256: hex, of its token. may: None for everything. per_minute: its requests; None for any number."""
+    """A source in the file."""
 
-    sha256: str
-    may: tuple[Scope, ...] | None = None
-    per_minute: int | None = None
+    sha256: Annotated[str, doc("digest of its token, hex")]
+    may: Annotated[tuple[Scope, ...] | None, doc("scopes; None allows everything")] = None
+    per_minute: Annotated[int | None, doc("limit of requests each minute; None for no limit")] = None
 
     def allows(self, scope: Scope) -> bool:
-        """Whether it may do this."""
         return self.may is None or scope in self.may
 
     @property
     def limits(self) -> str:
-        """In words; empty where there is none."""
+        """Scopes and rate as text; empty if there is no limit."""
         may = [] if self.may is None else [" ".join(self.may)]
         return ", ".join(may if self.per_minute is None else [*may, f"{self.per_minute} requests a minute"])
 
 
 class Sources:
-    """The sources of one run. run_folder: in which their file is, or is to be."""
+    """The sources of one run. run_folder: folder of the run, where `issue` creates the file."""
 
     def __init__(self, run_folder: Path) -> None:
         self._file = run_folder / FOLDER / FILE
@@ -71,46 +72,47 @@ class Sources:
 
     @property
     def names(self) -> list[str]:
-        """Those that have a token."""
-        return sorted(self._known())
+        """Names of the sources that have a token."""
+        return sorted(self._current())
 
     def rights(self, name: str) -> Source:
-        """Of one that has a token."""
-        return self._known()[name]
+        """Return the rights of a source that has a token."""
+        return self._current()[name]
 
     def issue(self, name: str, may: Iterable[Scope] = (), per_minute: int | None = None) -> str:
-        """A token for a source; an earlier one of it ends. What is not given stays as that one had it: everything, and
-        any number of requests, for a source that is new. Raises InvalidValue.
+        """Return a new token for a source, and revoke its earlier one. Raises InvalidValue.
+
+        An empty `may` and a `per_minute` of None keep the source's earlier limits; a new source then has none.
         """
         if not NAME.fullmatch(name):
-            raise InvalidValue(f"a source cannot be called {name!r}: up to 32 letters, digits, '-' and '_'")
+            raise InvalidValue(f"{name!r} is no valid name of a source: use up to 32 letters, digits, '-' and '_'")
         if per_minute is not None and per_minute < 1:
-            raise InvalidValue(f"{name} cannot make {per_minute} requests a minute: at least 1")
-        token, known = secrets.token_urlsafe(32), self._known()
-        before = known.get(name, Source(""))
+            raise InvalidValue(f"a source cannot be limited to {per_minute} requests a minute: use at least 1")
+        token, sources = secrets.token_urlsafe(32), self._current()
+        before = sources.get(name, Source(""))
         source = Source(_digest(token), tuple(may) or before.may, per_minute or before.per_minute)
-        self._write(known | {name: source})
+        self._write(sources | {name: source})
         return token
 
     def revoke(self, name: str) -> None:
-        """Its token ends. Raises InvalidValue where there is none of that name."""
-        known = self._known()
-        if name not in known:
-            raise InvalidValue(f"no source is called {name!r}: there is {', '.join(sorted(known)) or 'none'}")
-        self._write({other: source for other, source in known.items() if other != name})
+        """Revoke the token of a source. Raises InvalidValue if no source has this name."""
+        sources = self._current()
+        if name not in sources:
+            raise InvalidValue(f"no source is named {name!r}. Sources: {', '.join(sorted(sources)) or 'none'}")
+        self._write({other: source for other, source in sources.items() if other != name})
 
     def admitted(self, token: str) -> tuple[str, Source] | None:
-        """The source whose token this is, with its rights, by one look: a token may end between two."""
+        """Return the source of a token with its rights, both from one read of the file; None for no valid token."""
         digest = _digest(token)
-        found = [(name, one) for name, one in self._known().items() if hmac.compare_digest(one.sha256, digest)]
-        return found[0] if found else None
+        matches = [item for item in self._current().items() if hmac.compare_digest(item[1].sha256, digest)]
+        return matches[0] if matches else None
 
-    def _known(self) -> dict[str, Source]:
+    def _current(self) -> dict[str, Source]:
         try:
             stat = os.stat(self._file)
         except FileNotFoundError:
             return {}
-        # Each writing makes another file: two within one tick of the clock are two.
+        # Each write creates a new file, so the inode tells two writes within one tick of the clock apart.
         if (changed := (stat.st_mtime_ns, stat.st_ino)) != self._read[0]:
             self._read = changed, self._from_file()
         return self._read[1]
@@ -120,17 +122,17 @@ class Sources:
             read = read_json(self._file.read_bytes(), dict[str, str | Source])
         except msgspec.DecodeError as error:
             raise InvalidValue(
-                f"{self._file} is damaged, and nobody is admitted: remove it, and issue each source a new token"
+                f"{self._file} is damaged, so no token is valid: remove the file and issue each source a new token"
             ) from error
-        return {name: Source(one) if isinstance(one, str) else one for name, one in read.items()}
+        return {name: Source(value) if isinstance(value, str) else value for name, value in read.items()}
 
-    def _write(self, known: dict[str, Source]) -> None:
-        """A source without limits as its digest alone, as files of before scopes have all of them."""
+    def _write(self, sources: dict[str, Source]) -> None:
+        """Write the file. A source without limits is only its digest, as in files of older versions without scopes."""
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        plain = {name: one.sha256 if one == Source(one.sha256) else one for name, one in known.items()}
+        plain = {name: source.sha256 if source == Source(source.sha256) else source for name, source in sources.items()}
         write_private(self._file, json.dumps(msgspec.to_builtins(plain), indent=1) + "\n")
 
 
 def _digest(token: str) -> str:
-    """A token has 256 random bits, so a plain hash hides it."""
+    """Return the digest of a token. A plain hash is enough: a token has 256 random bits."""
     return hashlib.sha256(token.encode()).hexdigest()

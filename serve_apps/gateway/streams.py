@@ -1,4 +1,4 @@
-"""`Streams`: what becomes of groups, as server-sent events for whoever follows them."""
+"""`Streams`: sends the states of groups as server-sent events."""
 
 import asyncio
 import time
@@ -12,30 +12,32 @@ from serve_apps.gateway.refusals import AGAIN_S, Refused
 
 KEEP_ALIVE_S = 15.0
 SHARE = 0.2
-"""Of a stream's time, that looks at the log may take: where one takes long, the next comes later."""
+"""Most of a stream's time that reads of the log may take: after a slow read, the next one comes later."""
 SEEN_S = 1.0
-"""Within which the end of a token ends its streams."""
+"""Seconds within which a revoked token ends its streams."""
 FINAL = (Fate.REJECTED, Fate.TRAINED)
 Look = Callable[[], Awaitable[InboxFate | None]]
 Holds = Callable[[], bool]
 
 
 class Streams:
-    """most: of one source at once. poll_s: between two looks at the log."""
+    """Streams of all sources. most: streams of one source at once. poll_s: seconds between two reads of the log."""
 
     def __init__(self, most: int, poll_s: float, keep_alive_s: float = KEEP_ALIVE_S) -> None:
         self._most, self._poll_s, self._keep_alive_s = most, poll_s, keep_alive_s
         self._open = Counter[str]()
 
     def check(self, source: str) -> None:
-        """Raises Refused where it follows as many groups as it may."""
+        """Raise Refused if a source has as many streams as it may."""
         if self._open[source] >= self._most:
-            message = f"{source} follows {self._most:,} groups already: come again when one of them has ended"
+            message = f"{source} already follows {self._most:,} groups, the most at once: retry when a stream has ended"
             raise Refused(429, message, {"Retry-After": str(AGAIN_S)})
 
     async def follow(self, source: str, first: InboxFate, look: Look, holds: Holds) -> AsyncIterator[bytes]:
-        """One event for each change, and a comment where there was none for long. It ends with the group's end, and
-        with the source's token. look: None where the log does not answer now. holds: whether the token is admitted.
+        """Yield an event for each change of a group, and a comment after a long time without one.
+
+        The stream ends once the group is final or the token is revoked. look: returns the current state, None if the
+        log cannot be read now. holds: returns whether the token is valid.
         """
         self._open[source] += 1
         try:
@@ -46,25 +48,25 @@ class Streams:
 
     async def _changes(self, last: InboxFate, look: Look, holds: Holds) -> AsyncIterator[bytes]:
         yield _event(last.fate.value, last)
-        pause, said = self._poll_s, time.monotonic()
+        pause, sent_at = self._poll_s, time.monotonic()
         while last.fate not in FINAL:
             if not await _waited(pause, holds):
-                yield _event("error", {"error": "the token of this source has ended"})
+                yield _event("error", {"error": "the token of this source was revoked"})
                 return
             begin = time.monotonic()
             now = await look()
             end = time.monotonic()
             pause = max(self._poll_s, (end - begin) / SHARE)
             if now is not None and now != last:
-                last, said = now, end
+                last, sent_at = now, end
                 yield _event(now.fate.value, now)
-            elif end - said >= self._keep_alive_s:
-                said = end
+            elif end - sent_at >= self._keep_alive_s:
+                sent_at = end
                 yield b": still there\n\n"
 
 
 async def _waited(seconds: float, holds: Holds) -> bool:
-    """Whether the token holds all the time."""
+    """Wait, and return whether the token stayed valid."""
     while seconds > 0 and holds():
         await asyncio.sleep(min(seconds, SEEN_S))
         seconds -= SEEN_S

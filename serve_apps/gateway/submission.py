@@ -1,4 +1,4 @@
-"""`submit`: the prompts of a request's body, sent to the run's inbox as they come in."""
+"""`submit`: sends the items of a request's body to the run's inbox while they arrive."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
@@ -17,15 +17,15 @@ from storage.log import MAX_BATCH
 JSON = "application/json"
 MEDIA_TYPES = (JSON, "application/x-ndjson", "application/jsonl")
 JSON_BYTES = 8 * 1024 * 1024
-"""Of a body that is one JSON value: it is held in memory whole. Lines are not."""
+"""Limit of a JSON body in bytes: it is in memory as a whole, unlike a body of lines."""
 LINES = 10 * MAX_BATCH
-"""So many groups and errors are named in an answer."""
+"""Most groups and errors that an answer lists."""
 MOST_REFUSED = 20 * MAX_BATCH
-"""Lines that are refused, after which no more are looked at: the file is another one than its sender thinks."""
+"""Number of refused lines after which the rest is not read: the sender probably sent the wrong file."""
 MOST_LINES = 1_000_000
-"""Of a request."""
+"""Limit of lines or items in a request."""
 Numbered = tuple[int, bytes]
-"""A line, from 1, and its bytes."""
+"""Number of a line, from 1, and its bytes."""
 
 
 async def submit(
@@ -37,11 +37,11 @@ async def submit(
     most: int,
     kind: str = PROMPTS,
 ) -> Submission:
-    """Send all items of a body. media: of MEDIA_TYPES. key: of a single one that has none. most: bytes of all. kind: of
-    `ITEMS`.
+    """Send all items of a body.
 
-    Raises Refused for a body that is too large or is no JSON, LogUnavailable, DeadlineExceeded. What was sent before is
-    taken then; to send all of it again is safe.
+    media: one of MEDIA_TYPES. key: key of a single item that has none. most: limit of the body in bytes. kind: one of
+    `ITEMS`. Raises Refused if the body is too large or not JSON, LogUnavailable, DeadlineExceeded. After an error,
+    earlier items may already be accepted; sending the whole body again is safe.
     """
     taken = Submission(0, 0, [], [])
     if media == JSON:
@@ -83,11 +83,11 @@ def _raw_items(data: bytes, key: str | None) -> list[msgspec.Raw]:
         many = data.lstrip()[:1] == b"["
         items = read_json(data, list[msgspec.Raw]) if many else [msgspec.Raw(data)]
     except msgspec.DecodeError as error:
-        raise Refused(400, f"not JSON: {error}") from error
+        raise Refused(400, f"the body is not JSON: {error}") from error
     if key is not None and many:
-        raise Refused(400, "Idempotency-Key names one prompt, and this is a list: give each a `key`")
+        raise Refused(400, "Idempotency-Key is for a single item, and the body is a list: set `key` in each item")
     if len(items) > MOST_LINES:
-        raise Refused(413, f"a request has {MOST_LINES:,} items at most: send several")
+        raise Refused(413, f"a request is limited to {MOST_LINES:,} items: split it into several requests")
     return items
 
 
@@ -97,7 +97,7 @@ async def _items(items: Sequence[msgspec.Raw]) -> AsyncIterator[Numbered]:
 
 
 async def _packs(lines: AsyncIterator[Numbered]) -> AsyncIterator[list[Numbered]]:
-    """At most MAX_BATCH at once."""
+    """Yield lists of at most MAX_BATCH lines."""
     pack: list[Numbered] = []
     async for line in lines:
         pack.append(line)
@@ -109,13 +109,16 @@ async def _packs(lines: AsyncIterator[Numbered]) -> AsyncIterator[list[Numbered]
 
 
 async def _lines(body: AsyncIterator[bytes], most: int) -> AsyncIterator[Numbered]:
-    """Lines as they come, without empty ones."""
+    """Yield the lines that are not empty while they arrive."""
     size, number = 0, 0
-    begun, rest = list[bytes](), 0  # the pieces of the line that is under way, and their bytes
+    begun, rest = list[bytes](), 0  # pieces of the incomplete line, and their bytes
     async for chunk in _ended(body):
         size += len(chunk)
         if size > most:
-            raise Refused(413, f"a request has {most:,} bytes at most: send several; {number} lines were read")
+            message = (
+                f"a request is limited to {most:,} bytes: split it into several requests; {number} lines were read"
+            )
+            raise Refused(413, message)
         *ends, last = chunk.split(b"\n")
         for end in ends:
             number += 1
@@ -124,15 +127,15 @@ async def _lines(body: AsyncIterator[bytes], most: int) -> AsyncIterator[Numbere
             if data:
                 yield number, data
         if number > MOST_LINES:
-            raise Refused(413, f"a request has {MOST_LINES:,} lines at most: send several")
+            raise Refused(413, f"a request is limited to {MOST_LINES:,} lines: split it into several requests")
         begun.append(last)
         rest += len(last)
         if rest > JSON_BYTES:
-            raise Refused(413, f"line {number + 1} has more than {JSON_BYTES:,} bytes")
+            raise Refused(413, f"line {number + 1} is longer than {JSON_BYTES:,} bytes, the limit of a line")
 
 
 async def _ended(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """With an end for the last line, where it has none."""
+    """Yield the body, with a line feed after a last line that has none."""
     end = b"\n"
     async for chunk in body:
         end = chunk[-1:] or end

@@ -1,16 +1,16 @@
-"""`TlsDoor`: a connection until its TLS handshake is over, on a deadline like one that sends its head."""
+"""`TlsDoor`: a connection during its TLS handshake, which has the same deadline as a request's head."""
 
 import asyncio
 import ssl
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 from serve_apps.gateway.connections import Connections
 
 
 class TlsDoor(asyncio.Protocol):
-    """http: makes the protocol of what comes after the handshake. Whatever fails in a handshake is the client's."""
+    """Makes the TLS handshake. A failed handshake closes the connection. http: creates the protocol that follows it."""
 
     def __init__(
         self, shared: Connections, seconds: float, context: ssl.SSLContext, http: Callable[[], asyncio.Protocol]
@@ -18,33 +18,33 @@ class TlsDoor(asyncio.Protocol):
         self._shared, self._seconds, self._context, self._http = shared, seconds, context, http
         self.address, self._early = "", bytearray()
         self._late_at: float
-        self._plain: Any = None
+        self._plain: asyncio.Transport
         self._handshake: asyncio.Task[None] | None = None
 
-    def connection_made(self, transport: Any) -> None:
-        """Of TCP, once; asyncio tells nobody of the connection that TLS makes of it."""
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake. transport: TCP; asyncio does not call this again for the TLS connection."""
         peer = transport.get_extra_info("peername")
-        self._plain, self.address = transport, str(peer[0]) if peer else ""
-        transport.pause_reading()
+        self._plain, self.address = cast(asyncio.Transport, transport), str(peer[0]) if peer else ""
+        self._plain.pause_reading()
         self._late_at = time.monotonic() + self._seconds
         self._shared.add(self)
         if not transport.is_closing():
             self._handshake = asyncio.create_task(self._shake_hands())
 
     def data_received(self, data: bytes) -> None:
-        """What came with the end of the handshake."""
+        """Keep data that arrives together with the end of the handshake."""
         self._early += data
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._shared.remove(self)
 
     def look(self, now: float) -> None:
-        """End it where the handshake is late."""
+        """Close the connection if the handshake is late. now: seconds of a monotonic clock."""
         if now > self._late_at:
             self.drop()
 
     def drop(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         self._shared.remove(self)
         self._plain.abort()
 
@@ -54,7 +54,7 @@ class TlsDoor(asyncio.Protocol):
             secured = await loop.start_tls(
                 self._plain, self, self._context, server_side=True, ssl_handshake_timeout=self._seconds
             )
-        except (OSError, EOFError):  # ssl.SSLError is one, and so is TimeoutError
+        except (OSError, EOFError):  # OSError includes ssl.SSLError and TimeoutError
             self.drop()
             return
         finally:

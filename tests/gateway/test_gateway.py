@@ -175,7 +175,7 @@ async def test_a_stream_ends_with_the_token_of_its_source(gateway: Gateway) -> N
     async with asyncio.timeout(5.0):
         answers = await asyncio.gather(*streams)
     assert all(
-        one.text.endswith('event: error\ndata: {"error":"the token of this source has ended"}\n\n') for one in answers
+        one.text.endswith('event: error\ndata: {"error":"the token of this source was revoked"}\n\n') for one in answers
     )
 
 

@@ -92,7 +92,7 @@ async def test_what_the_context_has_no_room_for_is_not_read(tmp_path: Path, path
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert (said.status_code, streamed.status_code) == (413, 413)
-        assert "bytes at most" in said.text
+        assert "limited to" in said.text
         assert most < 16 * MB
         assert RULES.most_bytes < 2 * MB
 

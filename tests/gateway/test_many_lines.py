@@ -63,19 +63,19 @@ async def test_a_list_of_items_that_are_no_prompts_is_refused_early() -> None:
 
 @pytest.mark.parametrize("data", [b"\n" * (1_000_001), b" \n" * (1_000_001)], ids=["empty", "blank"])
 async def test_lines_are_counted(data: bytes) -> None:
-    with pytest.raises(Refused, match="lines at most") as refused:
+    with pytest.raises(Refused, match=r"limited to .* lines") as refused:
         await sent_in(data, NDJSON)
     assert refused.value.status == 413
 
 
 async def test_a_list_has_so_many_items() -> None:
-    with pytest.raises(Refused, match="items at most"):
+    with pytest.raises(Refused, match=r"limited to .* items"):
         await sent_in(b"[" + b"1," * 1_000_000 + b"1]", JSON)
 
 
 async def test_a_long_line_is_read_in_proportion_to_its_length() -> None:
     begin = time.monotonic()
-    with pytest.raises(Refused, match="line 1 has more than"):
+    with pytest.raises(Refused, match="line 1 is longer than"):
         await sent_in(b"x" * (JSON_BYTES + 1), NDJSON, size=512)
     assert time.monotonic() - begin < GENEROUS_S
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from serve_apps.agents.keys import SessionKeys
@@ -123,3 +124,41 @@ def test_messages_over_nats_are_one_or_many_with_an_example_and_a_reply() -> Non
     assert told["operations"]["fates"] == {"action": "receive", "channel": {"$ref": "#/channels/fates"}}
     assert told["channels"]["fates"]["messages"] == {"fates": {"$ref": "#/components/messages/fates"}}
     assert (told["asyncapi"], told["defaultContentType"]) == ("3.0.0", JSON)
+
+
+def _fields(document: Any) -> dict[str, Any]:
+    """Each field, parameter and answer of the document by its place."""
+    fields = {
+        f"{name}.{field}": schema
+        for name, part in document["components"]["schemas"].items()
+        for field, schema in part.get("properties", {}).items()
+    }
+    for operation in (operation for path in document["paths"].values() for operation in path.values()):
+        name = operation["operationId"]
+        fields |= {f"{name} {one['name']}": one for one in operation.get("parameters", ())}
+        for status, answer in operation["responses"].items():
+            fields[f"{name} {status}"] = answer
+            for content in answer["content"].values():
+                fields |= {f"{name} {status} {at}": one for at, one in content["schema"].get("properties", {}).items()}
+    return fields
+
+
+def test_every_field_and_parameter_has_a_description(document: Any) -> None:
+    fields = _fields(document)
+    assert {"SealWish.exit_code", "SessionView.failed", "open_session run_name", "prompts 401 error"} <= fields.keys()
+    assert [place for place, field in fields.items() if not field.get("description", "").strip()] == []
+    assert all(operation["summary"] for path in document["paths"].values() for operation in path.values())
+
+
+def test_a_field_without_a_description_is_found() -> None:
+    class Bare(msgspec.Struct):
+        field: int
+
+    _, parts = msgspec.json.schema_components([Bare])
+    bare = {"components": {"schemas": parts}, "paths": {}}
+    assert [place for place, field in _fields(bare).items() if not field.get("description")] == ["Bare.field"]
+
+
+def test_messages_over_nats_have_a_description_of_every_field() -> None:
+    fields = _fields({"components": {"schemas": asyncapi("sim")["components"]["schemas"]}, "paths": {}})
+    assert [place for place, field in fields.items() if not field.get("description", "").strip()] == []

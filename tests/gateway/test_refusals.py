@@ -286,7 +286,7 @@ def test_so_many_lines_a_minute_and_the_others_are_counted(caplog: pytest.LogCap
     clock.now += 0.1
     own.write(asked(), 400)
     more = told(caplog)[MOST:]
-    assert more[0] == "refused: 4 requests more"
+    assert more[0] == "refused: 4 more requests"
     assert len(more) == 2
     clock.now += WINDOW_S
     own.write(asked(), 400)

@@ -139,5 +139,5 @@ def test_a_log_of_refusals_does_not_grow_with_them(caplog: pytest.LogCaptureFixt
     assert len(caplog.records) == MOST
     clock[0] = WINDOW_S
     told.write(request, 401)
-    assert caplog.records[MOST].getMessage() == "refused: 50 requests more"
+    assert caplog.records[MOST].getMessage() == "refused: 50 more requests"
     assert len(caplog.records) == MOST + 2
