@@ -10,6 +10,7 @@ from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, InboxPrompt
 from schemas.outside import OutsideGroup, OutsideReward
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import MOST_REWARD, RewardAssigned, is_reward
+from schemas.subjects import of_type
 from slime_events.core.config.per_source import NATS, quotas
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
@@ -118,7 +119,7 @@ class RewardDoor:
     async def _may(self, group: str, sender: str) -> bool:
         if sender in self._settings.reward_sources:
             return True
-        last = await self._log.last(f"slime.{self._log.run}.prompt.submitted.{group}")
+        last = await self._log.last(of_type(self._log.run, "prompt.submitted", group))
         prompt = last.envelope.event if last else None
         return isinstance(prompt, PromptSubmitted) and prompt.dataset == INBOX and prompt.source.sender == sender
 

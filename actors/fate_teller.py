@@ -106,14 +106,16 @@ class FateTeller:
         return []
 
     async def _groups_of(self, step: int) -> tuple[str, ...]:
-        sealed = await self._log.last(f"slime.{self._log.run}.batch.sealed.{step}")
+        sealed = await self._log.last(of_type(self._log.run, "batch.sealed", str(step)))
         event = sealed.envelope.event if sealed else None
         return event.groups if isinstance(event, BatchSealed) else ()
 
     async def _tell(self, decided: Sequence[InboxFate]) -> None:
         assert self._client is not None
         run = self._log.run
-        subjects = [f"slime.{run}.prompt.{verb}.{fate.group}" for fate in decided for verb in ("submitted", "rejected")]
+        subjects = [
+            of_type(run, f"prompt.{verb}", fate.group) for fate in decided for verb in ("submitted", "rejected")
+        ]
         newest = (await self._log.last_of_each(subjects)).values()
         prompts = {recorded.subject.rpartition(".")[2]: recorded for recorded in newest}
         for fate in decided:

@@ -75,9 +75,9 @@ class LogKeeper:
 
     async def _kept_after(self) -> int:
         """Return the position of the newest commit whose step is not kept; 0 if all steps are kept."""
-        committed = of_type(self._log.run, "step.committed")
-        newest = await self._log.last(committed)
+        run = self._log.run
+        newest = await self._log.last(of_type(run, "step.committed"))
         if newest is None or not isinstance(newest.envelope.event, StepCommitted):
             return 0
-        before = await self._log.last(committed.replace("*", str(newest.envelope.event.step - self._steps)))
+        before = await self._log.last(of_type(run, "step.committed", str(newest.envelope.event.step - self._steps)))
         return before.position if before else 0

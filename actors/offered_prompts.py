@@ -5,6 +5,7 @@ from itertools import islice
 from schemas.event import Event
 from schemas.ids import INBOX
 from schemas.prompts import PromptOffered, PromptRejected, Source
+from schemas.subjects import of_type
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.prompts.inbox_message import WrongField
@@ -27,7 +28,7 @@ class OfferedPrompts:
         due = list(islice((group for group in state.offers if group not in self._answered), AT_ONCE))
         if not due:
             return []
-        last = await self._log.last_of_each([f"slime.{state.run}.prompt.offered.{group}" for group in due])
+        last = await self._log.last_of_each([of_type(state.run, "prompt.offered", group) for group in due])
         self._answered.update(due)
         offers = (recorded.envelope.event for recorded in last.values())
         return [self._answer(offer) for offer in offers if isinstance(offer, PromptOffered)]

@@ -10,6 +10,7 @@ from schemas.event import Event
 from schemas.ids import INBOX
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import Origin, RolloutCompleted, RolloutOffered, WeightSpan
+from schemas.subjects import of_type
 from slime_events.core.trajectory import Fetch, content_digest
 from slime_events.loop.conductor.draw import ReusedRollout
 from slime_events.plugins.rewards.dispatch import OUTSIDE
@@ -30,7 +31,7 @@ class OfferedRollouts:
         by_sample = {rollout.recorded: rollout for rollout in due if is_offered(rollout)}
         if not by_sample:
             return []
-        last = await self._log.last_of_each([f"slime.{self._log.run}.rollout.offered.{sample}" for sample in by_sample])
+        last = await self._log.last_of_each([of_type(self._log.run, "rollout.offered", sample) for sample in by_sample])
         events: list[Event] = []
         for recorded in last.values():
             offer = recorded.envelope.event

@@ -145,7 +145,7 @@ class StepSamples:
         run = self._log.run
         async with self._reading:
             graded = await self._log.last(about(run, "reward", name))
-            done = await self._log.last(of_type(run, "rollout.completed").replace("*", name))
+            done = await self._log.last(of_type(run, "rollout.completed", name))
             if graded is None or done is None:
                 return None
             trajectory = await read_trajectory(self._log, name, self._fetch)

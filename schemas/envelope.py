@@ -10,7 +10,7 @@ import msgspec
 
 from schemas.doc import doc
 from schemas.event import Event, type_of
-from schemas.subjects import subject_of
+from schemas.subjects import of_type, subject_of
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -53,7 +53,7 @@ class Derivation(NamedTuple):
     def of(cls, run: str, kind: type[Event]) -> "Derivation":
         """Return the rules for one type in one run."""
         hashed = hashlib.blake2b(f"{run}\x1f{type_of(kind)}\x1f".encode(), digest_size=16)
-        prefix = f"slime.{run}.{type_of(kind)}."
+        prefix = of_type(run, type_of(kind), "")
         first, *more = kind.IDENTITY or kind.__struct_fields__[:1]
         own = kind.entity is not Event.entity or kind.identity is not Event.identity
         if own or first != kind.__struct_fields__[0] or len(more) > 1:

@@ -34,9 +34,14 @@ def every_event(run: str) -> str:
     return f"slime.{run}.>"
 
 
-def of_type(run: str, event_type: str) -> str:
-    """Return the filter of all events of one type, such as `rollout.requested`."""
-    return f"slime.{run}.{event_type}.*"
+def pattern(run: str, *tokens: str) -> str:
+    """Return a subject or filter of a run; `run` may be `*`, for every run."""
+    return ".".join(("slime", run, *tokens))
+
+
+def of_type(run: str, event_type: str, entity: str = "*") -> str:
+    """Return the filter of all events of one type, such as `rollout.requested`; with an entity, their subject."""
+    return f"slime.{run}.{event_type}.{entity}"
 
 
 def about(run: str, noun: str, entity: str) -> str:

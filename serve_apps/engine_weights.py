@@ -182,7 +182,7 @@ class EngineWeights:
         """
         log, recorded = self._worker.log, self._followed
         if version != self._newest:
-            recorded = await log.last(of_type(log.run, "weights.published").replace("*", str(version)))
+            recorded = await log.last(of_type(log.run, "weights.published", str(version)))
         if recorded is None:
             raise WeightsDamaged(f"version {version} was never published")
         assert isinstance(recorded.envelope.event, WeightsPublished)

@@ -169,7 +169,7 @@ class Answers:
 
     async def _last(self, event_type: str, name: str) -> Any:
         log = self._worker.log
-        recorded: Recorded | None = await log.last(of_type(log.run, event_type).replace("*", name))
+        recorded: Recorded | None = await log.last(of_type(log.run, event_type, name))
         return None if recorded is None else recorded.envelope.event
 
     @contextlib.asynccontextmanager

@@ -77,4 +77,4 @@ class Numbers:
 
     async def _last(self, event_type: str, command: str) -> Recorded | None:
         log = self._worker.log
-        return await log.last(of_type(log.run, event_type).replace("*", command))
+        return await log.last(of_type(log.run, event_type, command))

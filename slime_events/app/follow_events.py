@@ -8,6 +8,7 @@ from schemas.errors import InvalidValue
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.ids import group_of
 from schemas.registry import BY_TYPE, NOUNS
+from schemas.subjects import pattern
 from slime_events.core.config.nearest import did_you_mean
 from slime_events.core.run.participant import is_over
 from storage.follow import Follower
@@ -68,7 +69,7 @@ async def event_batches(log: Readable, wanted: Wanted, *, follow: IsOn | None) -
                 found = []
         yield found
         return
-    last = await log.last(f"slime.{log.run}.run.>")
+    last = await log.last(pattern(log.run, "run", ">"))
     over = last is not None and is_over(False, last.envelope.event)
     async with Follower(log, wanted.start) as follower:
         while True:

@@ -93,7 +93,7 @@ class Texts:
         entities = {"prompt.submitted": prompts, "rollout.completed": samples, "reward.assigned": samples}
         for kind, names in entities.items():
             for begin in range(0, len(names), AT_ONCE):
-                subjects = [of_type(log.run, kind).replace("*", name) for name in names[begin : begin + AT_ONCE]]
+                subjects = [of_type(log.run, kind, name) for name in names[begin : begin + AT_ONCE]]
                 for recorded in (await log.last_of_each(subjects)).values():
                     self.apply(recorded.envelope.event, state)
 

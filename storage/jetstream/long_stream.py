@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from schemas.errors import ArchiveDamaged, LogDamaged
-from schemas.subjects import entrance, matches, past_entrance, past_stream_name, stream_name
+from schemas.subjects import entrance, every_event, matches, past_entrance, past_stream_name, pattern, stream_name
 from storage.jetstream.answer import Answer
 from storage.jetstream.connection import Connection
 from storage.jetstream.stream import PAGE, NotTheLast, Stored, Stream, stream_config
@@ -65,13 +65,13 @@ def past_config(run: str, replicas: int) -> dict[str, Any]:
     return stream_config(run, replicas) | {
         "name": past_stream_name(run),
         "subjects": [f"{door}>"],
-        "subject_transform": {"src": f"{door}>", "dest": f"slime.{run}.>"},
+        "subject_transform": {"src": f"{door}>", "dest": every_event(run)},
     }
 
 
 def _transform(run: str) -> dict[str, str]:
     """Return the subject mapping, equal for every entrance: late messages to an old one are stored correctly."""
-    return {"src": f"slime.{run}.at.*.>", "dest": f"slime.{run}.>"}
+    return {"src": pattern(run, "at", "*", ">"), "dest": every_event(run)}
 
 
 def is_long(run: str, config: Mapping[str, Any]) -> bool:
@@ -109,7 +109,7 @@ class LongStream(Stream):
         self._first = max(1, int(info["state"]["first_seq"]))
 
     def incoming(self, subject: str) -> str:
-        return self.entrance + subject.removeprefix(f"slime.{self.run}.")
+        return self.entrance + subject.removeprefix(pattern(self.run, ""))
 
     async def refresh(self, deadline_s: float | None = None) -> None:
         self._learn(await self.info(deadline_s))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from schemas.errors import ArchiveDamaged
-from schemas.subjects import past_entrance
+from schemas.subjects import past_entrance, pattern
 from storage.jetstream.append import LAST, in_one_batch
 from storage.jetstream.error_codes import FENCE_FAILED, ErrorCode
 from storage.jetstream.long_stream import HOLLOW, PAST_ID, LongStream, is_hollow, new_door
@@ -88,7 +88,7 @@ async def _store(stream: LongStream, page: list[Stored]) -> None:
             header[HOLLOW] = str(len(stored.data))
     headers[0][LAST] = str(page[0].position - 1)
     in_one_batch(headers, secrets.token_hex(11))
-    door, own = past_entrance(stream.run), f"slime.{stream.run}."
+    door, own = past_entrance(stream.run), pattern(stream.run, "")
     await stream.connection.publish_together(
         [
             (door + stored.subject.removeprefix(own), b"" if HOLLOW in header else stored.data, header)

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from schemas.subjects import past_stream_name, stream_name
+from schemas.subjects import past_stream_name, pattern, stream_name
 from storage.jetstream.address import NatsAddress, read_credentials
 
 ACCOUNT = "SLIME"
@@ -58,17 +58,17 @@ def user_of(access: Access) -> str:
 
 def inboxes(run: str) -> list[str]:
     """Subjects on which a producer asks. run: or EVERY_RUN."""
-    return [f"slime.{run}.inbox.{what}" for what in ("prompts", "trajectories", "rewards", "groups")]
+    return [pattern(run, "inbox", what) for what in ("prompts", "trajectories", "rewards", "groups")]
 
 
 def fates_of_producers(run: str) -> str:
     """Subject on which producers are told what becomes of their prompts. run: or EVERY_RUN."""
-    return f"slime.{run}.fates.nats"
+    return pattern(run, "fates", "nats")
 
 
 def inbox_of_gateway(run: str) -> str:
     """Subject of prompts that a gateway brings in the name of a sender. run: or EVERY_RUN."""
-    return f"slime.{run}.inbox.gateway"
+    return pattern(run, "inbox", "gateway")
 
 
 def sessions(run: str) -> list[str]:
@@ -84,24 +84,24 @@ def offers(run: str) -> list[str]:
 
 def told_gateways(run: str) -> str:
     """Subjects on which gateways are told of the events of their turns. run: or EVERY_RUN."""
-    return f"slime.{run}.told.*.*"
+    return pattern(run, "told", "*", "*")
 
 
 def early_requests(run: str) -> str:
     """Subjects on which a gateway tells engines of requests that it is about to append. run: or EVERY_RUN."""
-    return f"slime.{run}.early.*.event"
+    return pattern(run, "early", "*", "event")
 
 
 def _appended(run: str, events: str) -> list[str]:
     """On which they reach the stream. One that lets events go takes them in by a door (`schemas.subjects.entrance`)."""
-    return [f"slime.{run}.{events}.*", f"slime.{run}.at.*.{events}.*"]
+    return [pattern(run, events, "*"), pattern(run, "at", "*", events, "*")]
 
 
 def reads(run: str) -> list[str]:
     """Subjects on which a viewer asks. run: or EVERY_RUN. The last tells whether a launcher is on."""
     streams = [run] if run == EVERY_RUN else [stream_name(run), past_stream_name(run)]
     api = [f"$JS.API.{what}.{one}" for what in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET") for one in streams]
-    return [*api, f"slime.{run}.inbox.launcher"]
+    return [*api, pattern(run, "inbox", "launcher")]
 
 
 def file_of(folder: Path, access: Access) -> Path:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,3 +30,11 @@ def test_a_subject_is_wanted_where_a_filter_matches_it(wanted: tuple[str, ...], 
 def test_what_has_one_token_is_no_type() -> None:
     assert heads_of(("*",)) is None
     assert not is_wanted(".x", "*")
+
+
+def test_subjects_are_made_in_one_place() -> None:
+    """Every other file asks `schemas.subjects`, so the grammar of subjects is written once."""
+    root = Path(__file__).parents[2]
+    packages = ("schemas", "storage", "slime_events", "actors", "serve_apps")
+    files = [file for package in packages for file in (root / package).rglob("*.py") if file.name != "subjects.py"]
+    assert [file for file in files if re.search(r"slime\.\{", file.read_text(encoding="utf-8"))] == []

@@ -5,7 +5,7 @@ from schemas.groups import GroupRejected
 from schemas.ids import INBOX, inbox_group_id
 from schemas.inbox import Fate, InboxFate, InboxFates, InboxQuestion, SampleFate
 from schemas.prompts import PromptOffered, PromptRejected
-from schemas.subjects import is_token
+from schemas.subjects import is_token, of_type
 from slime_events.analysis.model.lookup import Lookup
 from slime_events.analysis.model.records import Group, Run, Sample
 from storage.log import Readable
@@ -43,7 +43,7 @@ async def _offered(log: Readable, group: str) -> tuple[str, InboxFate] | None:
     """Return sender and fate of a prompt that was offered while no conductor ran, until the run takes it in."""
     if not is_token(group):
         return None
-    subjects = [f"slime.{log.run}.prompt.{verb}.{group}" for verb in ("offered", "rejected")]
+    subjects = [of_type(log.run, f"prompt.{verb}", group) for verb in ("offered", "rejected")]
     events = [recorded.envelope.event for recorded in (await log.last_of_each(subjects)).values()]
     refused = next((event for event in events if isinstance(event, PromptRejected)), None)
     if refused is not None:

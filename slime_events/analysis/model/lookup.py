@@ -92,7 +92,7 @@ class LogPart:
 
     async def last_of_each(self, keys: Sequence[EventKey]) -> dict[EventKey, Recorded]:
         """Return the last event for each key that has any, in the order of `keys`."""
-        subjects = {f"slime.{self.log.run}.{kind}.{entity}": (kind, entity) for kind, entity in keys}
+        subjects = {of_type(self.log.run, kind, entity): (kind, entity) for kind, entity in keys}
         last = await self.log.last_of_each(list(subjects))
         return {
             key: event
@@ -120,7 +120,7 @@ class LogPart:
 
     async def of_type(self, cls: type[Event], entity: str = "*", *, start: int = 1) -> AsyncIterator[Recorded]:
         """Yield all events of one type, or of those the ones about one entity, in order, from a position on."""
-        async for recorded in self.log.read(start, f"slime.{self.log.run}.{type_of(cls)}.{entity}"):
+        async for recorded in self.log.read(start, of_type(self.log.run, type_of(cls), entity)):
             if recorded.position > self.end:
                 return
             yield recorded

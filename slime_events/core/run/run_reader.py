@@ -17,6 +17,7 @@ from schemas.doc import doc
 from schemas.errors import RunNotFound
 from schemas.event import Event, type_of
 from schemas.runs import Branched, RunResumed, RunStarted
+from schemas.subjects import of_type
 from schemas.trust import FLAG, doubting, is_doubted
 from slime_events.core.config.reach import reaching_texts
 from slime_events.core.config.settings import TrainSettings
@@ -115,7 +116,7 @@ def open_archive(where: str) -> "ArchiveReader":
 
 async def _run_events(log: Readable) -> list[Event]:
     """Return run.started and run.resumed events. Subjects are whole: with a wildcard, a server scans a long log."""
-    subjects = [f"slime.{log.run}.{type_of(cls)}.run" for cls in (RunStarted, RunResumed)]
+    subjects = [of_type(log.run, type_of(cls), "run") for cls in (RunStarted, RunResumed)]
     events = [recorded.envelope.event for subject in subjects async for recorded in log.read(1, subject)]
     if not events or not isinstance(events[0], RunStarted):
         raise RunNotFound(f"the log of run {log.run} has no run.started: it is empty, or it is not the log of a run")

@@ -6,6 +6,7 @@ from typing import Self
 from schemas.event import Event
 from schemas.inbox import OTHER_CONTENT, FieldError, InboxPrompt
 from schemas.prompts import PromptOffered, PromptSubmitted
+from schemas.subjects import of_type
 from storage.log import Readable
 
 FIELD = "key"
@@ -22,7 +23,7 @@ class KnownKeys:
     @classmethod
     async def of(cls, log: Readable, groups: Sequence[str]) -> Self:
         """Looks these groups up. Raises StorageError."""
-        subjects = [f"slime.{log.run}.prompt.{verb}.{group}" for group in groups for verb in ("submitted", "offered")]
+        subjects = [of_type(log.run, f"prompt.{verb}", group) for group in groups for verb in ("submitted", "offered")]
         found = await log.last_of_each(list(dict.fromkeys(subjects))) if subjects else {}
         events = [recorded.envelope.event for recorded in found.values()]
         contents = {event.entity(): content for event in events if (content := _content(event))}

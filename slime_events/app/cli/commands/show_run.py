@@ -62,7 +62,7 @@ async def look_run_up(log: Readable, folder: RunFolder) -> tuple[Run, Progress, 
     await StateKeeper(snapshots, folder.archive_url()).restore(progress, log)
     async for recorded in log.read(progress.state.position + 1):
         progress.apply(recorded)
-    events = [recorded for kind in LOOKED_UP async for recorded in log.read(1, f"slime.{log.run}.{kind}.*")]
+    events = [recorded for kind in LOOKED_UP async for recorded in log.read(1, of_type(log.run, kind))]
     ordered = sorted(events, key=lambda recorded: recorded.position)
     return folded(log.run, ordered), progress, progress.figures.steps
 
