@@ -19,7 +19,7 @@ from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, Rollo
 from schemas.sessions import Credit, SealReason, SessionOpened, SessionSealed
 from schemas.turns import RootReason, TurnRecorded
 from slime_events.analysis.model.agent_session import sessions_of
-from slime_events.analysis.model.records import folded
+from slime_events.analysis.model.records import fold_run
 from slime_events.app.cli.commands.show_sample import sample_facts, sample_text
 from slime_events.core.credit import CreditRule
 from slime_events.core.state.run import RunPhase
@@ -87,7 +87,7 @@ async def test_what_is_shown_of_a_session(stage: Stage) -> None:
         session = await stage.open(client)
         await two_turns(client, session)
         await seal(client, session, reward=1.0)
-    records = folded("sim", stage.simulation.log.records)
+    records = fold_run("sim", stage.simulation.log.records)
     sample, sessions = records.samples[session["sample"]], sessions_of(stage.simulation.log.records)
     facts = sample_facts(records, sample, None, sessions=[one for one in sessions if one.sample == sample.sample])
     assert [(one["turn"], one["extends"], one["root"]) for one in facts["turns"]] == [(0, None, "first"), (1, 0, None)]

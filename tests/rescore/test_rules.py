@@ -58,7 +58,7 @@ def test_a_rule_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
         return 1.0
 
     monkeypatch.setattr(dispatch, "GRADERS", MappingProxyType({"endless": endless}))
-    before = signal.signal(signal.SIGALRM, bulk_grading._late)
+    before = signal.signal(signal.SIGALRM, bulk_grading._raise_time_limit)
     try:
         late, good = grade_tasks([task("5", "endless"), task("4", "endless")], 0.05)
     finally:

@@ -11,7 +11,7 @@ import pytest
 from schemas.errors import InvalidValue
 from slime_events.analysis.timetravel.log_position import Anchor, LogPosition, parse_position
 from slime_events.analysis.timetravel.timeline import Timeline
-from slime_events.analysis.timetravel.view import EngineFoundLater, difference, facts_of, look_ahead
+from slime_events.analysis.timetravel.view import LaterEngine, difference, facts_of, look_ahead
 from slime_events.app.cli.main import run_command
 from storage.archive.writer import ArchiveWriter
 from tests.cli.small_run import ENGINE, REJECTED, events, finished, recorded, small_run
@@ -55,7 +55,7 @@ async def test_what_the_log_said_only_later(timeline: Timeline) -> None:
     (engine,) = facts_of(moment, timeline.end, await look_ahead(log, moment))["engines"]
     (rollout,) = engine["rollouts"]
     assert (rollout["engine"], rollout["begun"], rollout["said_later"]) == (ENGINE, True, True)
-    too_soon = {rollout["sample"]: EngineFoundLater(ENGINE, moment.context.at + 1)}
+    too_soon = {rollout["sample"]: LaterEngine(ENGINE, moment.context.at + 1)}
     (waits,) = facts_of(moment, timeline.end, too_soon)["queued"]
     assert (waits["engine"], waits["begun"]) == (ENGINE, False)
 

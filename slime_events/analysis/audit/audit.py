@@ -134,7 +134,6 @@ class Audit:
         self._events = 0
 
     def apply(self, recorded: Recorded | ForeignRecord) -> None:
-        """Take in the next record."""
         if isinstance(recorded, ForeignRecord):
             self._positions.skip(recorded.position)
             self._foreign.append(describe(recorded))

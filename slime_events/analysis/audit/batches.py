@@ -17,7 +17,7 @@ class _BatchCheck(Check):
     def _check_step(self, batch: BatchSealed) -> None:
         self.seen["batches"] += batch.step not in self.ledger.batches
         if batch.step != self.ledger.steps_sealed:
-            wrong = f"it is of step {batch.step}, and the next step is {self.ledger.steps_sealed}"
+            wrong = f"its step is {batch.step}, and the next one is {self.ledger.steps_sealed}"
             self.find(wrong, "a batch is missing or repeated")
 
     def _normalised(self, batch: BatchSealed, sizes: list[int]) -> list[float] | None:

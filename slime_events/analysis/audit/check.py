@@ -62,7 +62,6 @@ class Check:
         return self.of_own_rollouts is None or self.of_own_rollouts != self.ledger.follows
 
     def apply(self, event: Event) -> None:
-        """Check the event of `recorded`."""
         self.handlers[type(event)](event)
 
     def finish(self) -> list[Finding]:

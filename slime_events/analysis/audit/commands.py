@@ -40,12 +40,16 @@ class Commands(Check):
             self.find("no client called it, or it was carried out before", "a client got an answer to nothing")
             return
         if first != event.command:
-            self.find(f"{first} comes before it and was not carried out", "it used other weights than its number says")
+            self.find(
+                f"{first} comes before it and was not carried out", "it used different weights than its number implies"
+            )
             for name in list(self._order.due)[: list(self._order.due).index(event.command)]:
                 del self._order.due[name]  # each is found once
         version = due.step + due.ends
         if event.version != version and not due.refused:
-            self.find(f"it has v{event.version}, and by its number it is v{version}", "its answer is of other weights")
+            self.find(
+                f"its version is v{event.version}, and its number implies v{version}", "it used different weights"
+            )
         self._order.apply(event)
 
     def _on_batch_sealed(self, event: BatchSealed) -> None:

@@ -58,7 +58,7 @@ class Evaluations(Check):
         if (event.samples, event.failed) != (len(samples), len(samples) - len(graded)):
             wrong = f"it has {event.samples} samples, {event.failed} failed, and the log {len(samples)}, "
             wrong += f"{len(samples) - len(graded)} failed"
-            self.find(wrong, "its mean covers other samples")
+            self.find(wrong, "its mean covers different samples")
         oldest = min((s.oldest for s in samples if s.oldest is not None), default=event.version)
         newest = max((s.newest for s in samples if s.newest is not None), default=event.version)
         if (event.oldest_version, event.newest_version) != (oldest, newest):

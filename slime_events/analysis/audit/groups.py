@@ -90,7 +90,7 @@ class Verdicts(Check):
         plan = self.ledger.rules.plan
         requested = sum(1 for sample in group.samples.values() if not sample.rollout)
         if plan is not None and not plan.by_function and requested != plan.samples:
-            wrong = f"{requested} samples were requested, and the settings say {plan.samples}"
+            wrong = f"{requested} samples were requested, and --n-samples-per-prompt is {plan.samples}"
             self.find(wrong, "its advantages are over another group size")
 
     def _inputs(self, event: Verdict, group: GroupEntry) -> None:
@@ -112,7 +112,7 @@ class Verdicts(Check):
         for name, value in event.figures.items():
             if name in expected and not math.isclose(value, expected[name], rel_tol=1e-9, abs_tol=1e-12):
                 wrong = f"its {name} is {value!r}, and the log gives {expected[name]!r}"
-                self.find(wrong, "it is based on other figures")
+                self.find(wrong, "it is based on different figures")
 
     def _in_order(self, group: GroupEntry, *, accepted: bool) -> None:
         """Check that in prompt order every group requested before this one has ended.

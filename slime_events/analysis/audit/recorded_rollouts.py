@@ -69,7 +69,7 @@ class RecordedRollouts(Check):
         elif recalled is not None or origin is not None:
             maker = "an engine's" if origin is None else "a recorded one"
             self.find(
-                f"its rollout is {maker}, and its prompt says the opposite", "the maker of the rollout is unknown"
+                f"its rollout is {maker}, and its prompt names the opposite", "the maker of the rollout is unknown"
             )
 
     def _origin(self, event: RolloutCompleted, origin: Origin, recalled: Recalled) -> None:

@@ -128,7 +128,7 @@ class Sessions(Check):
             self.find(wrong, "it is an answer to another prompt")
         arrays = [self._data(array) for array in (event.tokens, event.log_probs)]
         if None not in arrays and hashlib.sha256(b"".join(filter(None, arrays))).hexdigest() != generation.digest:
-            self.find(f"its tokens are not those of its generation {call}", "other tokens are trained on")
+            self.find(f"its tokens are not those of its generation {call}", "different tokens are trained on")
 
     def _is_open(self, session: _Session) -> bool:
         if session.seal is not None:
@@ -147,7 +147,7 @@ class Sessions(Check):
         if lost := sorted(session.begun - session.turns.keys() - set(event.orphans)):
             self.find(f"turn {lost[0]} began, and is neither recorded nor an orphan", "a turn is missing")
         if missing := [leaf for leaf in event.leaves if leaf not in session.turns]:
-            self.find(f"turn {missing[0]} ends a path, and is not in the log", "a sample is made of nothing")
+            self.find(f"turn {missing[0]} ends a path, and is not in the log", "a sample has no turns")
 
     def _on_rollout_completed(self, event: RolloutCompleted) -> None:
         requested = event.rollout or event.sample
@@ -162,7 +162,7 @@ class Sessions(Check):
         leaves = session.seal.leaves[: 1 if session.seal.credit is Credit.LEAF else None]
         number = next((n for n in range(len(leaves)) if sibling_id(requested, n) == event.sample), None)
         if number is None or leaves[number] not in session.turns:
-            self.find(f"its session has {len(leaves)} paths", "a sample is made of nothing")
+            self.find(f"its session has {len(leaves)} paths", "a sample has no turns")
             return
         self._count(session, leaves[number], event)
 

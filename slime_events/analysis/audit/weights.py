@@ -34,7 +34,7 @@ class Weights(Check):
         if event.version == first:
             if branched is not None and event.digest != branched.weights_digest:
                 wrong = f"its digest is not that of v{first} of {branched.run}, which the run branches off from"
-                self.find(wrong, "the branch starts from other weights")
+                self.find(wrong, "the branch starts from different weights")
             return
         step = self.ledger.steps.get(event.version - 1)
         if first not in published:
@@ -68,7 +68,7 @@ class Weights(Check):
 
 
 class WeightFiles(Check):
-    """Verifies every byte of every folder. A run removes older versions while it continues: those are counted.
+    """Verifies every byte of every folder. A run removes older versions while it continues: these are counted.
 
     weights: the run's weights folder. It is searched first, because a copied run's log names the files of the original.
     """

@@ -108,7 +108,7 @@ class LoadedStep:
             whole = f"{path} holds {len(loaded)} samples, and a step of this run has {groups} groups of {samples}. Set "
             if part is None:
                 raise DataError(
-                    whole + "--rollout-batch-size and --n-samples-per-prompt to the values with which it was made"
+                    whole + "--rollout-batch-size and --n-samples-per-prompt to the values of the run that made it"
                 )
             raise DataError(
                 f"{path}: {part:g} of its {len(available)} groups are {len(kept)}, and a step of this run has "
@@ -262,7 +262,7 @@ def _grouped(path: str, loaded: list[Sample], samples: int) -> list[list[Rollout
         if len(group) != samples:
             raise DataError(
                 f"{path} holds {len(loaded)} samples, not groups of {samples} rollouts (group {index} has "
-                f"{len(group)}): set --n-samples-per-prompt to the value with which it was made"
+                f"{len(group)}): set --n-samples-per-prompt to the value of the run that made it"
             )
     return groups
 

@@ -1,1 +1,1 @@
-"""Lineage: what a weight version was made of, and what became of a sample. Reads what it needs and no more."""
+"""Lineage: the origin of a weight version, and the use of a sample. Reads only the events that it needs."""

@@ -132,7 +132,6 @@ class Step(Element, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, record: model.Step, commands: tuple[Command, ...] = ()) -> Step:
-        """Return a sealed step."""
         sealed, committed = record.sealed, record.committed
         return cls(
             step=record.step,
@@ -168,7 +167,6 @@ class Decision(Element, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, entry: model.Entry[GroupAccepted] | model.Entry[GroupRejected]) -> Decision:
-        """Return the decision of a verdict."""
         verdict = entry.event
         return cls(
             accepted=isinstance(verdict, GroupAccepted),
@@ -229,7 +227,6 @@ class Reward(Element, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, event: RewardAssigned | RewardFailed) -> Reward:
-        """Return the result of a grader's event."""
         if isinstance(event, RewardAssigned):
             return cls(grader=event.grader, grader_digest=event.grader_digest, value=event.value)
         failure = f"{event.kind.value}: {event.message}"
@@ -267,7 +264,7 @@ class Advantage(Element, frozen=True, kw_only=True):
 
 
 class BatchPart(TypedDict, total=False):
-    """Fields of a sample that its batch gives."""
+    """Fields of a sample from its batch."""
 
     step: int
     normalised: float

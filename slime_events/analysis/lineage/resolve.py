@@ -145,7 +145,6 @@ class _Resolver:
         return await self._answer([(self._run, version) for version in (top, *(step.parent for step in steps))], top)
 
     async def of_group(self, group: str, only: str | None = None) -> Lineage:
-        """Answer about one group, or about one sample of it."""
         origin = await self._origin(group)
         verdict = (await self._ancestry.records(origin, groups=[group])).groups[group].verdict
         step = await self._ancestry.step_of(group, origin, verdict.position) if verdict else None
@@ -369,7 +368,6 @@ async def _spans_so_far(ancestor: Ancestor, sample: str) -> tuple[WeightSpan, ..
 
 
 def to_json(answer: Lineage) -> bytes:
-    """Return the whole answer as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(answer), indent=1)
 
 

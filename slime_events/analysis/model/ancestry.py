@@ -19,7 +19,7 @@ from schemas.runs import Branched
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from slime_events.analysis.model.lookup import EventKey, LogPart, record_events
-from slime_events.analysis.model.records import Run, folded
+from slime_events.analysis.model.records import Run, fold_run
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, branched_of, is_archive, open_archive, open_run
 from storage.archive.log import ArchivedLog
@@ -36,7 +36,6 @@ class VersionRange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """Number of versions."""
         return self.last - self.first + 1
 
 
@@ -145,7 +144,7 @@ class Ancestry:
         while part is not None:
             events |= await part.last_of_each([key for key in keys if key not in events])
             part = await self.parent(part) if part.follows else None
-        return folded(ancestor.run, (events[key] for key in keys if key in events))
+        return fold_run(ancestor.run, (events[key] for key in keys if key in events))
 
     async def of_step(self, step: int) -> Ancestor:
         """Return the run that made a step."""

@@ -31,7 +31,7 @@ from schemas.subjects import check_token, of_type
 from schemas.trainers import TrainerRestored
 from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
-from slime_events.analysis.model.records import Group, Run, Sample, Step, Version, folded
+from slime_events.analysis.model.records import Group, Run, Sample, Step, Version, fold_run
 from slime_events.core.config.per_source import NATS
 from storage.log import Readable, Recorded
 
@@ -48,7 +48,7 @@ RECURRING: tuple[type[Event], ...] = (
 )
 """Event types of which one entity may have several."""
 BY_ATTEMPT = (RolloutRequested, RolloutSuspended, RolloutFailed, SessionOpened, SessionSealed)
-"""Those of which there is one per attempt: if the last is of the first attempt, it is the only one."""
+"""Event types with one event per attempt: if the last one belongs to the first attempt, it is the only one."""
 AT_ONCE = 32
 """Subjects, or batches, per request if their number is unknown."""
 
@@ -105,8 +105,8 @@ class LogPart:
         return list((await self.last_of_each(record_events(**of))).values())  # type: ignore[arg-type]
 
     async def records(self, **of: Iterable[object]) -> Run:
-        """Return the records that `last_events` add up to."""
-        return folded(self.log.run, await self.last_events(**of))
+        """Return the records that `last_events` fold to."""
+        return fold_run(self.log.run, await self.last_events(**of))
 
     async def newest(self, cls: type[E]) -> E | None:
         """Return the last event of one type in the whole log."""
@@ -119,7 +119,7 @@ class LogPart:
             yield cast(E, recorded.envelope.event)
 
     async def of_type(self, cls: type[Event], entity: str = "*", *, start: int = 1) -> AsyncIterator[Recorded]:
-        """Yield all events of one type, or of those the ones about one entity, in order, from a position on."""
+        """Yield all events of one type, or only those about one entity, in order, from a position on."""
         async for recorded in self.log.read(start, of_type(self.log.run, type_of(cls), entity)):
             if recorded.position > self.end:
                 return
@@ -172,7 +172,7 @@ class LogPart:
 
     async def _batches(self, steps: Iterable[int]) -> dict[int, Step]:
         """Return the sealed steps among these, without the result of training."""
-        return folded(self.log.run, (await self.last_of_each(event_keys((BatchSealed,), steps))).values()).steps
+        return fold_run(self.log.run, (await self.last_of_each(event_keys((BatchSealed,), steps))).values()).steps
 
 
 class Lookup:

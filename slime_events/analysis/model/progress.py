@@ -35,7 +35,7 @@ WINDOW = 5
 """Number of steps at either end over which a summary takes its means; 1 if a run has fewer than twice as many."""
 KEPT = 50
 """Minimum number of step lines that are kept."""
-EXPECTS = 10
+PREDICTING = 10
 """Number of newest steps that predict the duration of the next."""
 EVAL_FIELDS = ("dataset", "version", "mean", "pass_rates", "samples", "failed", "oldest_version", "newest_version")
 
@@ -71,14 +71,14 @@ GENERATES = {
 TRAINS = {WeightsPublished, StepClaimed, StepCommitted}
 """Events that show that a trainer is running. So does the trainer's `WorkerJoined`."""
 TURN_ENDED = {TurnRecorded, PARTIAL_EVENTS[TurnRecorded]}
-TAKEN = {
+FIGURE_EVENTS = {
     *(BatchSealed, StepCommitted, CheckpointSaved, EvalCompleted, WeightsActivated, WorkerJoined),
     *(SessionOpened, SessionSealed, RolloutFailed, TurnBegun, *TURN_ENDED),
 }
-"""Events that figures are made of: a few per step, except for agents' turns."""
+"""Events that change figures: a few per step, except for agents' turns."""
 
-AGREES = "logprob_agreement_max"
-AGREEMENT = 1.0
+DISAGREEMENT = "logprob_agreement_max"
+MAX_ROUNDING = 1.0
 """Largest difference of a token's log-prob on equal weights that rounding can explain: 1e-5 in float32, about 0.1 in
 bfloat16.
 """
@@ -86,8 +86,8 @@ bfloat16.
 
 def disagreement(line: StepLine) -> str | None:
     """Return a warning if the log-probs of engine and trainer differ by more than rounding explains."""
-    difference = line.metrics.get(AGREES, 0.0)
-    if difference <= AGREEMENT:
+    difference = line.metrics.get(DISAGREEMENT, 0.0)
+    if difference <= MAX_ROUNDING:
         return None
     return (
         f"warning: step {line.step}: engine and trainer disagree on log-probs by up to {difference:.2g} on equal "
@@ -178,7 +178,7 @@ class Figures(msgspec.Struct):
         self.seconds.append(line.seconds)
         self.tokens_per_s += line.tokens_per_s
         self.staleness = line.staleness if self.staleness is None else max(self.staleness, line.staleness)
-        if (differs := line.metrics.get(AGREES)) is not None:
+        if (differs := line.metrics.get(DISAGREEMENT)) is not None:
             self.disagreement = differs if self.disagreement is None else max(self.disagreement, differs)
         if len(self.first_lengths) < WINDOW:
             self.first_lengths.append(line.mean_length)
@@ -215,7 +215,7 @@ class Progress(StateFold):
         super().apply(recorded)
         event = recorded.envelope.event
         self.figures.time.apply(event, recorded.envelope.at)
-        return self._take(event) if type(event) in TAKEN else None
+        return self._take(event) if type(event) in FIGURE_EVENTS else None
 
     def apply_block(self, block: EventBlock) -> None:
         """Fold in many events. An event's figures depend on the state just after it."""
@@ -225,7 +225,7 @@ class Progress(StateFold):
                 begin, time = 0, self.figures.time
                 for end, folded in enumerate(events, 1):
                     time.apply(folded.event, folded.at)
-                    if type(folded.event) in TAKEN:
+                    if type(folded.event) in FIGURE_EVENTS:
                         yield (
                             first + begin,
                             events[begin:end],
@@ -314,7 +314,7 @@ class Progress(StateFold):
         if warm and len(figures.seconds) == 1:
             figures.recent.clear()
         if warm or not figures.recent:
-            figures.recent = [*figures.recent[1 - EXPECTS :], seconds]
+            figures.recent = [*figures.recent[1 - PREDICTING :], seconds]
 
     def _mean_length(self, batch: BatchSealed) -> float:
         """Return the mean response length of a batch [tokens]; 0 if its samples belong to another run."""

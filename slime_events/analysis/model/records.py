@@ -151,7 +151,7 @@ class Run:
     """All records of a run, or those that a look-up fetched. `forget` drops records that nothing needs any more."""
 
     run: Annotated[str, doc("name of the run")]
-    events: Annotated[int, doc("last position folded in")] = 0
+    events: Annotated[int, doc("position of the last event folded in")] = 0
     first_at: Annotated[int, doc("UTC of the first event [ns]")] = 0
     last_at: Annotated[int, doc("UTC of the last event [ns]")] = 0
     requested: Annotated[int, doc("number of training groups requested")] = 0
@@ -288,7 +288,7 @@ async def read_run(log: Readable, also: Callable[[Recorded], object] | None = No
     return run
 
 
-def folded(name: str, events: Iterable[Recorded]) -> Run:
+def fold_run(name: str, events: Iterable[Recorded]) -> Run:
     """Fold events of run `name`."""
     run = Run(name)
     for recorded in events:

@@ -40,13 +40,11 @@ class Rejections:
     failed: Annotated[int, doc("number of groups that were rejected by anything but a filter")] = 0
 
     def apply(self, event: GroupRejected) -> None:
-        """Count a group."""
         self.counts[reason_of(event)] += 1
         self.failed += event.cause is not RejectionCause.FILTER
 
     @property
     def total(self) -> int:
-        """Number of rejected groups."""
         return self.counts.total()
 
     def commonest(self) -> str:

@@ -61,7 +61,6 @@ class TableCache:
 
     @functools.cached_property
     def folder(self) -> Path:
-        """Folder of the files."""
         try:
             self._preferred.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self._preferred).close()

@@ -50,12 +50,12 @@ def struct_columns(struct: type[msgspec.Struct]) -> Iterator[ArrowColumn]:
         hint, get = _without_none(hints[name]), operator.attrgetter(name)
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct) and hint is not Array:
             for inner in struct_columns(hint):
-                yield ArrowColumn(f"{name}_{inner.name}", inner.type, get, _inside(inner))
+                yield ArrowColumn(f"{name}_{inner.name}", inner.type, get, _pack_nested(inner))
         else:
             yield _column(name, hint, get)
 
 
-def _inside(column: ArrowColumn) -> Pack:
+def _pack_nested(column: ArrowColumn) -> Pack:
     """Return a `pack` for a column of nested structs; the column is null if the struct is None."""
     get, pack, kind = column.get, column.pack, column.type
 
@@ -69,13 +69,13 @@ def _inside(column: ArrowColumn) -> Pack:
 
 def _column(name: str, hint: object, get: Get) -> ArrowColumn:
     if hint is Array:
-        return _changed(name, pa.int64(), get, operator.attrgetter("n"))
+        return _converted(name, pa.int64(), get, operator.attrgetter("n"))
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return _changed(name, pa.string(), get, operator.attrgetter("_value_"))
+        return _converted(name, pa.string(), get, operator.attrgetter("_value_"))
     if hint in _SCALARS:
         return scalar(name, _SCALARS[hint], get)
     if get_origin(hint) is not dict and str in get_args(hint) and Any in get_args(hint):
-        return _changed(name, pa.string(), get, as_text)
+        return _converted(name, pa.string(), get, as_text)
     inner = get_args(hint)
     if get_origin(hint) is tuple:
         if inner[0] in _SCALARS:
@@ -83,8 +83,8 @@ def _column(name: str, hint: object, get: Get) -> ArrowColumn:
         return _list_of_structs(name, inner[0], get)
     if get_origin(hint) is dict and inner[1] in _SCALARS:
         kind = pa.map_(pa.string(), _SCALARS[inner[1]])  # a map's keys are text, and those of some events are numbers
-        return _changed(name, kind, get, lambda value: [(str(key), item) for key, item in value.items()])
-    return _changed(name, pa.string(), get, to_json)
+        return _converted(name, kind, get, lambda value: [(str(key), item) for key, item in value.items()])
+    return _converted(name, pa.string(), get, to_json)
 
 
 def scalar(name: str, kind: pa.DataType, get: Get) -> ArrowColumn:
@@ -112,7 +112,7 @@ def to_json(value: object) -> str:
     return msgspec.json.encode(value, enc_hook=str).decode()
 
 
-def _changed(name: str, kind: pa.DataType, get: Get, change: Get) -> ArrowColumn:
+def _converted(name: str, kind: pa.DataType, get: Get, change: Get) -> ArrowColumn:
     """Return a column of the changed values of `get`; None stays None."""
 
     def packed(values: list[Any]) -> pa.Array:

@@ -26,7 +26,6 @@ class RecordedFeed:
 
     @property
     def prompts(self) -> int:
-        """Number of prompts."""
         return len(self._rows) + sum(map(len, self._evaluations.values()))
 
     def add(self, event: Event) -> None:

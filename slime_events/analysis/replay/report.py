@@ -144,7 +144,6 @@ class ReplayReport(msgspec.Struct, kw_only=True):
 
     @property
     def compared(self) -> int:
-        """Number of compared decisions."""
         return sum(self.decisions.values())
 
     @property
@@ -157,7 +156,6 @@ class ReplayReport(msgspec.Struct, kw_only=True):
         return dict(Counter(map(_kind, self.differences)).most_common())
 
     def json_values(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
         return {
             "run": self.run,
             "equal": self.is_equal,

@@ -1,1 +1,1 @@
-"""Counterfactuals over a recorded run: what another reward, filter or advantage would have made of its rollouts."""
+"""Counterfactuals: the rollouts of a recorded run under another reward, filter or advantage."""

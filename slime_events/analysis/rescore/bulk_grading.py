@@ -93,7 +93,7 @@ class RuleProcess:
         self._child.wait()
 
 
-class _Late(BaseException):
+class _TimeLimit(BaseException):
     """The time limit of a sample has passed. It is not an `Exception`, which a grader might catch."""
 
 
@@ -111,7 +111,7 @@ def _grade(task: Task, limit_s: float) -> Grade:
             returned = grader.function(None, sample)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
-    except _Late:
+    except _TimeLimit:
         return failure(RewardFailureKind.TIMEOUT, f"grading took longer than {limit_s:g} s")
     except MemoryError as error:
         error.__traceback__ = None  # frees what the rule's frames hold
@@ -124,14 +124,14 @@ def _grade(task: Task, limit_s: float) -> Grade:
     return value if isinstance(value, RewardFailure) else value.value
 
 
-def _late(number: int, frame: object) -> None:
-    raise _Late
+def _raise_time_limit(number: int, frame: object) -> None:
+    raise _TimeLimit
 
 
 def main(connection: int, limit_s: float, memory_gb: float) -> None:
     """Grade the tasks that arrive until the other end is closed."""
     limits.limit(memory_gb)
-    signal.signal(signal.SIGALRM, _late)
+    signal.signal(signal.SIGALRM, _raise_time_limit)
     with socket.socket(fileno=connection) as ours:
         while (payload := messages.receive_frame(ours)) is not None:
             ours.sendall(messages.frame(messages.encode(grade_tasks(_tasks.decode(payload), limit_s))))

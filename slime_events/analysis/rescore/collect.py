@@ -64,17 +64,17 @@ class _Completed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     credit: Array | None = None
 
 
-def _alone(kind: type) -> Callable[[bytes], Any]:
+def _event_decoder(kind: type) -> Callable[[bytes], Any]:
     """Return a decoder of stored events of one type, which skips the envelope."""
     return msgspec.msgpack.Decoder(msgspec.defstruct("_Stored", [("schema", int), ("event", kind)], gc=False)).decode
 
 
-_ALONE = {RewardAssigned: _alone(RewardAssigned), RolloutCompleted: _alone(_Completed)}
-_NONE: list[Any] = []
+_DECODERS = {RewardAssigned: _event_decoder(RewardAssigned), RolloutCompleted: _event_decoder(_Completed)}
+_EMPTY: list[Any] = []
 """Requests, turns and interruptions of every sample, which are not read here: creating three lists per sample takes
 long.
 """
-OF_SESSIONS: dict[str, type[Event]] = {type_of(kind): kind for kind in (TurnRecorded, SessionSealed)}
+SESSION_EVENTS: dict[str, type[Event]] = {type_of(kind): kind for kind in (TurnRecorded, SessionSealed)}
 
 
 class Collector:
@@ -89,7 +89,7 @@ class Collector:
         self.graders: Counter[tuple[str, str]] = Counter()
         self.trajectories = None if fetch is None else Trajectories(fetch)
         self.sessions = SealedSessions() if recredit else None
-        self._needed = NEEDED | OF_SESSIONS if recredit else NEEDED
+        self._needed = NEEDED | SESSION_EVENTS if recredit else NEEDED
         if fetch is not None:
             self._needed = self._needed | {type_of(RolloutProgressed): RolloutProgressed}
         self._kinds: dict[str, type[Event] | None] = {}
@@ -128,7 +128,7 @@ class Collector:
         """
         if self.trajectories is None:
             try:
-                stored = _ALONE[kind](data)
+                stored = _DECODERS[kind](data)
             except msgspec.DecodeError:
                 return decode_whole(data).event  # of an older schema, or damaged: the codec tells which
             if stored.schema == kind.SCHEMA:
@@ -148,7 +148,7 @@ class Collector:
             return  # the group was decided without this sample
         sample = run.samples.get(name)
         if sample is None:
-            sample = Sample(name, event.group, order_in_group(name)[0], _NONE, 0, 0, _NONE, (), _NONE)
+            sample = Sample(name, event.group, order_in_group(name)[0], _EMPTY, 0, 0, _EMPTY, (), _EMPTY)
             run.samples[name] = group.samples[name] = sample
         sample.completed, sample.length, sample.spans = Entry(event, 0, 0, "", run.run), event.length, event.spans
 

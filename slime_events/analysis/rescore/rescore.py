@@ -39,7 +39,7 @@ AHEAD = 4
 
 
 async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = None, *, most: int = 5) -> Report:
-    """Compare the run with what the change would have made of its rollouts.
+    """Compare a run with the same rollouts under a change.
 
     out: file for the changes. most: number of examples of each kind. Raises ConfigError and PlugPointError if a grader
     or filter does not exist.

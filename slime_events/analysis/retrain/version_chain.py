@@ -29,7 +29,6 @@ class Chain:
     started: Annotated[RunStarted | None, doc("start of the run; None if the log has none")] = None
 
     def apply(self, recorded: Recorded) -> None:
-        """Fold in one event."""
         event = recorded.envelope.event
         self.trained.apply(event)
         if isinstance(event, RunStarted):
@@ -39,7 +38,6 @@ class Chain:
 
     @property
     def steps(self) -> range:
-        """The committed steps."""
         return range(self.trained.first, max(self.trained.version, self.trained.first))
 
     def check(self, version: int) -> None:

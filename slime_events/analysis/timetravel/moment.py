@@ -81,11 +81,9 @@ class Moment:
 
     @property
     def position(self) -> int:
-        """Position of the last event folded in."""
         return self.state.position
 
     def apply(self, recorded: Recorded) -> None:
-        """Fold in one event."""
         self.before, is_first = self.state.chain, not self.position
         apply(self.state, recorded)
         self.context.apply_all(recorded.position, (recorded.envelope,), is_first=is_first)

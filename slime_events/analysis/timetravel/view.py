@@ -19,20 +19,20 @@ from slime_events.loop.conductor.decide import waits_for
 from storage.log import Readable
 
 UNDER_WAY = (SamplePhase.REQUESTED, SamplePhase.RUNNING)
-LOOKED_AT = 5_000
+LOOKAHEAD = 5_000
 """Number of events that `look_ahead` reads."""
 _PLAIN = ("phase", "steps", "version", "published", "weights_digest", "waits_for")
 NANO = 1e-9
 
 
-class EngineFoundLater(NamedTuple):
+class LaterEngine(NamedTuple):
     """Engine of a rollout, from the log after the moment."""
 
     engine: Annotated[str, doc("worker that had the rollout")]
     began_at: Annotated[int | None, doc("UTC at which it began to generate [ns]; None if unknown")]
 
 
-def facts_of(moment: Moment, end: int, later: Mapping[str, EngineFoundLater] | None = None) -> dict[str, Any]:
+def facts_of(moment: Moment, end: int, later: Mapping[str, LaterEngine] | None = None) -> dict[str, Any]:
     """Return the facts about a moment; see docs/time-travel.md for each field. end: last position of the log. later:
     result of `look_ahead`.
     """
@@ -87,17 +87,17 @@ def facts_of(moment: Moment, end: int, later: Mapping[str, EngineFoundLater] | N
     }
 
 
-async def look_ahead(log: Readable, moment: Moment) -> dict[str, EngineFoundLater]:
-    """Return the engines that had the unfinished rollouts of a moment, by sample, from up to `LOOKED_AT` later events.
+async def look_ahead(log: Readable, moment: Moment) -> dict[str, LaterEngine]:
+    """Return the engines that had the unfinished rollouts of a moment, by sample, from up to `LOOKAHEAD` later events.
 
     An engine that takes a request appends nothing until it has a chunk or the end, so at the moment itself the log does
     not name it. Samples whose engine is still unknown are left out.
     """
     unknown = {s.sample for s in _under_way(moment.state) if s.sample not in moment.context.engines}
-    later: dict[str, EngineFoundLater] = {}
+    later: dict[str, LaterEngine] = {}
     async with contextlib.aclosing(log.read(moment.position + 1)) as read:  # type: ignore[type-var]
         async for recorded in read:
-            if later.keys() == unknown or recorded.position > moment.position + LOOKED_AT:
+            if later.keys() == unknown or recorded.position > moment.position + LOOKAHEAD:
                 break
             sample, engine = _engine_of(recorded.envelope.event, recorded.envelope.at)
             if engine is not None and sample in unknown:
@@ -105,13 +105,13 @@ async def look_ahead(log: Readable, moment: Moment) -> dict[str, EngineFoundLate
     return later
 
 
-def _engine_of(event: Event, at: int) -> tuple[str, EngineFoundLater | None]:
+def _engine_of(event: Event, at: int) -> tuple[str, LaterEngine | None]:
     """Return the sample of an event, and the engine that has it."""
     if isinstance(event, RolloutCompleted):
         took = event.timings.generating + event.timings.updating
-        return event.rollout or event.sample, EngineFoundLater(event.engine, at - int(took * 1e9))
+        return event.rollout or event.sample, LaterEngine(event.engine, at - int(took * 1e9))
     if isinstance(event, RolloutProgressed | RolloutSuspended | RolloutFailed | TurnBegun):
-        return event.sample, EngineFoundLater(event.engine, None)
+        return event.sample, LaterEngine(event.engine, None)
     return "", None
 
 
@@ -119,7 +119,7 @@ def _under_way(state: RunState) -> list[SampleState]:
     return [s for group in state.groups.values() for s in group.samples.values() if s.phase in UNDER_WAY]
 
 
-def _rollouts(moment: Moment, later: Mapping[str, EngineFoundLater]) -> list[dict[str, Any]]:
+def _rollouts(moment: Moment, later: Mapping[str, LaterEngine]) -> list[dict[str, Any]]:
     """Return every unfinished rollout. begun: by the log up to the moment, or by a later record of the engine."""
     now, rollouts = moment.context.at, []
     for sample in _under_way(moment.state):

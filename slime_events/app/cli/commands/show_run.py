@@ -9,7 +9,7 @@ from schemas.event import Event, type_of
 from schemas.groups import GroupRejected
 from schemas.runs import RunFailed, RunFinished
 from schemas.subjects import of_type
-from slime_events.analysis.model import Run, folded, read_run
+from slime_events.analysis.model import Run, fold_run, read_run
 from slime_events.analysis.model.foreign import NO_FOREIGN, Foreign, ForeignRecords
 from slime_events.analysis.model.progress import NANO, Progress, ProgressSnapshot, StepLine, plan_in_force
 from slime_events.analysis.model.rejections import Reason, reason_of
@@ -64,7 +64,7 @@ async def look_run_up(log: Readable, folder: RunFolder) -> tuple[Run, Progress, 
         progress.apply(recorded)
     events = [recorded for kind in LOOKED_UP async for recorded in log.read(1, of_type(log.run, kind))]
     ordered = sorted(events, key=lambda recorded: recorded.position)
-    return folded(log.run, ordered), progress, progress.figures.steps
+    return fold_run(log.run, ordered), progress, progress.figures.steps
 
 
 async def calls_of(log: Readable) -> dict[str, Any] | None:
