@@ -95,6 +95,15 @@ class Timings(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     updating: Annotated[float, doc("Seconds paused by weight updates.")] = 0.0
 
 
+class Maker(enum.StrEnum):
+    """Who makes a requested rollout."""
+
+    ENGINE = "engine"
+    FUNCTION = "function"
+    AGENT = "agent"
+    RECORDED = "recorded"
+
+
 class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"):
     """Appended by the conductor, once per sample and attempt. Engines compete for the request.
 
@@ -150,6 +159,15 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     ] = None
 
     IDENTITY = ("sample", "attempt")
+
+    @property
+    def maker(self) -> Maker:
+        """Who makes the rollout: an engine takes the request only if it is an engine."""
+        if self.recalls:
+            return Maker.RECORDED
+        if self.function:
+            return Maker.FUNCTION
+        return Maker.AGENT if self.agents else Maker.ENGINE
 
     @property
     def prompt_length(self) -> int:

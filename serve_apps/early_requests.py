@@ -19,7 +19,7 @@ import numpy as np
 
 from schemas.errors import AccessDenied
 from schemas.event import Purpose
-from schemas.rollouts import RolloutRequested
+from schemas.rollouts import Maker, RolloutRequested
 from serve_apps.engine.engine import Delta
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.rollout import generate_request
@@ -97,7 +97,7 @@ class EarlyRequests:
         request = heard.envelope.event
         if not isinstance(request, RolloutRequested) or request.purpose is not Purpose.CALL or request.attempt:
             return
-        if request.recalls or request.function or request.agents:  # no engine makes these
+        if request.maker is not Maker.ENGINE:
             return
         open_ = len(self._open)
         has_room = open_ < EARLY_MOST and self._has_room(request.sample, open_)

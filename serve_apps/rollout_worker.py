@@ -35,6 +35,7 @@ from schemas.errors import (
 from schemas.event import Event, Purpose
 from schemas.rollouts import (
     FailureKind,
+    Maker,
     RolloutCompleted,
     RolloutFailed,
     RolloutRequested,
@@ -231,7 +232,7 @@ class RolloutWorker:
     async def _work(self, delivery: Delivery, early: EarlyRollout | None, *, after: asyncio.Task[None] | None) -> None:
         """One request, to its end in the log. What this raises ends the worker."""
         request = _request_of(delivery.recorded)
-        if request.recalls or request.function or request.agents:  # a recorded rollout, a function or an agent answers
+        if request.maker is not Maker.ENGINE:
             await delivery.done()
             return
         rollout: Rollout | None = None

@@ -11,7 +11,7 @@ from schemas.arrays import Array
 from schemas.doc import doc
 from schemas.errors import DamagedEvent, StorageError
 from schemas.ids import sibling_id
-from schemas.rollouts import RolloutCompleted, RolloutRequested, TurnEnd
+from schemas.rollouts import Maker, RolloutCompleted, RolloutRequested, TurnEnd
 from schemas.sessions import Credit, SessionOpened, SessionSealed
 from schemas.turns import AgentTurn, TurnBegun, TurnRecorded
 from slime_events.analysis.audit.check import Check
@@ -61,7 +61,7 @@ class Sessions(Check):
         return plan is not None and plan.agents
 
     def _on_rollout_requested(self, event: RolloutRequested) -> None:
-        if event.agents:
+        if event.maker is Maker.AGENT:
             self._for_agents.add(event.sample)
         if event.after is not None:
             self._prompts[event.sample] = (event.after, event.prompt.digest())

@@ -15,7 +15,7 @@ from schemas.errors import RunNotFound
 from schemas.event import Purpose, type_of
 from schemas.ids import INBOX, group_of, requested_sample, sample_id
 from schemas.prompts import PromptSubmitted, Source
-from schemas.rollouts import RolloutProgressed, WeightSpan
+from schemas.rollouts import Maker, RolloutProgressed, WeightSpan
 from schemas.subjects import of_type
 from schemas.trainers import Fidelity, TrainerRestored
 from slime_events.analysis import model
@@ -268,7 +268,7 @@ class _Resolver:
         owners: dict[str, list[str]] = {}
         for name in dict.fromkeys(requested_sample(name) for name in samples):
             requests = run.samples[name].requests if name in run.samples else ()
-            if requests and requests[-1].event.agents:
+            if requests and requests[-1].event.maker is Maker.AGENT:
                 owners.setdefault(requests[-1].run, []).append(name)
         for owner, names in owners.items():
             sessions = await read_sessions(self._ancestry.of_run(owner), names)

@@ -14,7 +14,7 @@ from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.ids import BROUGHT, INBOX, LOADED, TRAIN
 from schemas.prompts import PromptRejected, PromptSubmitted
-from schemas.rollouts import RolloutRequested
+from schemas.rollouts import Maker, RolloutRequested
 
 Verdict = GroupAccepted | GroupRejected
 ALWAYS = frozenset({GroupAccepted, GroupRejected, BatchSealed, RolloutRequested, EvalCompleted})
@@ -34,7 +34,7 @@ def is_decision(event: Event) -> bool:
     """Return whether the conductor decided an event. It does not decide prompts from outside or from a dump, lines that
     are not rows, and results of a user's rollout function.
     """
-    if isinstance(event, RolloutRequested) and (event.function or event.purpose is Purpose.CALL):
+    if isinstance(event, RolloutRequested) and (event.maker is Maker.FUNCTION or event.purpose is Purpose.CALL):
         return False
     if isinstance(event, EvalCompleted) and event.function:
         return False

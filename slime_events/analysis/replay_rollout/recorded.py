@@ -10,7 +10,7 @@ import numpy.typing as npt
 from schemas.doc import doc
 from schemas.errors import RunNotFound, WeightsDamaged
 from schemas.ids import group_of, requested_sample
-from schemas.rollouts import Sampling, StopReason, WeightSpan
+from schemas.rollouts import Maker, Sampling, StopReason, WeightSpan
 from schemas.weights import WeightsPublished
 from slime_events.analysis.model.ancestry import Ancestor, Ancestry, open_ancestry
 from slime_events.analysis.model.records import Run
@@ -52,14 +52,14 @@ async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
     async with open_ancestry(opened) as ancestry:
         part, run = await _origin(ancestry, requested)
         request = run.samples[requested].requests[-1].event
-        if request.recalls:
+        if request.maker is Maker.RECORDED:
             prompt = run.groups[group_of(sample)].prompt
             source = prompt.event.source.path if prompt is not None else "RUN"
             raise RunNotFound(
                 f"sample {sample} of run {part.run} is rollout {request.recalls} of another run, which has its "
                 f"seed and weights. Run `slime-events replay-rollout {source} {request.recalls}`"
             )
-        if request.function:
+        if request.maker is Maker.FUNCTION:
             done = run.samples[requested].completed
             calls = done.event.calls if done is not None else ()
             hint = f". Replay its generations: {', '.join(calls)}" if calls else ", not by engines"

@@ -8,7 +8,7 @@ from schemas.doc import doc
 from schemas.event import Event, type_of
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.ids import group_of
-from schemas.rollouts import RolloutRequested
+from schemas.rollouts import Maker, RolloutRequested
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed
 from schemas.sessions import SessionOpened, SessionSealed
 from schemas.subjects import about, of_type
@@ -52,7 +52,7 @@ class SessionBoard:
         event = recorded.envelope.event
         self.position = max(self.position, recorded.position)
         match event:
-            case RolloutRequested() if event.agents:
+            case RolloutRequested() if event.maker is Maker.AGENT:
                 self.waiting[event.sample] = event
                 self.undecided.add(event.group)
             case SessionOpened():
