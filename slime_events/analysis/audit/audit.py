@@ -33,10 +33,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Annotated[str, doc("name of the check, one word")]
     promise: Annotated[str, doc("what holds if there are no findings")]
-    counts: Annotated[
-        dict[str, Any],
-        doc("what the check looked at, by name: numbers, words, and histograms as dicts of numbers"),
-    ]
+    counts: Annotated[dict[str, Any], doc("amounts that the check looked at, by name: numbers, words, or histograms")]
     findings: Annotated[tuple[Finding, ...], doc("in the order of the log")] = ()
 
 
@@ -47,10 +44,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     events: Annotated[int, doc("number of events read")]
     checks: Annotated[tuple[CheckReport, ...], doc("results of the checks that apply to the run")]
     unread: Annotated[str | None, doc("why reading stopped before the log's end; None if it did not")] = None
-    foreign: Annotated[
-        tuple[Foreign, ...],
-        doc("records that are not events of the run, and therefore break no promise"),
-    ] = ()
+    foreign: Annotated[tuple[Foreign, ...], doc("records that are not events of the run; they break no promise")] = ()
 
     @property
     def findings(self) -> list[Finding]:

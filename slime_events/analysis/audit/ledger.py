@@ -120,33 +120,21 @@ class Ledger:
     """Contents of a log so far."""
 
     run: Annotated[str, doc("name of the run")]
-    rules: Annotated[
-        Rules,
-        doc("from the settings in run.started as run.resumed changed them, if there are any"),
-    ] = field(default_factory=Rules)
+    rules: Annotated[Rules, doc("from the settings in force, if the log has any")] = field(default_factory=Rules)
     settings: Annotated[dict[str, Any], doc("those settings, one table per component")] = field(default_factory=dict)
     position: Annotated[int, doc("position of the last event")] = 0
     foreign: Annotated[int, doc("foreign records before it")] = 0
     passed: Annotated[int, doc("foreign records so far")] = 0
     ended: Annotated[int, doc("position of the run's end; 0 while it runs")] = 0
-    branched: Annotated[
-        Branched | None,
-        doc("where it branched off; None for a run that starts from its base checkpoint"),
-    ] = None
+    branched: Annotated[Branched | None, doc("where it branched off; None if it starts from a base checkpoint")] = None
     incarnation: Annotated[int, doc("number of the newest incarnation")] = 0
     groups: Annotated[dict[str, GroupEntry], doc("groups by id")] = field(default_factory=dict)
     samples: Annotated[dict[str, SampleEntry], doc("samples by id")] = field(default_factory=dict)
     requested: int = 0
     batches: Annotated[dict[int, BatchSealed], doc("the run's own batches by step")] = field(default_factory=dict)
     steps: Annotated[dict[int, StepCommitted], doc("the run's own commits by step")] = field(default_factory=dict)
-    published: Annotated[
-        dict[int, WeightsPublished],
-        doc("publications by weight version"),
-    ] = field(default_factory=dict)
-    restored: Annotated[
-        dict[int, list[TrainerRestored]],
-        doc("by weight version, trainers that took over"),
-    ] = field(default_factory=dict)
+    published: Annotated[dict[int, WeightsPublished], doc("publications by version")] = field(default_factory=dict)
+    restored: Annotated[dict[int, list[TrainerRestored]], doc("takeovers by version")] = field(default_factory=dict)
     is_approximate: Annotated[bool, doc("whether one of them lacked the committed optimizer state")] = False
     recalls: Annotated[bool, doc("whether the run reuses recorded rollouts")] = False
 

@@ -71,10 +71,7 @@ class LoadedStep:
     """The groups of one step, from a dump or an export."""
 
     step: Annotated[int, doc("number of the step")]
-    template: Annotated[
-        str,
-        doc("path template of the dumps, and source of the prompts: a row per group, an epoch per dump"),
-    ]
+    template: Annotated[str, doc("path template and source of the prompts: a row per group, an epoch per dump")]
     path: Annotated[str, doc("path of this dump")]
     groups: Annotated[list[list[Rollout]], doc("rollouts per group")]
     reward_key: Annotated[str | None, doc("key of the reward in rewards that are dicts")] = None

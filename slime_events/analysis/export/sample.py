@@ -23,10 +23,7 @@ class ExportedSample(msgspec.Struct, frozen=True, kw_only=True):
 
     run: Annotated[str, doc("name of the run")]
     fate: Annotated[Fate, doc("what became of it")]
-    step: Annotated[
-        int | None,
-        doc("step that trained on it; for an evaluation, the evaluated weight version; None if rejected"),
-    ]
+    step: Annotated[int | None, doc("step that trained on it, or evaluated weight version; None if rejected")]
     group: Annotated[str, doc("id of its group")]
     sample: Annotated[str, doc("id of the sample")]
     rollout: Annotated[str, doc("requested sample, if this is a further one of its rollout")]
@@ -58,19 +55,13 @@ class ExportedSample(msgspec.Struct, frozen=True, kw_only=True):
             "`messages` is None"
         ),
     ] = None
-    teacher_log_probs: Annotated[
-        list[float] | None,
-        doc("a teacher's log-probs [response], if its grader asked one; nats"),
-    ] = None
+    teacher_log_probs: Annotated[list[float] | None, doc("log-probs by its grader's teacher [response], nats")] = None
 
 
 class ExportedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt of a run."""
 
-    input: Annotated[
-        str | list[dict[str, Any]],
-        doc("chat, if there was one (for --apply-chat-template), else the text"),
-    ]
+    input: Annotated[str | list[dict[str, Any]], doc("chat (for --apply-chat-template), or the text if there is none")]
     label: Annotated[Any, doc("right answer, if there is one")]
     metadata: Annotated[Any, doc("metadata of the prompt")]
     tools: Annotated[list[dict[str, Any]] | None, doc("tools of the prompt")]

@@ -59,10 +59,7 @@ class Version(Element, frozen=True, kw_only=True):
 
     version: Annotated[int, doc("number of the version")]
     run: Annotated[str, doc("run that made it")]
-    parent: Annotated[
-        int | None,
-        doc("version from which it was trained; null for weights that a run starts from"),
-    ] = None
+    parent: Annotated[int | None, doc("version from which it was trained; null if the run starts from it")] = None
     step: Annotated[int | None, doc("step that made it")] = None
     digest: Annotated[str | None, doc("digest of all tensors")] = None
     url: Annotated[str | None, doc("URL of its folder")] = None
@@ -285,10 +282,7 @@ class Sample(Element, frozen=True, kw_only=True):
     length: Annotated[int, doc("response length [tokens]")] = 0
     stop: Annotated[StopReason | None, doc("how it ended")] = None
     digest: Annotated[str | None, doc("sha256 of tokens and log-probs, hex")] = None
-    spans: Annotated[
-        tuple[WeightSpan, ...],
-        doc("[start, end, version] over the response; for a recorded rollout in this run's numbers"),
-    ] = ()
+    spans: Annotated[tuple[WeightSpan, ...], doc("[start, end, version] over the response, in this run's numbers")] = ()
     made_by: Annotated[tuple[int, ...], doc("versions of `run` that made its tokens; none for a recorded rollout")] = ()
     mask: Annotated[Mask | None, doc("response tokens that are trained on")] = None
     reward: Annotated[Reward | None, doc("result of its grader")] = None
@@ -298,10 +292,7 @@ class Sample(Element, frozen=True, kw_only=True):
     trained_into: Annotated[int | None, doc("version made by that step")] = None
     descendants: Annotated[tuple[VersionRange, ...], doc("versions that derive from that one")] = ()
     origin: Annotated[Origin | None, doc("for a recorded rollout, the run and weights that made it")] = None
-    prompt: Annotated[
-        str | None,
-        doc("its own prompt, if a generate function gave it one (empty if an older log lacks the text)"),
-    ] = None
+    prompt: Annotated[str | None, doc("its own prompt from a generate function (empty in some older logs)")] = None
 
     @classmethod
     def of(

@@ -74,9 +74,7 @@ class AgentSession(msgspec.Struct, frozen=True, kw_only=True):
     sealed: Annotated[SealReason | None, doc("why it ended; None while it is open")] = None
     exit_code: Annotated[int | None, doc("exit code of the agent's program, if the harness gave one")] = None
     reward: Annotated[float | None, doc("the harness' reward for all paths")] = None
-    rewards: Annotated[
-        dict[int, float], doc("the harness' rewards for single paths, by the turn that ended the path")
-    ] = {}
+    rewards: Annotated[dict[int, float], doc("harness' rewards for single paths, by the turn that ended the path")] = {}
     credit: Annotated[Credit | None, doc("rule that gives each token its weight in training")] = None
     discount: Annotated[float, doc("factor per turn, if `credit` is `discounted`")] = 1.0
     turns: Annotated[tuple[AgentTurn, ...], doc("turns that have ended")] = ()

@@ -15,10 +15,7 @@ class Column(NamedTuple):
     name: Annotated[str, doc("name in SQL")]
     type: Annotated[str, doc("type in SQL")]
     sql: Annotated[str, doc("its value, an expression over the table's `source`")]
-    description: Annotated[
-        str,
-        doc("one line, with the unit; `slime-events query --tables` and docs/tables.md show it"),
-    ]
+    description: Annotated[str, doc("one line, with the unit; shown by `query --schema` and docs/tables.md")]
 
 
 class Table(NamedTuple):

@@ -19,10 +19,7 @@ class Cycle:
 
     events: Annotated[list[Event], doc("its events, in order")]
     at: Annotated[int, doc("position at which it is decided")]
-    not_by: Annotated[
-        str | None,
-        doc("conductor that cannot have begun it, because it was appending another cycle"),
-    ] = None
+    not_by: Annotated[str | None, doc("conductor that cannot have begun it: it was appending another cycle")] = None
     appended: Annotated[int, doc("number of its events in the log")] = 0
 
     @property

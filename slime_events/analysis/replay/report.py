@@ -130,10 +130,7 @@ class ReplayReport(msgspec.Struct, kw_only=True):
 
     run: Annotated[str, doc("name of the run")]
     events: Annotated[int, doc("number of events read")] = 0
-    decisions: Annotated[
-        Counter[str],
-        doc("number of compared decisions by type"),
-    ] = msgspec.field(default_factory=Counter)
+    decisions: Annotated[Counter[str], doc("compared decisions by type")] = msgspec.field(default_factory=Counter)
     differences: Annotated[list[Difference], doc("decisions that differ")] = []
     prompts: Annotated[str, doc("origin of drawn prompts, in words")] = ""
 

@@ -136,10 +136,7 @@ class _Waiting(NamedTuple):
     before: Annotated[tuple[Part, ...], doc("its samples as recorded")] = ()
     after: Annotated[tuple[Part, ...], doc("its samples under the change")] = ()
     rewards: Annotated[tuple[float, ...] | None, doc("rewards under the change; None if it would be rejected")] = None
-    states: Annotated[
-        tuple[GroupState, ...],
-        doc("the group as recorded and under the change, for a user's normalisation"),
-    ] = ()
+    states: Annotated[tuple[GroupState, ...], doc("the group before and after the change, if a user normalises")] = ()
 
 
 @dataclass(slots=True)
@@ -162,14 +159,8 @@ class Comparison:
     steps: Annotated[list[Step], doc("compared steps")] = field(default_factory=list)
     evaluations: Annotated[list[Evaluation], doc("compared evaluations")] = field(default_factory=list)
     mismatched: Annotated[int, doc("batches whose rewards do not follow from the settings")] = 0
-    before: Annotated[
-        array[float],
-        doc("recorded rewards of training samples"),
-    ] = field(default_factory=lambda: array("d"))
-    after: Annotated[
-        array[float],
-        doc("rewards of training samples under the change"),
-    ] = field(default_factory=lambda: array("d"))
+    before: Annotated[array[float], doc("recorded training rewards")] = field(default_factory=lambda: array("d"))
+    after: Annotated[array[float], doc("changed training rewards")] = field(default_factory=lambda: array("d"))
     _eval_sums: defaultdict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
     _offered: int = 0
     _rule_written: bool = False

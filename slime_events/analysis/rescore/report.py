@@ -49,15 +49,9 @@ class Samples(msgspec.Struct, kw_only=True):
     """Counts of training samples."""
 
     graded: Annotated[int, doc("graded samples")] = 0
-    changed: Annotated[
-        int,
-        doc("samples with a different outcome: another reward, or a reward instead of a failure, or the reverse"),
-    ] = 0
+    changed: Annotated[int, doc("samples with another outcome: a different reward, or one gained or lost")] = 0
     failed_before: Annotated[int, doc("samples whose grading failed in the run")] = 0
-    failed: Annotated[
-        Counter[str],
-        doc("samples whose grading fails now, by kind"),
-    ] = msgspec.field(default_factory=Counter)
+    failed: Annotated[Counter[str], doc("grading failures now, by kind")] = msgspec.field(default_factory=Counter)
     examples: Annotated[list[Regraded], doc("the first of those that changed")] = []
 
 
@@ -85,10 +79,7 @@ class Groups(msgspec.Struct, kw_only=True):
     accepted_before: Annotated[int, doc("groups accepted in the run")] = 0
     accepted_after: Annotated[int, doc("groups that would be accepted")] = 0
     beyond: Annotated[int, doc("groups rejected for a failed rollout or staleness, regardless of rewards")] = 0
-    by_fallback: Annotated[
-        int,
-        doc("groups that the filter drops only while others fill the step; their verdict stays"),
-    ] = 0
+    by_fallback: Annotated[int, doc("groups that the filter drops only if others fill the step: verdicts stay")] = 0
     undecided: Annotated[int, doc("groups without a verdict in the log")] = 0
     rejected_now: Annotated[int, doc("accepted groups that would be rejected")] = 0
     accepted_now: Annotated[int, doc("rejected groups that would be accepted")] = 0
@@ -131,14 +122,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     where: Annotated[str, doc("folder or URL that it was opened with")]
     changed: Annotated[list[str], doc("changed settings, `name before -> after`")]
     regraded: Annotated[bool, doc("whether samples were graded again")]
-    graders_before: Annotated[
-        list[tuple[str, str, int]],
-        doc("recorded graders: name, source digest and number of samples"),
-    ]
-    graders_after: Annotated[
-        list[tuple[str, str, int]],
-        doc("graders of the change: name, source digest and number of samples"),
-    ]
+    graders_before: Annotated[list[tuple[str, str, int]], doc("recorded graders: name, digest, number of samples")]
+    graders_after: Annotated[list[tuple[str, str, int]], doc("new graders: name, digest, number of samples")]
     filter_before: Annotated[str, doc("path of the run's filter, or `none`")]
     filter_after: Annotated[str, doc("path of the change's filter, or `none`")]
     events: Annotated[int, doc("number of events in the log")]
@@ -148,15 +133,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     rewards_after: Annotated[Distribution, doc("rewards that there would be")]
     steps: Annotated[list[Step], doc("sealed steps")]
     evaluations: Annotated[list[Evaluation], doc("evaluations")]
-    mismatched: Annotated[
-        int,
-        doc("batches whose normalised rewards do not follow from the settings; 0 if the audit finds nothing"),
-    ]
+    mismatched: Annotated[int, doc("batches whose normalised rewards do not follow from the settings")]
     without_kl: Annotated[bool, doc("whether advantages leave out a KL penalty, which the log does not hold")]
-    without_critic: Annotated[
-        bool,
-        doc("whether advantages leave out a critic's values, which the log does not hold"),
-    ] = False
+    without_critic: Annotated[bool, doc("whether advantages leave out a critic's values (not in the log)")] = False
     recredited: Annotated[bool, doc("whether the credit rule was applied to agents' sessions")] = False
     credit: Annotated[Credits, doc("effect of the credit rule")] = msgspec.field(default_factory=Credits)
 

@@ -166,7 +166,4 @@ class Retrained(msgspec.Struct, frozen=True):
     tokens: Annotated[int, doc("trained tokens")]
     seconds: Annotated[float, doc("duration with the export of its weights [s]")]
     differences: Annotated[tuple[Difference, ...], doc("differences from the log; empty if equal bit for bit")] = ()
-    distance: Annotated[
-        Distance | None,
-        doc("distance from the recorded weights, if they differ and their files exist"),
-    ] = None
+    distance: Annotated[Distance | None, doc("distance from recorded weights that differ, if their files exist")] = None

@@ -18,14 +18,8 @@ class Chain:
     """The weight versions of a run."""
 
     run: Annotated[str, doc("name of the run")]
-    trained: Annotated[
-        TrainingState,
-        doc("training state that the log folds to"),
-    ] = field(default_factory=TrainingState)
-    made_at: Annotated[
-        dict[int, int],
-        doc("UTC [ns] of each version, the run's first included"),
-    ] = field(default_factory=dict)
+    trained: Annotated[TrainingState, doc("state of training in the log")] = field(default_factory=TrainingState)
+    made_at: Annotated[dict[int, int], doc("UTC [ns] by version, the first included")] = field(default_factory=dict)
     started: Annotated[RunStarted | None, doc("start of the run; None if the log has none")] = None
 
     def apply(self, recorded: Recorded) -> None:

@@ -45,10 +45,7 @@ class Context(msgspec.Struct, kw_only=True):
     first_at: Annotated[int, doc("UTC of the first event [ns]")] = 0
     at: Annotated[int, doc("UTC of the last event [ns]")] = 0
     latest_at: Annotated[int, doc("latest UTC of all events [ns]; writers' clocks differ slightly")] = 0
-    starts: Annotated[
-        list[RunStarted | RunResumed],
-        doc("run.started and the resumptions, which have the settings"),
-    ] = []
+    starts: Annotated[list[RunStarted | RunResumed], doc("run.started and resumptions, which have the settings")] = []
     engines: Annotated[dict[str, str], doc("engine that generates a rollout, by sample, from its first tokens on")] = {}
     workers: Annotated[dict[str, str], doc("role by worker, for workers that joined and were not lost")] = {}
     decisions: Annotated[list[Decision], doc("latest decisions, oldest first")] = []
@@ -73,10 +70,7 @@ class Moment:
 
     state: Annotated[RunState, doc("fold of everything up to `position`")]
     context: Annotated[Context, doc("facts that the state does not keep")] = field(default_factory=Context)
-    before: Annotated[
-        str,
-        doc("chain up to the event before the last (hex), against which a snapshot can be checked"),
-    ] = ""
+    before: Annotated[str, doc("chain before the last event (hex), against which snapshots are checked")] = ""
     last: Annotated[Recorded | None, doc("event at `position`; None if unknown")] = None
 
     @property
