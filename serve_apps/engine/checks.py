@@ -1,7 +1,7 @@
-"""What an engine is asked, and what it answers, checked before either does harm.
+"""Checks of an engine's requests and answers, before either does harm.
 
-SGLang indexes tensors with the ids of a request: one outside of its vocabulary ends the scheduler, and with it every
-request of that engine. Its other refusals come back as the reason of an abort. What it answers goes into the log, where
+SGLang indexes tensors with the ids of a request: an id outside its vocabulary ends the scheduler, and with it every
+request of that engine. Its other refusals are returned as the reason of an abort. Its answers go into the log, and
 tokens without log-probs could never be read again.
 """
 
@@ -18,24 +18,24 @@ from serve_apps.engine.engine import Delta, GenerateRequest
 from slime_events.core.vocabulary import HIGHEST, check_ids, token_ids, wrong_id
 
 FEW = 32
-"""Numbers that Python looks through in less time than numpy."""
+"""Number of values that Python checks faster than numpy does."""
 MOST_STOPS = 32
-"""Stop strings, and stop patterns, of one request: SGLang's limit."""
+"""Maximum number of stop strings, and of stop patterns, in one request: SGLang's limit."""
 STOP_REGEX_BYTES = 256
 GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
-"""Sampling parameters that say which texts may be generated: at most one of them."""
+"""Sampling parameters that restrict the text. A request may have at most one."""
 _NUMBERS: dict[str, tuple[float, float, bool]] = {
     "min_p": (0.0, 1.0, False),
     "frequency_penalty": (-2.0, 2.0, False),
     "presence_penalty": (-2.0, 2.0, False),
     "repetition_penalty": (0.0, 2.0, True),
 }
-"""Of SGLang's parameters: the least, the most, and whether the least itself is too little."""
+"""SGLang's parameter to its minimum, its maximum, and whether the minimum itself is excluded."""
 _FLAGS = ("ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim", "ebnf_full_assistant")
 
 
 def check_request(request: GenerateRequest, vocabulary: int | None) -> None:
-    """Raise InvalidValue for a request that an engine would refuse, or die of."""
+    """Raise InvalidValue for a request that an engine would refuse or crash on."""
     check_ids(request.prompt, vocabulary, "prompt")
     check_ids(request.resume, vocabulary, "response so far")
     check_sampling(request.sampling, vocabulary)
@@ -47,16 +47,16 @@ def check_request(request: GenerateRequest, vocabulary: int | None) -> None:
 
 
 def check_sampling(sampling: Sampling, vocabulary: int | None) -> None:
-    """Raise InvalidValue for parameters that SGLang refuses, or dies of. vocabulary: None is unknown."""
+    """Raise InvalidValue for parameters that SGLang refuses or crashes on. `vocabulary` is None if unknown."""
     if not 0 <= sampling.max_new_tokens <= HIGHEST:
-        raise InvalidValue(f"max_new_tokens: this has to be from 0 to {HIGHEST}, not {sampling.max_new_tokens}")
+        raise InvalidValue(f"max_new_tokens: must be from 0 to {HIGHEST}, not {sampling.max_new_tokens}")
     if not 0 <= sampling.min_new_tokens <= sampling.max_new_tokens:
         least, most = sampling.min_new_tokens, sampling.max_new_tokens
-        raise InvalidValue(f"min_new_tokens: this has to be from 0 to max_new_tokens {most}, not {least}")
+        raise InvalidValue(f"min_new_tokens: must be from 0 to max_new_tokens {most}, not {least}")
     _check_number("temperature", sampling.temperature, 0.0, math.inf)
     _check_number("top_p", sampling.top_p, 0.0, 1.0, above=True)
     if sampling.top_k != -1 and not 1 <= sampling.top_k <= HIGHEST:
-        raise InvalidValue(f"top_k: this has to be -1 or at least 1, not {sampling.top_k}")
+        raise InvalidValue(f"top_k: must be -1 or at least 1, not {sampling.top_k}")
     if sampling.stop != ():
         _check_texts("stop", list(sampling.stop))
     if sampling.stop_token_ids != ():
@@ -71,36 +71,36 @@ def _check_more(more: dict[str, Any], vocabulary: int | None) -> None:
             _check_number(name, more[name], low, high, above=above)
     for name in _FLAGS:
         if not isinstance(more.get(name), bool | None):
-            raise InvalidValue(f"{name}: this has to be true or false, not {more[name]!r:.40}")
-    given = [name for name in GRAMMARS if more.get(name)]
-    for name in given:
+            raise InvalidValue(f"{name}: must be true or false, not {more[name]!r:.40}")
+    grammars = [name for name in GRAMMARS if more.get(name)]
+    for name in grammars:
         if not isinstance(more[name], str):
-            raise InvalidValue(f"{name}: this has to be a text, not {type(more[name]).__name__}")
+            raise InvalidValue(f"{name}: must be a text, not {type(more[name]).__name__}")
         _check_unicode(name, more[name])
-    if len(given) > 1:
-        raise InvalidValue(f"{given[1]}: an answer has one shape: give {given[0]} or {given[1]}")
+    if len(grammars) > 1:
+        raise InvalidValue(f"{grammars[1]}: an answer has one grammar: give {grammars[0]} or {grammars[1]}")
     if (patterns := more.get("stop_regex")) is not None:
         _check_patterns([patterns] if isinstance(patterns, str) else patterns)
     if (bias := more.get("logit_bias")) is not None:
         _check_bias(bias, vocabulary)
 
 
-def _check_number(name: str, value: Any, low: float, high: float, *, above: bool = False) -> None:
+def _check_number(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidValue(f"{name}: this has to be a number, not {type(value).__name__}")
+        raise InvalidValue(f"{name}: must be a number, not {type(value).__name__}")
     if not low <= value <= high or value == math.inf or (above and value == low):
         least, most = (
             f"{'above' if above else 'at least'} {low:g}",
             "" if high == math.inf else f" and at most {high:g}",
         )
-        raise InvalidValue(f"{name}: this has to be {least}{most}, not {value!r:.40}")
+        raise InvalidValue(f"{name}: must be {least}{most}, not {value!r:.40}")
 
 
-def _check_texts(name: str, values: Any) -> None:
+def _check_texts(name: str, values: object) -> None:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise InvalidValue(f"{name}: this has to be a text or a list of texts")
+        raise InvalidValue(f"{name}: must be a text or a list of texts")
     if len(values) > MOST_STOPS:
-        raise InvalidValue(f"{name}: at most {MOST_STOPS} are taken, not {len(values)}")
+        raise InvalidValue(f"{name}: at most {MOST_STOPS} are allowed, not {len(values)}")
     if "" in values:
         raise InvalidValue(f"{name}: a stop string cannot be empty")
     for value in values:
@@ -109,40 +109,40 @@ def _check_texts(name: str, values: Any) -> None:
 
 def _check_unicode(name: str, text: str) -> None:
     if valid_text(text) != text:
-        raise InvalidValue(f"{name}: the text has half a character (a lone surrogate)")
+        raise InvalidValue(f"{name}: the text has an unpaired surrogate, half a character")
 
 
 def _check_patterns(values: Any) -> None:
     _check_texts("stop_regex", values)
     for value in values:
         if len(value.encode(errors="replace")) > STOP_REGEX_BYTES:
-            raise InvalidValue(f"stop_regex: at most {STOP_REGEX_BYTES} bytes are taken, not {len(value.encode())}")
+            raise InvalidValue(f"stop_regex: at most {STOP_REGEX_BYTES} bytes are allowed, not {len(value.encode())}")
         try:
             re.compile(value)
         except (re.error, OverflowError, RecursionError) as error:
             raise InvalidValue(f"stop_regex: {error}") from error
 
 
-def _check_bias(bias: Any, vocabulary: int | None) -> None:
+def _check_bias(bias: object, vocabulary: int | None) -> None:
     if not isinstance(bias, dict):
-        raise InvalidValue("logit_bias: this has to be an object of token ids and numbers")
+        raise InvalidValue("logit_bias: must be an object of token ids and numbers")
     ids = []
     for name, value in bias.items():
         text = str(name)
         if not text.isascii() or not text.isdigit() or len(text) > 19:
-            raise InvalidValue(f"logit_bias: {text!r:.40} is no token id")
+            raise InvalidValue(f"logit_bias: {text!r:.40} is not a token id")
         ids.append(int(text))
         _check_number(f"logit_bias.{text}", value, -math.inf, math.inf)
         if not math.isfinite(value):
-            raise InvalidValue(f"logit_bias.{text}: this has to be a finite number")
+            raise InvalidValue(f"logit_bias.{text}: must be a finite number")
     token_ids(ids, vocabulary, "logit_bias")
 
 
 def checked(delta: Delta, vocabulary: int | None, where: str) -> Delta:
-    """An engine's answer that can be appended. Raises EngineError for one that cannot. where: the response's name.
+    """Return an engine's answer if it can be appended, else raise EngineError. `where` is the response's name.
 
-    The last step of an abort may have tokens without log-probs, as where a grammar does not compile. Nothing sampled
-    them, so they are left out.
+    The last step of an abort may have tokens without log-probs, for example if a grammar does not compile. They were
+    not sampled, so they are dropped.
     """
     count = len(delta.tokens)
     if len(delta.log_probs) != count:
@@ -151,7 +151,7 @@ def checked(delta: Delta, vocabulary: int | None, where: str) -> Delta:
         raise EngineError(f"response {where}: {count} tokens came with {len(delta.log_probs)} log-probs")
     if not count:
         return delta
-    if count <= FEW:  # nearly always: a step of a response brings so many
+    if count <= FEW:  # the common case: a step of a response has few tokens
         tokens: list[int] = delta.tokens.tolist()
         in_range = min(tokens) >= 0 and max(tokens) <= (HIGHEST if vocabulary is None else vocabulary - 1)
         if in_range and all(map(math.isfinite, delta.log_probs.tolist())):
@@ -159,5 +159,5 @@ def checked(delta: Delta, vocabulary: int | None, where: str) -> Delta:
     if (reason := wrong_id(delta.tokens, vocabulary)) is not None:
         raise EngineError(f"response {where}: the engine sampled an id that cannot be trained on: {reason}")
     if not np.isfinite(delta.log_probs).all():
-        raise EngineError(f"response {where}: a log-prob of the engine is no finite number")
+        raise EngineError(f"response {where}: a log-prob of the engine is not a finite number")
     return delta

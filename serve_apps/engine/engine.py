@@ -2,12 +2,13 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from schemas.doc import doc
 from schemas.rollouts import Sampling, StopReason, WeightSpan
 
 Tokens = npt.NDArray[np.int32]
@@ -15,11 +16,11 @@ LogProbs = npt.NDArray[np.float32]
 
 
 FIXED_SAMPLING = {"no_stop_trim": True, "spaces_between_special_tokens": False}
-"""SGLang's sampling parameters that are the same in every request."""
+"""SGLang's sampling parameters with the same value in every request."""
 
 
 def sampling_params(sampling: Sampling) -> dict[str, Any]:
-    """A sampling under SGLang's names, which are slime's too."""
+    """Return a sampling under SGLang's names, which are slime's too."""
     values = msgspec.structs.asdict(sampling)
     if not sampling.min_new_tokens:
         del values["min_new_tokens"]
@@ -30,21 +31,23 @@ def sampling_params(sampling: Sampling) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One response to one prompt, from its start or resumed.
-
-    prompt, resume: int32 token ids; `resume` is the existing part of the response. sampling: of the whole response,
-    so `max_new_tokens` counts the resumed tokens too. seed: any 63-bit number; on a deterministic engine it
-    fixes, with the weights, every token by its absolute position, resumed or not. payload: other fields of SGLang's
-    /generate. keeps: what top-p and top-k leave of the vocabulary is wanted.
-    """
+    """One response to one prompt, from its start or resumed."""
 
     rid: str
-    prompt: Tokens
-    sampling: Sampling
-    seed: int
-    resume: Tokens = field(default_factory=lambda: np.empty(0, np.int32))
-    payload: dict[str, Any] = field(default_factory=dict)
-    keeps: bool = False
+    prompt: Annotated[Tokens, doc("int32 token ids.")]
+    sampling: Annotated[Sampling, doc("Of the whole response: `max_new_tokens` includes the resumed tokens.")]
+    seed: Annotated[
+        int,
+        doc(
+            "Any 63-bit number. On a deterministic engine the seed, the weights and the absolute position fix every "
+            "token, resumed or not."
+        ),
+    ]
+    resume: Annotated[Tokens, doc("int32 token ids: the existing part of the response.")] = field(
+        default_factory=lambda: np.empty(0, np.int32)
+    )
+    payload: Annotated[dict[str, Any], doc("Additional fields of SGLang's /generate.")] = field(default_factory=dict)
+    keeps: Annotated[bool, doc("Whether to return the vocabulary that top-p and top-k keep.")] = False
 
     @property
     def left(self) -> int:
@@ -58,29 +61,42 @@ _NO_LOG_PROBS: LogProbs = np.empty(0, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New tokens of one response, in order.
+    """New tokens of one response, in order."""
 
-    tokens: int32 [n]; log_probs: float32 [n], natural, of logits / temperature. spans: weight versions over exactly
-    these tokens, in response positions (resumed tokens count). finish: set in the last delta only; then
-    `text` is the whole response (resumed part included), decoded with special tokens kept or not as the sampling says.
-    meta: the engine's `meta_info` in the last delta, where the request has a payload or ended by an unknown reason.
-    kept: where it was asked for, the ids that each token was drawn from, end to end and rising for each; kept_counts:
-    how many, int32 [n]; kept_log_probs: of the distribution over these, float32 [n].
-    """
-
-    tokens: Tokens
-    log_probs: LogProbs
-    spans: tuple[WeightSpan, ...]
-    finish: StopReason | None = None
-    text: str | None = None
-    meta: dict[str, Any] = field(default_factory=dict)
-    kept: Tokens = field(default_factory=lambda: _NO_IDS)
-    kept_counts: Tokens = field(default_factory=lambda: _NO_IDS)
-    kept_log_probs: LogProbs = field(default_factory=lambda: _NO_LOG_PROBS)
+    tokens: Annotated[Tokens, doc("int32 [n].")]
+    log_probs: Annotated[LogProbs, doc("float32 [n], nats, of logits / temperature.")]
+    spans: Annotated[
+        tuple[WeightSpan, ...],
+        doc("Weight versions over exactly these tokens, in response positions (resumed tokens count)."),
+    ]
+    finish: Annotated[StopReason | None, doc("Set only in the last delta.")] = None
+    text: Annotated[
+        str | None,
+        doc(
+            "In the last delta the whole response with its resumed part. The sampling says whether it has special "
+            "tokens."
+        ),
+    ] = None
+    meta: Annotated[
+        dict[str, Any],
+        doc("The engine's `meta_info` in the last delta, if the request has a payload or ended for an unknown reason."),
+    ] = field(default_factory=dict)
+    kept: Annotated[
+        Tokens,
+        doc("If requested, the ids that each token was drawn from: int32, concatenated, ascending for each token."),
+    ] = field(default_factory=lambda: _NO_IDS)
+    kept_counts: Annotated[Tokens, doc("Number of kept ids for each token, int32 [n].")] = field(
+        default_factory=lambda: _NO_IDS
+    )
+    kept_log_probs: Annotated[LogProbs, doc("Log-prob of each token among its kept ids, float32 [n].")] = field(
+        default_factory=lambda: _NO_LOG_PROBS
+    )
 
 
 def narrows(sampling: Sampling) -> bool:
-    """Whether top-p or top-k leaves a part of the vocabulary out. Greedy decoding (temperature 0) draws nothing."""
+    """Return whether top-p or top-k excludes a part of the vocabulary. Greedy decoding (temperature 0) draws
+    nothing.
+    """
     return sampling.temperature > 0 and (sampling.top_p < 1.0 or sampling.top_k > 0)
 
 
@@ -92,28 +108,30 @@ class Engine(Protocol):
     tokens_generated: int
     """New tokens since the start."""
     was_killed: bool
-    """Whether somebody outside has ended its processes, by a signal that cannot be a fault of theirs."""
+    """Whether a signal from outside ended its processes, one that cannot be their own fault."""
 
     async def start(self, deadline_s: float) -> None:
-        """Ready to generate when it returns; a failure leaves no process behind."""
+        """Start. When this returns, the engine can generate; a failure leaves no process behind."""
 
     async def stop(self) -> None:
-        """Leaves no process behind; running responses end in `EngineError`. Safe to call twice."""
+        """End all processes. Running responses end in `EngineError`. Safe to call twice."""
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
-        """Deltas up to the one with `finish`. Closing the iterator early aborts the response."""
+        """Yield deltas up to the one with `finish`. Closing the iterator early aborts the response."""
 
     async def score(self, request: GenerateRequest, tokens: Tokens) -> LogProbs:
-        """Log-probs of `tokens` after the request's prompt and resumed part.
+        """Return the log-probs of `tokens` after the request's prompt and resumed part.
 
-        float32 [tokens], natural, of logits / temperature. The rest of the request is ignored.
+        They are float32 [tokens], nats, of logits / temperature. The rest of the request is ignored.
         """
 
     async def update_weights(self, folder: str, version: int) -> float:
-        """Load the HF safetensors in `folder`; returns seconds. Running responses continue under the new weights."""
+        """Load the HF safetensors in `folder`, and return the seconds. Running responses continue with the new
+        weights.
+        """
 
     async def abort(self, rid: str) -> None:
         """End a response: its last delta has StopReason.ABORT. Unknown ids are ignored."""
 
     async def healthy(self) -> bool:
-        """Whether the engine and its scheduler are alive and answer."""
+        """Return whether the engine and its scheduler are alive and answer."""

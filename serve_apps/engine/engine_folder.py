@@ -1,11 +1,11 @@
-"""`EngineFolder`: the folder of an engine's processes, and the removal of folders that killed engines left.
+"""`EngineFolder`: the folder of an engine's processes, and the removal of folders left by killed engines.
 
     slime-engine-<random>/           in the machine's temporary folder; TMPDIR of the engine's processes
-        lock                         held by the process that made the engine; the kernel releases it when that ends
+        lock                         held by the process that created the engine; the kernel releases it at its end
         arguments.json               SGLang's ServerArgs by name
     /dev/shm/sglang_loads_slime-engine-<random>_*.shm
 
-A process that is killed removes nothing. The next engine on the same machine removes the folders that nobody holds.
+A killed process removes nothing. The next engine on the same machine removes the folders without a living owner.
 """
 
 import fcntl
@@ -23,39 +23,41 @@ LOCK = "lock"
 ARGUMENTS = "arguments.json"
 SHARED_MEMORY = Path("/dev/shm")
 UNLOCKED_S = 3600.0
-"""How long a folder may exist without a lock: making one takes milliseconds."""
+"""How long a folder may exist without a lock file, which takes milliseconds to create [s]."""
 
 
 class EngineFolder:
-    """A new folder, held until `remove` or the end of this process."""
+    """A new folder, locked until `remove` or the end of this process."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        unseen = self.path / "lock.new"  # not found by others before it is held
+        unseen = self.path / "lock.new"  # other processes do not see it before it is locked
         self._lock = os.open(unseen, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         unseen.rename(self.path / LOCK)
 
     def remove(self) -> None:
-        """Remove the folder with everything in it. Once."""
+        """Remove the folder with its content. Call it once."""
         clean(self.path)
         os.close(self._lock)
 
 
 def clean(folder: Path) -> None:
-    """Remove an engine's folder and the shared memory that SGLang never unlinks; its name is the folder's."""
+    """Remove an engine's folder, and the shared memory with its name, which SGLang never unlinks."""
     shutil.rmtree(folder, ignore_errors=True)
     for path in SHARED_MEMORY.glob(f"sglang_loads_{folder.name}_*.shm"):
         path.unlink(missing_ok=True)
 
 
 def is_abandoned(held: bool | None, age_s: float) -> bool:
-    """Whether nobody needs a folder any more. held: by a process that is alive; None where the folder has no lock."""
+    """Return whether a folder is no longer needed. `held` says whether a living process holds its lock; None without a
+    lock.
+    """
     return age_s > UNLOCKED_S if held is None else not held
 
 
 def clear_abandoned() -> list[Path]:
-    """Remove the folders that killed engines of this user have left on this machine; returns them."""
+    """Remove the folders that killed engines of this user have left on this machine, and return them."""
     removed = []
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:

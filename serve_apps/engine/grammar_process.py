@@ -1,8 +1,10 @@
 """`python -m serve_apps.engine.grammar_process <socket fd> <checkpoint> <ids>`: the process of `Grammars`.
 
 It compiles one grammar after the other, as SGLang's xgrammar back-end does. Then it walks through the first tokens of
-an answer: a rule that is ambiguous may compile at once and take seconds for each token.
+an answer: an ambiguous rule may compile at once and take seconds for each token.
 """
+
+from __future__ import annotations
 
 import json
 import random
@@ -11,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,16 +23,19 @@ from serve_apps.engine.messages import HEADER
 from slime_events.plugins.rewards.limits import limit
 from slime_events.plugins.tokenizer import load_tokenizer
 
+if TYPE_CHECKING:
+    import xgrammar
+
 MEMORY_GB = 4.0
-"""Private memory, with that of the imported packages."""
+"""Limit of private memory, including imported packages."""
 ALARM_S = 30
-"""Seconds after which a compilation ends its process by itself."""
+"""Seconds after which a compilation ends its own process."""
 WALK_TOKENS = 256
 WALK_S = 1.0
 _PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
-"""Time and source line that xgrammar says first."""
+"""Time and source line at the start of xgrammar's messages."""
 STEP_S = 0.02
-"""Seconds a token, on average, above which an engine that serves others cannot take a grammar."""
+"""Average seconds per token above which an engine that serves other requests cannot accept a grammar."""
 
 
 def main(descriptor: int, checkpoint: str, vocabulary: int) -> None:
@@ -38,7 +43,7 @@ def main(descriptor: int, checkpoint: str, vocabulary: int) -> None:
     connection = socket.socket(fileno=descriptor)
     try:
         compiler = Compiler(checkpoint, vocabulary or None)
-    except Exception as error:  # whatever keeps it from starting is said to the one who waits for it
+    except Exception as error:  # any error at the start is sent to the waiting client
         _send(connection, Verdict(ready=False, error=f"{type(error).__name__}: {message_text(error)}"))
         return
     limit(MEMORY_GB)
@@ -46,7 +51,7 @@ def main(descriptor: int, checkpoint: str, vocabulary: int) -> None:
     with connection.makefile("rb") as frames:
         while header := frames.read(HEADER.size):
             question = msgspec.msgpack.decode(frames.read(HEADER.unpack(header)[0]), type=Question)
-            signal.alarm(ALARM_S)  # whose default ends the process, where its owner was killed and cannot
+            signal.alarm(ALARM_S)  # ends this process if its owner was killed and cannot
             reason = compiler.error_of(question)
             signal.alarm(0)
             _send(connection, Verdict(error=reason))
@@ -58,7 +63,7 @@ def _send(connection: socket.socket, verdict: Verdict) -> None:
 
 
 class Compiler:
-    """xgrammar's, of one model. Raises ImportError, InvalidValue, RuntimeError where there is none for it."""
+    """xgrammar's compiler for one model. Raises ImportError, InvalidValue or RuntimeError if there is none for it."""
 
     def __init__(self, checkpoint: str, vocabulary: int | None) -> None:
         import xgrammar
@@ -70,17 +75,17 @@ class Compiler:
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
 
     def error_of(self, question: Question) -> str:
-        """Why a grammar cannot be used; empty where it can."""
+        """Return why a grammar cannot be used; empty if it can."""
         try:
             return self._walk(self._compile(question))
         except MemoryError:
             return f"it is too large: it took more than {MEMORY_GB:g} GB to compile"
         except (RuntimeError, ValueError) as error:
             return _PLACE.sub("", message_text(error)).strip() or type(error).__name__
-        except Exception as error:  # a text may be anything, and so may what it is decoded to
+        except Exception as error:  # the text may decode to any JSON value
             return f"{type(error).__name__}: {message_text(error)}"
 
-    def _compile(self, question: Question) -> Any:
+    def _compile(self, question: Question) -> xgrammar.CompiledGrammar:
         kind, text = question.kind, question.text
         if kind == "json_schema":
             if text == "$$ANY$$":
@@ -93,21 +98,21 @@ class Compiler:
             return self._compiler.compile_grammar(text)
         return self._compiler.compile_structural_tag(self._structural_tag(text))
 
-    def _structural_tag(self, text: str) -> Any:
-        """The older form has `structures` and `triggers`."""
+    def _structural_tag(self, text: str) -> xgrammar.StructuralTag | str:
+        """Convert the older form, which has `structures` and `triggers`."""
         tag = json.loads(text)
         if not isinstance(tag, dict) or "structures" not in tag:
             return text
         items = [
             self._xgrammar.StructuralTagItem(
-                begin=one["begin"], schema=json.dumps(one.get("schema") or {}), end=one["end"]
+                begin=item["begin"], schema=json.dumps(item.get("schema") or {}), end=item["end"]
             )
-            for one in tag["structures"]
+            for item in tag["structures"]
         ]
         return self._xgrammar.StructuralTag.from_legacy_structural_tag(items, tag["triggers"])
 
-    def _walk(self, compiled: Any) -> str:
-        """The reason where tokens are slow or an answer cannot go on, else nothing."""
+    def _walk(self, compiled: xgrammar.CompiledGrammar) -> str:
+        """Return the reason if tokens are slow or an answer cannot continue; else nothing."""
         import numpy as np
 
         matcher = self._xgrammar.GrammarMatcher(compiled)
@@ -129,7 +134,9 @@ class Compiler:
             matcher.accept_token(int(allowed[chance.randrange(len(allowed))]))
             spent, steps = spent + time.perf_counter() - before, steps + 1
         if steps and spent / steps > STEP_S:
-            return f"it is too slow: a token takes {spent / steps * 1000:.0f} ms, {STEP_S * 1000:.0f} are taken"
+            return (
+                f"it is too slow: a token takes {spent / steps * 1000:.0f} ms, at most {STEP_S * 1000:.0f} are allowed"
+            )
         return ""
 
 

@@ -1,10 +1,10 @@
-"""`Grammars`: the grammars of requests, compiled in a process that can be killed before an engine gets them.
+"""`Grammars`: compiles the grammars of requests before an engine gets them, in a process that can be killed.
 
-    a grammar -> known? -> the process (started by the first one) -> fits, or the parser's words
-                                                                  -> too long, too much memory: the process is killed
+    a grammar -> cached? -> the process (started by the first grammar) -> it fits, or the parser's message
+                                                                       -> time or memory limit: the process is killed
 
-SGLang compiles a grammar in its scheduler's process, without an end: 50,000 alternatives or an ambiguous rule take
-minutes and gigabytes there. What compiles here within the limits does so there.
+SGLang compiles a grammar in its scheduler's process, without a limit: 50,000 alternatives or an ambiguous rule take
+minutes and gigabytes there. A grammar that compiles here within the limits also does so there.
 """
 
 import asyncio
@@ -15,9 +15,11 @@ import signal
 import socket
 import subprocess
 import time
+from typing import Annotated
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.errors import EngineError, InvalidValue
 from schemas.text import valid_text
 from serve_apps.engine.messages import HEADER, read_frame
@@ -26,35 +28,35 @@ from slime_events.plugins.rewards.limits import environment
 
 GRAMMAR_BYTES = 512 * 1024
 COMPILE_S = 5.0
-"""Seconds for a grammar, and for the first tokens of an answer under it."""
+"""Time limit for a grammar and for the first tokens of an answer under it [s]."""
 START_S = 120.0
-"""Seconds for the process to import xgrammar and read the tokenizer."""
+"""Time limit for the process to import xgrammar and read the tokenizer [s]."""
 WAITING_MOST = 16
-"""Grammars that wait for the process: their askers hear that they may come again."""
+"""Maximum number of grammars that wait for the process. Further clients are asked to retry."""
 REMEMBERED = 1024
-WORDS = 600
-"""Characters of a parser's words that are passed on."""
+MESSAGE = 600  # characters of a parser's message that are passed on
 log = logging.getLogger(__name__)
 
 
 class Question(msgspec.Struct, frozen=True, array_like=True):
-    """kind: SGLang's name of the sampling parameter."""
+    """A grammar to compile."""
 
-    kind: str
+    kind: Annotated[str, doc("SGLang's name of the sampling parameter.")]
     text: str
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
-    """ready: the process can compile. error: the parser's words, empty where the grammar fits."""
+    """Answer of the process."""
 
-    ready: bool = True
-    error: str = ""
+    ready: Annotated[bool, doc("Whether the process can compile.")] = True
+    error: Annotated[str, doc("The parser's message; empty if the grammar fits.")] = ""
 
 
 class Grammars:
-    """Of one model's engines. checkpoint: with its tokenizer. vocabulary: None where nobody knows it.
+    """Compiler for one model's engines.
 
-    One grammar is compiled at a time. Verdicts are remembered; so an agent's schema is compiled once.
+    `checkpoint` has the model's tokenizer. `vocabulary` is None if unknown. One grammar is compiled at a time. Verdicts
+    are cached, so that an agent's schema is compiled once.
     """
 
     def __init__(self, checkpoint: str, vocabulary: int | None, *, compile_s: float = COMPILE_S) -> None:
@@ -66,12 +68,12 @@ class Grammars:
         self._can_compile = True
 
     async def check(self, kind: str, text: str) -> None:
-        """Raise InvalidValue with the parser's words for a grammar that does not compile within the limits.
+        """Raise InvalidValue with the parser's message for a grammar that does not compile within the limits.
 
-        Raises EngineError where too many others wait.
+        Raises EngineError if too many other grammars wait.
         """
         if len(text) > GRAMMAR_BYTES:
-            raise InvalidValue(f"{kind}: at most {GRAMMAR_BYTES} bytes are taken, not {len(text)}")
+            raise InvalidValue(f"{kind}: at most {GRAMMAR_BYTES} bytes are allowed, not {len(text)}")
         key = hashlib.sha256(f"{kind}:".encode() + text.encode(errors="surrogatepass")).digest()
         if key not in self._verdicts and self._can_compile:
             await self._learn(key, Question(kind, valid_text(text)))
@@ -80,7 +82,7 @@ class Grammars:
 
     async def _learn(self, key: bytes, question: Question) -> None:
         if self._waiting >= WAITING_MOST:
-            raise EngineError(f"{question.kind}: {self._waiting} other grammars wait to be compiled: come again")
+            raise EngineError(f"{question.kind}: {self._waiting} other grammars wait to be compiled: retry later")
         self._waiting += 1
         try:
             async with self._lock:
@@ -97,14 +99,16 @@ class Grammars:
         try:
             verdict = await self._process.ask(question, self._compile_s)
         finally:
-            if verdict is None or self._process.has_ended():  # whoever asked has gone, or the process has
+            if verdict is None or self._process.has_ended():  # the client has gone, or the process has ended
                 self.close()
         self._verdicts[key] = verdict
         if len(self._verdicts) > REMEMBERED:
             del self._verdicts[next(iter(self._verdicts))]
 
     async def _start(self) -> bool:
-        """Whether there is a process. Where it cannot start, for want of xgrammar say, engines judge grammars alone."""
+        """Return whether there is a process. If it cannot start (xgrammar is missing, for example), only engines check
+        grammars.
+        """
         self._process = process = await _Process.start(self._checkpoint, self._vocabulary)
         reason = "it was ended"
         try:
@@ -114,7 +118,7 @@ class Grammars:
                 self.close()
         if reason:
             self._can_compile = False
-            log.warning("grammars of requests are not compiled before an engine gets them: %s", reason)
+            log.warning("cannot compile the grammars of requests before an engine gets them: %s", reason)
         return not reason
 
     def close(self) -> None:
@@ -125,7 +129,7 @@ class Grammars:
 
 
 class _Process:
-    """One child, leader of a session of its own. It ends when its socket does."""
+    """A child process, leader of its own session. It ends when its socket closes."""
 
     def __init__(
         self, child: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -140,7 +144,7 @@ class _Process:
         return cls(child, *await asyncio.open_connection(sock=ours))
 
     async def ready(self, within_s: float) -> str:
-        """Why it cannot compile; empty where it can."""
+        """Return why it cannot compile; empty if it can."""
         try:
             async with asyncio.timeout(within_s):
                 return (await self._verdict()).error
@@ -150,13 +154,13 @@ class _Process:
             return "its process ended while it started"
 
     async def ask(self, question: Question, within_s: float) -> str:
-        """The parser's words; empty where the grammar fits."""
+        """Return the parser's message; empty if the grammar fits."""
         body = msgspec.msgpack.encode(question)
         self._writer.write(HEADER.pack(len(body)) + body)
         begun = time.monotonic()
         try:
             async with asyncio.timeout(within_s):
-                return valid_text((await self._verdict()).error, WORDS)
+                return valid_text((await self._verdict()).error, MESSAGE)
         except TimeoutError:
             self.kill()
             return f"it is too large: it was not compiled within {within_s:g} s"
@@ -171,7 +175,7 @@ class _Process:
         return self._child.poll() is not None
 
     def kill(self) -> None:
-        """End it and reap it."""
+        """Kill the process and reap it."""
         self._writer.close()
         if self._child.poll() is None:
             os.killpg(self._child.pid, signal.SIGKILL)
@@ -179,7 +183,7 @@ class _Process:
 
 
 def _spawn(descriptor: int, checkpoint: str, vocabulary: int | None) -> subprocess.Popen[bytes]:
-    """Executed anew: a copy of this process would have its threads' locks. It sees no secret."""
+    """Start a new process: a fork would copy the locks of this process's threads. Its environment has no secrets."""
     return subprocess.Popen(
         own_command("serve_apps.engine.grammar_process", str(descriptor), checkpoint, str(vocabulary or 0)),
         env=environment(os.environ, ()) | own_path() | {"TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""},

@@ -1,7 +1,11 @@
-"""`EngineLimits`: what an engine is not asked, and what is not believed of it. Doors and workers ask the same."""
+"""`EngineLimits`: checks of requests to an engine and of its answers. The gateway and the workers use the same
+checks.
+"""
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from schemas.doc import doc
 from schemas.rollouts import Sampling
 from serve_apps.engine.checks import GRAMMARS, check_request, check_sampling
 from serve_apps.engine.engine import GenerateRequest
@@ -12,27 +16,31 @@ from slime_events.core.vocabulary import vocabulary_of
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """vocabulary: token ids are below it; None is unknown. grammars: compiles those of requests before an engine has
-    to; None where engines have no grammar back-end that is known here.
-    """
+    """Limits of a run's engines."""
 
-    vocabulary: int | None = None
-    grammars: Grammars | None = None
+    vocabulary: Annotated[int | None, doc("Number of token ids; None if unknown.")] = None
+    grammars: Annotated[
+        Grammars | None,
+        doc(
+            "Compiles a request's grammar before an engine does; None if the engines' grammar back-end is not supported"
+            " here."
+        ),
+    ] = None
 
     @classmethod
     def of(cls, settings: EngineSettings) -> "EngineLimits":
-        """Of a run's engines."""
+        """Return the limits of a run's engines."""
         vocabulary = vocabulary_of(settings.hf_checkpoint)
         backend = grammar_backend(settings)
         return cls(vocabulary, Grammars(settings.hf_checkpoint, vocabulary) if backend == "xgrammar" else None)
 
     async def check(self, request: GenerateRequest) -> None:
-        """Raise InvalidValue for a request that an engine would refuse, hang on or die of."""
+        """Raise InvalidValue for a request that an engine would refuse, hang on or crash on."""
         check_request(request, self.vocabulary)
         await self._check_grammar(request.sampling)
 
     async def check_sampling(self, sampling: Sampling) -> None:
-        """Raise InvalidValue as `check` does, before there is a request."""
+        """Raise InvalidValue as `check` does, for sampling parameters without a request."""
         check_sampling(sampling, self.vocabulary)
         await self._check_grammar(sampling)
 
@@ -50,9 +58,9 @@ class EngineLimits:
 
 
 def grammar_backend(settings: EngineSettings) -> str:
-    """SGLang's name of it; `none` on the CPU, if none is asked for."""
+    """Return SGLang's name of the grammar back-end; by default `none` on the CPU."""
     return settings.sglang.get("grammar_backend") or ("xgrammar" if settings.device == "cuda" else "none")
 
 
 NO_LIMITS = EngineLimits()
-"""Ids are from 0 up, and nothing is known of grammars."""
+"""Limits if nothing is known of the engine: ids are from 0 up, and grammars are not compiled."""

@@ -3,11 +3,12 @@
 import asyncio
 import re
 import struct
-from typing import Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
 
+from schemas.doc import doc
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 
 HEADER = struct.Struct("<I")
@@ -15,47 +16,47 @@ _TYPED = re.compile(r"[\w.]{0,200}(Error|Exception|Exit)\b")
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Any frame; the tag is the class name."""
+    """Base of all frames. The tag is the class name."""
 
 
 class Numbered(Frame, frozen=True):
-    """A request to the host, or an answer to it; both have the request's id."""
+    """A request to the host, or an answer to it. Both have the request's id."""
 
     id: str
 
 
 class Generate(Numbered, frozen=True):
-    """Answered by `Piece`s, or an `Answer` that refuses it."""
+    """Request for a response. The host answers with `Piece`s, or with an `Answer` that refuses it."""
 
     request: GenerateRequest
 
 
 class Score(Numbered, frozen=True):
-    """As `Generate`, but `tokens` are given, not sampled: answered by one `Piece` with their log-probs."""
+    """Request for the log-probs of `tokens`. The host answers with one `Piece`, or with an `Answer` that refuses it."""
 
     request: GenerateRequest
     tokens: Tokens
 
 
 class Abort(Numbered, frozen=True):
-    """End the response with that id."""
+    """Request to end the response with that id."""
 
 
 class UpdateWeights(Numbered, frozen=True):
-    """Load `folder` as `version`; answered by `Answer`."""
+    """Request to load `folder` as `version`. The host answers with an `Answer`."""
 
     folder: str
     version: int
 
 
 class Ping(Numbered, frozen=True):
-    """Answered by `Answer`."""
+    """Request for an `Answer`."""
 
 
 class Ready(Frame, frozen=True):
-    """The host can take requests. processes: scheduler process ids."""
+    """The host can take requests."""
 
-    processes: tuple[int, ...]
+    processes: Annotated[tuple[int, ...], doc("Scheduler process ids.")]
 
 
 class Failed(Frame, frozen=True):
@@ -65,15 +66,16 @@ class Failed(Frame, frozen=True):
 
 
 class Answer(Numbered, frozen=True):
-    """The end of a request. error: why it failed, or None. It begins with the exception's type, but where SGLang does
-    not take the request: then it is SGLang's reason alone.
-    """
+    """The end of a request."""
 
-    error: str | None = None
+    error: Annotated[
+        str | None,
+        doc("Reason for the failure, or None. Begins with the exception's type, except if SGLang refuses the request."),
+    ] = None
 
     @property
     def is_refusal(self) -> bool:
-        """Whether every engine would say so."""
+        """Whether every engine would refuse the request."""
         return self.error is not None and _TYPED.match(self.error) is None
 
 
@@ -92,7 +94,7 @@ def _to_bytes(array: Tokens | LogProbs) -> bytes:
     return array.astype("<f4" if array.dtype.kind == "f" else "<i4").tobytes()
 
 
-def _to_array(kind: Any, data: bytes) -> Tokens | LogProbs:
+def _to_array(kind: object, data: bytes) -> Tokens | LogProbs:
     return np.frombuffer(data, "<i4" if kind == Tokens else "<f4")
 
 
@@ -102,27 +104,29 @@ from_host: msgspec.msgpack.Decoder[FromHost] = msgspec.msgpack.Decoder(FromHost,
 
 
 def encode(frame: Frame) -> bytes:
-    """A frame with its length before it."""
+    """Return a frame with its length before it."""
     body = _encoder.encode(frame)
     return HEADER.pack(len(body)) + body
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes:
-    """The body of the next frame. Raises asyncio.IncompleteReadError at the end."""
+    """Return the body of the next frame. Raises asyncio.IncompleteReadError at the end."""
     (length,) = HEADER.unpack(await reader.readexactly(HEADER.size))
     return await reader.readexactly(length)
 
 
 class Sender:
-    """Writes the frames of one turn of the event loop at once: a system call for each frame was a tenth of the engine's
-    time beside small models."""
+    """Writer that sends all frames of one iteration of the event loop at once.
+
+    With small models, a system call for each frame took a tenth of the engine's time.
+    """
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer, self._loop = writer, asyncio.get_running_loop()
         self._frames: list[bytes] = []
 
     def send(self, frame: Frame) -> None:
-        """Queue a frame; it goes out at the end of this turn."""
+        """Queue a frame. It is sent at the end of this iteration."""
         if not self._frames:
             self._loop.call_soon(self._flush)
         self._frames.append(encode(frame))
@@ -132,5 +136,5 @@ class Sender:
         self._frames.clear()
 
     def close(self) -> None:
-        """Close the stream. Frames of this turn are dropped."""
+        """Close the stream. Frames of this iteration are dropped."""
         self._writer.close()

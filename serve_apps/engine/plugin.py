@@ -1,22 +1,30 @@
 """SGLang plugin (entry-point group `sglang.srt.plugins`), loaded in every SGLang process, so it imports nothing heavy.
 
-Everywhere: weight versions on every streamed piece, the end token at hand, and no socket beyond the engine's own
-address. On a GPU that an engine shares: a cache of the same size whoever is there first. On a CPU: deterministic
-inference, which SGLang 0.5.23 brings for accelerators only, and a quicker decode and prefill. With
-`enable_deterministic_inference` and a seed per request a token is a function of the weights, the tokens
-before it and the seed alone: a rollout that is resumed from its log continues with the same tokens. SGLang processes
-that this project did not start are not changed.
+On every device: weight versions on every streamed piece, a cached end token, and no socket beyond the engine's own
+address. On a GPU that an engine shares: a cache whose size does not depend on the order of starts. On a CPU:
+deterministic inference, which SGLang 0.5.23 has for accelerators only, and a faster decode and prefill. With
+`enable_deterministic_inference` and a seed per request, a token is a function of only the weights, the tokens before it
+and the seed. So a rollout that is resumed from its log continues with the same tokens. SGLang processes that this
+project did not start are not changed.
 """
+
+from __future__ import annotations
 
 import os
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serve_apps.engine.shared_memory import SHARE, sized_by_total
 
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from sglang.srt.plugins.hook_registry import HookType
+    from torch._C._distributed_c10d import Store
+
 SWITCH = "SLIME_EVENTS_ENGINE"
-"""Environment variable that our engines set to their device."""
+"""Environment variable with the device. Our engines set it."""
 
 
 def register() -> None:
@@ -27,9 +35,9 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     streamer = "sglang.srt.managers.scheduler_components.output_streamer"
-    hooks: list[tuple[Any, str, Callable[..., Any]]] = [
+    hooks: list[tuple[HookType, str, Callable[..., Any]]] = [
         (HookType.BEFORE, f"{streamer}._GenerationStreamAccumulator.to_payload", spans_on_every_piece),
-        (HookType.AFTER, "sglang.srt.utils.hf_transformers.tokenizer.get_tokenizer", end_token_at_hand),
+        (HookType.AFTER, "sglang.srt.utils.hf_transformers.tokenizer.get_tokenizer", cache_end_token),
         (HookType.AROUND, "torch.distributed.rendezvous._create_c10d_store", store_on_one_address),
     ]
     if SHARE in os.environ:
@@ -39,7 +47,7 @@ def register() -> None:
         HookRegistry.register(target, hook, kind)
 
 
-def _cpu_hooks(kinds: Any) -> list[tuple[Any, str, Callable[..., Any]]]:
+def _cpu_hooks(kinds: type[HookType]) -> list[tuple[HookType, str, Callable[..., Any]]]:
     from sglang.srt.arg_groups import choices
 
     from serve_apps.engine.cpu import attention, layers, sampling, shared_prefixes
@@ -68,14 +76,15 @@ def _cpu_hooks(kinds: Any) -> list[tuple[Any, str, Callable[..., Any]]]:
 
 
 def _kernels_are_in_place(enable_bmm: bool = True) -> None:
-    """SGLang's batch-invariant kernels are for accelerators; on a CPU the hooks above replace them."""
+    """Do nothing. SGLang's batch-invariant kernels are for accelerators; on a CPU the hooks above replace them."""
 
 
 def store_on_one_address(
-    create: Callable[..., Any], hostname: str, port: int, rank: int, world_size: int, timeout: Any, *rest: Any
-) -> Any:
-    """Around hook of torch: the store where SGLang's ranks meet, on the address that they know it by. By itself it
-    listens on every address of the machine.
+    create: Callable[..., Store], hostname: str, port: int, rank: int, world_size: int, timeout: timedelta, *rest: Any
+) -> Store:
+    """Around hook of torch: create the store where SGLang's ranks meet, on only the address that they use for it.
+
+    Without the hook it listens on every address of the machine.
     """
     if rank != 0:
         return create(hostname, port, rank, world_size, timeout, *rest)
@@ -85,18 +94,20 @@ def store_on_one_address(
     return TCPStore(hostname, port, world_size, True, timeout, master_listen_fd=listening)
 
 
-def end_token_at_hand(tokenizer: Any, *_: Any, **__: Any) -> None:
-    """After hook of SGLang's `get_tokenizer`: its scheduler asks for the end token with every token that it generates,
-    and transformers looks the id up in the vocabulary each time.
+def cache_end_token(tokenizer: Any, *_: object, **__: object) -> None:
+    """After hook of SGLang's `get_tokenizer`: cache the id of the end token.
+
+    SGLang's scheduler reads the id with every token that it generates, and transformers looks it up in the vocabulary
+    each time.
     """
     vars(tokenizer)["eos_token_id"] = tokenizer.eos_token_id
 
 
-def spans_on_every_piece(accumulator: Any, *_: Any, **__: Any) -> None:
-    """Before hook of the scheduler's `_GenerationStreamAccumulator.to_payload`: weight versions on every piece.
+def spans_on_every_piece(accumulator: Any, *_: object, **__: object) -> None:
+    """Before hook of the scheduler's `_GenerationStreamAccumulator.to_payload`: add weight versions to every piece.
 
-    SGLang 0.5.23 gives them with the last piece only. A chunk goes into the log while its response still runs, and has
-    to say exactly which version made which of its tokens.
+    SGLang 0.5.23 adds them to the last piece only. A chunk goes into the log while its response still runs, and must
+    name the version that made each of its tokens.
     """
     if None not in accumulator.weight_versions:
         return

@@ -1,4 +1,4 @@
-"""`SglangEngine`: the real engine. SGLang runs in a host process of its own; this class drives it over a socket."""
+"""`SglangEngine`: the real engine. SGLang runs in its own host process, which this class drives over a socket."""
 
 import asyncio
 import contextlib
@@ -14,10 +14,11 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.errors import DeadlineExceeded, EngineError, RequestRefused, WeightsDamaged
 from serve_apps.engine import messages
 from serve_apps.engine.arguments import EngineLaunch, engine_launch
@@ -34,7 +35,7 @@ UPDATE_S = 600.0
 STOP_S = 10.0
 Shapes = dict[str, tuple[int, ...]]
 TIED = "lm_head.weight"
-"""May be missing: it is the embedding again where a model ties the two."""
+"""May be missing: it equals the embedding if a model ties the two."""
 
 Answers = asyncio.Queue[messages.Piece | messages.Answer | None]
 
@@ -43,12 +44,12 @@ _ERROR_LINE = re.compile(r"^[\w.]*(Error|Exception|Interrupt)\b.*", re.MULTILINE
 
 
 class SglangEngine:
-    """One SGLang engine (an `Engine`). `log` keeps SGLang's own output; without it a temporary file does.
+    """One SGLang engine (an `Engine`). SGLang's output goes to `log`, by default a temporary file.
 
-    template: name of what later engines of the same run start from on this machine, on a CPU (engine/template.py).
-    name: of this start of the engine; see `engine_launch`.
+    On a CPU, `template` names the process that later engines of the run on this machine are forked from
+    (engine/template.py). `name` identifies this start of the engine: see `engine_launch`.
 
-    The caller's process neither imports SGLang nor is touched by what happens to it: a dead scheduler ends the host,
+    The caller's process does not import SGLang and is isolated from its failures. If a scheduler dies, the host ends,
     running responses end in EngineError, `healthy` turns False, and a new SglangEngine can be started.
     """
 
@@ -82,12 +83,12 @@ class SglangEngine:
     async def start(self, deadline_s: float) -> None:
         """Start the host and wait until SGLang can generate. Raises EngineError with SGLang's own reason."""
         if self._host is not None:
-            raise EngineError("the engine was started before; make a new one")
+            raise EngineError("the engine was already started; create a new one")
         ours, theirs = socket.socketpair()
         with theirs:
             self._log_start = self._log.seek(0, os.SEEK_END)
             self._host = _start_host(self._launch, self._folder.path, theirs.fileno(), self._log, self._template)
-        await asyncio.to_thread(clear_abandoned)  # while SGLang is being imported
+        await asyncio.to_thread(clear_abandoned)  # meanwhile the host imports SGLang
         reader, writer = await asyncio.open_connection(sock=ours)
         self._sender = messages.Sender(writer)
         self._ready = asyncio.get_running_loop().create_future()
@@ -104,7 +105,7 @@ class SglangEngine:
         self.scheduler_pids = ready.processes
 
     async def stop(self) -> None:
-        """End the host and everything it started."""
+        """End the host and all its processes."""
         if self._host is None or self._log.closed:
             return
         self._fail("the engine was stopped")
@@ -118,7 +119,9 @@ class SglangEngine:
         self._folder.remove()
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
-        """See `Engine.generate`. A request that SGLang refuses (too long, say) is RequestRefused with its reason."""
+        """Generate: see `Engine.generate`. A request that SGLang refuses (too long, for example) raises
+        RequestRefused.
+        """
         own_id, failed = self._new_id(), f"response {request.rid} was not finished"
         answers, ended = self._ask(messages.Generate(own_id, request)), False
         self._ids[request.rid] = own_id
@@ -137,7 +140,7 @@ class SglangEngine:
                 self._send(messages.Abort(own_id))
 
     async def score(self, request: GenerateRequest, tokens: Tokens) -> LogProbs:
-        """See `Engine.score`. A request that SGLang refuses is RequestRefused with its reason."""
+        """Score: see `Engine.score`. A request that SGLang refuses raises RequestRefused with its reason."""
         frame = messages.Score(self._new_id(), request, tokens)
         answers = self._ask(frame)
         try:
@@ -146,7 +149,9 @@ class SglangEngine:
             del self._answers[frame.id]
 
     async def update_weights(self, folder: str, version: int) -> float:
-        """See `Engine.update_weights`. Weights that do not fit are refused; the engine continues with the old ones."""
+        """Load weights: see `Engine.update_weights`. Weights that do not fit are refused, and the engine keeps the old
+        ones.
+        """
         began, failed = time.monotonic(), f"weights {version} from {folder} were not loaded"
         reason = misfit(self._shapes, shapes_in(Path(folder))) if self._shapes else None
         if reason is not None:
@@ -162,7 +167,7 @@ class SglangEngine:
             self._send(messages.Abort(own_id))
 
     async def healthy(self) -> bool:
-        """See `Engine.healthy`: the host answers a ping; it ends at once when its scheduler does."""
+        """Ping the host: see `Engine.healthy`. The host ends at once when its scheduler does."""
         if self._host is None or self._failure is not None or not self._host.runs():
             return False
         try:
@@ -171,11 +176,13 @@ class SglangEngine:
             return False
 
     def _new_id(self) -> str:
-        # Of fixed width: SGLang aborts by prefix of the id, and a retry may come while its first try is being aborted.
+        # Fixed width: SGLang aborts by prefix of the id, and a retry may arrive while its first try is aborted.
         return f"{next(self._numbers):012d}"
 
     def _ask(self, frame: messages.Request) -> Answers:
-        """Send a request: its answers, until the caller deletes them. None ends them when the host has failed."""
+        """Send a request and return its answers, until the caller deletes them. None ends them if the host has
+        failed.
+        """
         answers: Answers = asyncio.Queue()
         self._send(frame)
         self._answers[frame.id] = answers
@@ -188,7 +195,7 @@ class SglangEngine:
         raise kind(f"{failed}: {self._failure if answer is None else answer.error}")
 
     async def _call(self, frame: messages.Request, deadline_s: float) -> str | None:
-        """The error of a request that has one answer; None where it succeeded."""
+        """Return the error of a request that has one answer; None if it succeeded."""
         answers = self._ask(frame)
         try:
             async with asyncio.timeout(deadline_s):
@@ -219,7 +226,7 @@ class SglangEngine:
                     case messages.Ready():
                         if self._ready is not None and not self._ready.done():
                             self._ready.set_result(frame)
-                    case messages.Failed():  # the socket closes next, and the log has more
+                    case messages.Failed():  # the socket closes next, and the log has details
                         reason = reason or frame.reason
         text = _log_end(self._log, self._log_start)
         log_reason = reason_in_log(text)
@@ -227,7 +234,7 @@ class SglangEngine:
         self._fail("SGLang ended: " + "; its log: ".join(part for part in (reason, log_reason) if part))
 
     def _fail(self, reason: str) -> None:
-        """Once: every waiting caller gets the reason."""
+        """Give the reason to every waiting caller. Only the first call has an effect."""
         if self._failure is not None:
             return
         self._failure = reason
@@ -239,17 +246,17 @@ class SglangEngine:
 
 @dataclass(frozen=True, slots=True)
 class HostProcess:
-    """The host, leader of a session of its own. child: where it is one of this process."""
+    """The host, leader of its own session."""
 
     pid: int
-    child: subprocess.Popen[bytes] | None = None
+    child: Annotated[subprocess.Popen[bytes] | None, doc("Set if it is a child of this process.")] = None
 
     def runs(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether it is still running."""
         return self.child.poll() is None if self.child else runs(self.pid)
 
     async def end(self, schedulers: Sequence[int]) -> None:
-        """Kill its session and wait for the end of it and of its schedulers. Raises DeadlineExceeded."""
+        """Kill its session, and wait until the host and its schedulers have ended. Raises DeadlineExceeded."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         try:
@@ -264,9 +271,10 @@ class HostProcess:
 def _start_host(
     launch: EngineLaunch, folder: Path, socket_fd: int, log: IO[bytes], template: str | None
 ) -> HostProcess:
-    """From the template, where there is one; else anew, and it leaves one.
+    """Start the host: forked from the template if there is one, else as a new process that leaves a template.
 
-    Not by asyncio: its child watchers mind the thread that a loop runs in, and a Serve replica's is any.
+    Not with asyncio: its child watchers depend on the thread of the loop, and a Serve replica's loop runs in any
+    thread.
     """
     (folder / ARGUMENTS).write_bytes(msgspec.json.encode(launch.arguments))
     if template and (pid := ask_template(template, folder, socket_fd, log.fileno())) is not None:
@@ -284,37 +292,38 @@ def _start_host(
 
 
 def _name_of(launch: EngineLaunch) -> str:
-    """Of the environment in which SGLang is imported."""
+    """Return a digest of the environment in which SGLang is imported."""
     return hashlib.sha256(msgspec.json.encode(launch.environment, order="deterministic")).hexdigest()[:16]
 
 
 def _log_end(log: IO[bytes], start: int = 0) -> str:
-    """The last 64 KiB of a log, from `start` at the earliest."""
+    """Return at most the last 64 KiB of a log, from `start` on."""
     log.seek(0, os.SEEK_END)
     log.seek(max(start, log.tell() - 65536))
     return log.read().decode(errors="replace")
 
 
 def reason_in_log(text: str) -> str:
-    """The last line of a log that names an exception, or nothing."""
-    found = list(_ERROR_LINE.finditer(text))
-    return found[-1].group().strip() if found else ""
+    """Return the last line of a log that names an exception; empty without one."""
+    matches = list(_ERROR_LINE.finditer(text))
+    return matches[-1].group().strip() if matches else ""
 
 
 def ended_from_outside(text: str) -> bool:
-    """Whether a log of an engine that is gone has no reason of its own: its processes were ended by SIGKILL or SIGTERM.
+    """Return whether the log of a lost engine has no reason of its own: SIGKILL or SIGTERM ended its processes.
 
-    A scheduler that fails says so, and has its host end the others.
+    A scheduler that fails reports it, and makes its host end the others.
     """
     reason = reason_in_log(text)
     return "hit an exception" not in text and (not reason or _KILLED.search(reason) is not None)
 
 
 def shapes_in(folder: Path) -> Shapes:
-    """Every tensor's shape, by the files' headers. Raises EngineError for no safetensors or a file that is cut short.
+    """Return every tensor's shape from the files' headers. Raises EngineError without safetensors, or for a truncated
+    file.
 
-    SGLang 0.5.23 checks weights while it copies them over the old ones, and its scheduler dies where they do not fit.
-    So they are compared with the engine's checkpoint before it gets them.
+    SGLang 0.5.23 checks weights while it copies them over the old ones, and its scheduler dies if they do not fit. So
+    they are compared with the engine's checkpoint first.
     """
     shapes: Shapes = {}
     for path in sorted(folder.glob("*.safetensors")):
@@ -325,19 +334,19 @@ def shapes_in(folder: Path) -> Shapes:
         except (WeightsDamaged, OSError) as error:
             raise EngineError(str(error)) from error
         if path.stat().st_size != end:
-            raise EngineError(f"{path} has {path.stat().st_size} bytes, its header says {end}")
+            raise EngineError(f"{path} has {path.stat().st_size} bytes, but its header needs {end}")
         shapes |= {name: view.shape for name, view in tensors.items()}
     if not shapes:
         raise EngineError(f"no safetensors in {folder}")
     return shapes
 
 
-def misfit(wanted: Shapes, given: Shapes) -> str | None:
-    """The first reason why `given` cannot replace `wanted`, or None."""
-    for name, shape in given.items():
-        if name not in wanted and name != TIED:
+def misfit(model: Shapes, weights: Shapes) -> str | None:
+    """Return the first reason why `weights` cannot replace those of `model`; None if they can."""
+    for name, shape in weights.items():
+        if name not in model and name != TIED:
             return f"tensor {name} is not in the model"
-        if name in wanted and wanted[name] != shape:
-            return f"tensor {name} has shape {list(shape)} ({math.prod(shape)} numbers), the model {list(wanted[name])}"
-    missing = sorted(wanted.keys() - given.keys() - {TIED})
+        if name in model and model[name] != shape:
+            return f"tensor {name} has shape {list(shape)} ({math.prod(shape)} numbers), the model {list(model[name])}"
+    missing = sorted(model.keys() - weights.keys() - {TIED})
     return f"tensor {missing[0]} is missing ({len(missing)} in all)" if missing else None

@@ -1,1 +1,1 @@
-"""Hooks for what SGLang 0.5.23 lacks, or does slowly, on a CPU; registered by `serve_apps.engine.plugin`."""
+"""Hooks for features that SGLang 0.5.23 lacks or runs slowly on a CPU; `serve_apps.engine.plugin` registers them."""

@@ -1,27 +1,39 @@
 """SGLang's native layers on a CPU: matrix products whose rows do not depend on the batch, and norms in fewer passes.
 
-BLAS takes other kernels, with another order of summation, for products of a few rows. Measured with MKL 2024 on
-AVX-512 over the shapes of the demo and of SmolLM2-135M: from 16 rows on every row has the same bits. So fewer rows
-are padded to `ROWS`; that costs nothing at the batch sizes of a rollout. RMSNorm and the rotary embedding run in half
-the passes over memory, bit for bit the same: a small model's decode step is hundreds of operations on tensors of a few
-kilobytes, so what counts is how many there are.
+For products of a few rows BLAS uses other kernels, with another order of summation. Measured with MKL 2024 on AVX-512
+over the shapes of the demo and of SmolLM2-135M: from 16 rows on every row has the same bits. So fewer rows are padded
+to `ROWS`, which costs nothing at the batch sizes of a rollout. RMSNorm and the rotary embedding run in half the passes
+over memory, with the same bits: a small model's decode step has hundreds of operations on tensors of a few kilobytes,
+so the number of operations dominates.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from sglang.srt.layers.layernorm import RMSNorm
+    from sglang.srt.layers.logits_processor import LogitsProcessor
+    from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
+    from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
 
 ROWS = 16
 
 
 def padded_rows(x: torch.Tensor) -> torch.Tensor:
-    """x [rows, features] with zero rows added up to `ROWS`."""
+    """Return x [rows, features] with zero rows added up to `ROWS`."""
     return torch.nn.functional.pad(x, (0, 0, 0, ROWS - x.shape[0]))
 
 
 def linear(
-    original: Callable[..., torch.Tensor], method: Any, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None
+    original: Callable[..., torch.Tensor],
+    method: UnquantizedLinearMethod,
+    layer: torch.nn.Module,
+    x: torch.Tensor,
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Around hook of `UnquantizedLinearMethod.apply`."""
     if x.dim() != 2 or x.shape[0] >= ROWS:
@@ -30,7 +42,11 @@ def linear(
 
 
 def lm_head(
-    original: Callable[..., torch.Tensor], processor: Any, hidden: torch.Tensor, *rest: Any, **options: Any
+    original: Callable[..., torch.Tensor],
+    processor: LogitsProcessor,
+    hidden: torch.Tensor,
+    *rest: object,
+    **options: object,
 ) -> torch.Tensor:
     """Around hook of `LogitsProcessor._compute_lm_head`. hidden [rows, features] -> logits [rows, vocabulary]."""
     if hidden.shape[0] >= ROWS:
@@ -41,17 +57,18 @@ def lm_head(
 
 def rms_norm(
     original: Callable[..., Any],
-    norm: Any,
+    norm: RMSNorm,
     x: torch.Tensor,
     residual: torch.Tensor | None = None,
     post_residual_addition: torch.Tensor | None = None,
-    quant_linear: Any = None,
-) -> Any:
-    """Around hook of `RMSNorm.forward_native`, for float32 throughout. x, residual [..., features]."""
-    known = norm.variance_size_override is None and post_residual_addition is None
+    quant_linear: torch.nn.Module | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Around hook of `RMSNorm.forward_native`, if everything is float32. x, residual [..., features]."""
+    is_plain = norm.variance_size_override is None and post_residual_addition is None
     float32 = x.dtype is norm.weight.dtype is torch.float32 and (residual is None or residual.dtype is torch.float32)
-    if not (known and float32):
-        return original(norm, x, residual, post_residual_addition, quant_linear)
+    if not (is_plain and float32):
+        unchanged: torch.Tensor = original(norm, x, residual, post_residual_addition, quant_linear)
+        return unchanged
     if residual is not None:
         x = x + residual
     scale = x.pow(2).mean(-1, True).add_(norm.variance_epsilon).rsqrt_()
@@ -60,14 +77,14 @@ def rms_norm(
 
 
 def rotary_embedding(
-    original: Callable[..., Any],
-    rope: Any,
+    original: Callable[..., tuple[torch.Tensor, torch.Tensor]],
+    rope: RotaryEmbedding,
     positions: torch.Tensor,
     query: torch.Tensor,
     key: torch.Tensor,
     offsets: torch.Tensor | None = None,
-    fused_set_kv_buffer_arg: Any = None,
-) -> Any:
+    fused_set_kv_buffer_arg: object = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Around hook of `RotaryEmbedding.forward_native`, for whole heads whose halves are rotated against each other.
 
     positions [rows]; query, key [rows, heads * head_size].
@@ -81,7 +98,7 @@ def rotary_embedding(
 
 
 def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x [rows, heads * size]; cos [rows, 1, size]; sin the same, negated in its first half."""
+    """Rotate x [rows, heads * size] by cos [rows, 1, size]; sin has the same shape, negated in its first half."""
     heads = x.view(x.shape[0], -1, cos.shape[-1])
     swapped = heads.roll(cos.shape[-1] // 2, dims=-1)
     return (heads * cos).add_(swapped.mul_(sin)).reshape(x.shape)

@@ -28,7 +28,7 @@ def _rotate(words: UInt32, bits: int) -> UInt32:
 
 
 def _scramble(block: UInt32) -> UInt32:
-    """The part of a block's mixing that does not depend on the hash so far."""
+    """Return the part of a block's mixing that does not depend on the hash so far."""
     return _rotate(block * _C1, 15) * _C2
 
 
@@ -38,9 +38,9 @@ def _scrambled_columns(count: int) -> UInt32:
 
 
 def murmur_hash32(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.int64], columns: int) -> UInt32:
-    """Hash of (seed, position, column) for every row and for columns 0 .. columns-1.
+    """Hash (seed, position, column) for every row and for columns 0 .. columns-1.
 
-    seeds: uint64 [rows]. positions: int64 [rows], taken modulo 2**32. Returns uint32 [rows, columns].
+    `seeds` is uint64 [rows], `positions` int64 [rows], taken modulo 2**32. Returns uint32 [rows, columns].
     """
     state: UInt32 = np.zeros(len(seeds), dtype=np.uint32)
     for block in (seeds & np.uint64(0xFFFFFFFF), seeds >> np.uint64(32), positions):
@@ -64,9 +64,9 @@ def murmur_hash32(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.int64
 def seeded_choice(
     log_probs: npt.NDArray[np.float64], seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """One column per row, drawn from exp(log_probs) by Gumbel-max with hashed noise, as SGLang does on accelerators.
+    """Draw one column per row from exp(log_probs) by Gumbel-max with hashed noise, as SGLang does on accelerators.
 
-    log_probs: float64 [rows, columns], -inf where a column may not be drawn. Returns int64 [rows, 1].
+    `log_probs` is float64 [rows, columns], -inf for a column that may not be drawn. Returns int64 [rows, 1].
     """
     noise = murmur_hash32(seeds, positions, log_probs.shape[1]).astype(np.float64)
     noise *= 1.0 / 0xFFFFFFFF
@@ -80,7 +80,7 @@ def seeded_choice(
 
 
 def multinomial_with_seed(log_probs: torch.Tensor, seed: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """SGLang's function of that name without torch.compile, which needs a C++ compiler and seconds at first use."""
+    """Replace SGLang's function without torch.compile, which needs a C++ compiler and seconds at first use."""
     import torch
 
     chosen = seeded_choice(
@@ -102,10 +102,10 @@ def filtered_choice(
     positions: torch.Tensor,
     **options: Any,
 ) -> Any:
-    """SGLang's sampling with top-k and top-p, its noise by token id instead of by rank.
+    """Around hook of SGLang's sampling with top-k and top-p: take the noise by token id, not by rank.
 
     SGLang uses this function for a whole batch as soon as one request in it has a top-k or top-p (greedy is top-k 1).
-    With noise by rank every other request would then draw other tokens than in another batch.
+    With noise by rank, every other request would then draw other tokens than in another batch.
     """
     import torch
 
@@ -120,12 +120,14 @@ def filtered_choice(
     if not options.get("return_filtered_probs"):
         return drawn
     weights = log_probs.exp()
-    ordered, ids = weights.sort(dim=-1, descending=True, stable=True)  # SGLang takes as many of the first as are left
+    ordered, ids = weights.sort(
+        dim=-1, descending=True, stable=True
+    )  # SGLang reads only the first ones, as many as remain
     return drawn, ordered, ids.to(torch.int32), weights.gather(1, chosen).view(-1)
 
 
 def _narrowed(log_probs: torch.Tensor, top_ks: torch.Tensor, top_ps: torch.Tensor) -> torch.Tensor:
-    """-inf for tokens beyond each row's k likeliest, or beyond the fewest that hold its p. [rows, vocabulary]."""
+    """Set -inf for tokens beyond each row's k likeliest, or beyond the fewest that hold its p. [rows, vocabulary]."""
     import torch
 
     ordered, columns = log_probs.sort(dim=-1, descending=True, stable=True)

@@ -1,40 +1,49 @@
-"""Common prefixes of the sequences of a forward pass are computed once.
+"""Compute the common prefixes of the sequences in a forward pass once.
 
-The samples of a group have one prompt, and those that SGLang retracted for new weights share response tokens too.
-SGLang's prefix cache serves samples that arrive after a prompt was prefilled; on a CPU they arrive together. So every
-forward pass computes each different prefix once and copies its rows: keys and values go into the cache slots of each
+The samples of a group have one prompt, and samples that SGLang retracted for new weights also share response tokens.
+SGLang's prefix cache serves samples that arrive after a prompt was prefilled, but on a CPU they arrive together. So
+every forward pass computes each distinct prefix once and copies its rows: keys and values into the cache slots of each
 sequence, the last hidden states to the logits of each. A row depends only on the tokens up to its own (`layers`,
-`attention`), so its bits are those that every sequence would have computed for itself.
+`attention`), so it has the bits that every sequence would have computed for itself.
 """
+
+from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from schemas.doc import doc
+
+if TYPE_CHECKING:
+    from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+    from sglang.srt.layers.logits_processor import LogitsProcessor, LogitsProcessorOutput
+    from sglang.srt.layers.radix_attention import RadixAttention
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPrefixes:
-    """own [rows]: indices of the computed tokens. row [tokens]: each token's index among the computed rows.
+    """Which rows of a pass to compute, and where to copy them."""
 
-    new [sequences]: computed tokens of each sequence: its last ones, which it shares with no other.
-    """
-
-    own: torch.Tensor
-    row: torch.Tensor
-    new: torch.Tensor
+    own: Annotated[torch.Tensor, doc("Indices of the computed tokens, [rows].")]
+    row: Annotated[torch.Tensor, doc("Each token's index among the computed rows, [tokens].")]
+    new: Annotated[torch.Tensor, doc("Computed tokens of each sequence: its last ones, not shared. [sequences]")]
 
 
 def shared_prefixes(tokens: Numbers, lengths: Sequence[int], whole: Sequence[bool]) -> SharedPrefixes | None:
-    """tokens: of all sequences, one after another. whole: whether nothing of a sequence was cached before;
-    others share nothing. None where no token is shared."""
+    """Return the shared prefixes; None if no token is shared.
+
+    `tokens` are those of all sequences, one after another. `whole` says whether a sequence had nothing cached before;
+    other sequences share nothing.
+    """
     starts = np.cumsum([0, *lengths])
     sequences = [tokens[start : start + length] for start, length in zip(starts, lengths, strict=False)]
     alike = sorted((i for i, it in enumerate(whole) if it), key=lambda i: sequences[i].tolist())
@@ -54,13 +63,13 @@ def shared_prefixes(tokens: Numbers, lengths: Sequence[int], whole: Sequence[boo
 
 
 def _common(a: Numbers, b: Numbers) -> int:
-    """Length of their longest common prefix."""
+    """Return the length of the longest common prefix."""
     length = min(len(a), len(b))
     differ = (a[:length] != b[:length]).nonzero()[0]
     return int(differ[0]) if len(differ) else length
 
 
-def share(backend: Any, forward_batch: Any) -> None:
+def share(backend: TorchNativeAttnBackend, forward_batch: ForwardBatch) -> None:
     """Before hook of `TorchNativeAttnBackend.init_forward_metadata`, the last hook that sees a pass's input."""
     if _shared(forward_batch) is not None or not _is_plain(backend, forward_batch):
         return
@@ -72,8 +81,8 @@ def share(backend: Any, forward_batch: Any) -> None:
         forward_batch.positions = forward_batch.positions.index_select(0, shared.own)
 
 
-def _is_plain(backend: Any, forward_batch: Any) -> bool:
-    """Whether a pass prefills text with attention alone: other layers may want whole sequences."""
+def _is_plain(backend: TorchNativeAttnBackend, forward_batch: ForwardBatch) -> bool:
+    """Return whether a pass prefills text with attention only: other layers may need whole sequences."""
     return (
         forward_batch.forward_mode.name == "EXTEND"
         and type(backend.token_to_kv_pool).__name__ == "MHATokenToKVPool"
@@ -89,12 +98,12 @@ def _is_plain(backend: Any, forward_batch: Any) -> bool:
 
 def extend(
     original: Callable[..., torch.Tensor],
-    backend: Any,
+    backend: TorchNativeAttnBackend,
     query: torch.Tensor,
     keys: torch.Tensor | None,
     values: torch.Tensor | None,
-    layer: Any,
-    forward_batch: Any,
+    layer: RadixAttention,
+    forward_batch: ForwardBatch,
     save_kv_cache: bool = True,
 ) -> torch.Tensor:
     """Around hook of `TorchNativeAttnBackend.forward_extend`. query, keys, values: rows first."""
@@ -112,15 +121,15 @@ def extend(
 
 
 def logits(
-    original: Callable[..., Any],
-    processor: Any,
+    original: Callable[..., LogitsProcessorOutput],
+    processor: LogitsProcessor,
     input_ids: torch.Tensor,
     hidden: torch.Tensor,
-    lm_head: Any,
-    forward_batch: Any,
-    *rest: Any,
-    **options: Any,
-) -> Any:
+    lm_head: torch.nn.Module,
+    forward_batch: ForwardBatch,
+    *rest: object,
+    **options: object,
+) -> LogitsProcessorOutput:
     """Around hook of `LogitsProcessor.forward`. hidden [rows, features] -> [tokens, features]."""
     shared = _shared(forward_batch)
     if shared is not None:
@@ -128,6 +137,6 @@ def logits(
     return original(processor, input_ids, hidden, lm_head, forward_batch, *rest, **options)
 
 
-def _shared(forward_batch: Any) -> SharedPrefixes | None:
-    """The result of `share`; None where nothing is shared, and in passes that it does not see."""
+def _shared(forward_batch: ForwardBatch) -> SharedPrefixes | None:
+    """Return the result of `share`; None if nothing is shared, and in passes that it does not see."""
     return getattr(forward_batch, "shared_prefixes", None)

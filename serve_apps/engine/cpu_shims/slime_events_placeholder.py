@@ -1,7 +1,7 @@
-"""Placeholder packages: SGLang imports some GPU-only packages at module level on the way to code that never calls them.
+"""Placeholder packages: SGLang imports some GPU-only packages at module level on paths that never call them.
 
-A placeholder answers every import below its name; whatever is taken from it fails only when it is called, and says so.
-The engine's child processes are spawned, so a placeholder has to be a package in a folder, not a `sys.modules` entry.
+A placeholder answers every import below its name. Its attributes fail only when they are called, with a clear message.
+The engine's child processes are spawned, so a placeholder must be a package in a folder, not a `sys.modules` entry.
 """
 
 import sys
@@ -9,28 +9,30 @@ from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 
 def _refuse(qualified_name: str) -> Callable[..., NoReturn]:
-    def refuse(*_: Any, **__: Any) -> NoReturn:
+    def refuse(*_: object, **__: object) -> NoReturn:
         raise NotImplementedError(
             f"{qualified_name} is a placeholder on machines without a GPU; "
-            f"install {qualified_name.split('.')[0]} to use what needs it"
+            f"install {qualified_name.split('.')[0]} to use it"
         )
 
     return refuse
 
 
 class _Placeholder(type):
-    """Class of all placeholders: any public attribute of one is another (enum members, nested functions)."""
+    """Class of all placeholders: every public attribute is another placeholder (enum members, nested functions)."""
 
     def __getattr__(cls, name: str) -> type:
         return attribute_of(f"{cls.__module__}.{cls.__name__}")(name)
 
 
 def attribute_of(package: str) -> Callable[[str], type]:
-    """A module `__getattr__` that makes a class for each name; it can be named and subclassed, not instantiated."""
+    """Return a module `__getattr__` that makes a class for each name. The class can be named and subclassed, not
+    instantiated.
+    """
 
     def get(name: str) -> type:
         if name.startswith("__"):
@@ -56,6 +58,8 @@ class _Submodules(MetaPathFinder, Loader):
 
 
 def install(package: str) -> Callable[[str], type]:
-    """Called from a placeholder's `__init__`: answer its submodules, return its `__getattr__`."""
+    """Answer the imports of a placeholder's submodules, and return its `__getattr__`. Call it in the package's
+    `__init__`.
+    """
     sys.meta_path.append(_Submodules(package))
     return attribute_of(package)

@@ -1,4 +1,4 @@
-"""Placeholder for sgl_kernel where there is no GPU: SGLang imports it, a dense text model never calls it."""
+"""Placeholder for sgl_kernel on machines without a GPU: SGLang imports it, a dense text model never calls it."""
 
 from slime_events_placeholder import install  # type: ignore[import-not-found]
 

@@ -1,4 +1,4 @@
-"""Placeholder for torchvision where there is no GPU: SGLang imports it, a dense text model never calls it."""
+"""Placeholder for torchvision on machines without a GPU: SGLang imports it, a dense text model never calls it."""
 
 from slime_events_placeholder import install  # type: ignore[import-not-found]
 
