@@ -1,6 +1,7 @@
-"""`user_environment`: the environment of a process that runs what a user or a model wrote, without the run's secrets.
+"""`user_environment`: the environment of a process that runs user code or model output, without the run's secrets.
 
-Graders and programs of agents get it. No sandbox: such a process is of the same user, and may read that user's files.
+Graders and programs of agents get it. It is no sandbox: the process belongs to the same user and may read that user's
+files.
 """
 
 from collections.abc import Collection, Mapping
@@ -8,13 +9,14 @@ from collections.abc import Collection, Mapping
 from schemas.redaction import is_secret, known_secrets, redact
 
 
-def user_environment(given: Mapping[str, str], passed: Collection[str] = ()) -> dict[str, str]:
-    """`given` without secrets, but for the names in `passed`.
+def user_environment(environment: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
+    """Return `environment` without secrets, except the names in `keep`.
 
-    A variable is one by its name, by a login in its value, or where the value holds a key: in the JSON of fsspec's
-    options, in a query, in the form of a known token. What a program needs otherwise stays: PATH, HOME, proxies.
+    A variable is a secret because of its name, because its value has a login, or because its value has a key: in the
+    JSON of fsspec's options, in a URL query, in the form of a known token. Everything else that a program needs stays:
+    PATH, HOME, proxies.
     """
-    return {name: value for name, value in given.items() if name in passed or not _holds_secret(name, value)}
+    return {name: value for name, value in environment.items() if name in keep or not _holds_secret(name, value)}
 
 
 def _holds_secret(name: str, value: str) -> bool:

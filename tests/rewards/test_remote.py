@@ -131,7 +131,7 @@ async def test_a_refusal_is_not_asked_again(judge: Judge) -> None:
 async def test_what_is_no_reward_is_named(judge: Judge) -> None:
     text = await one(judge, lambda _: web.Response(text="fine"))
     assert isinstance(text, RewardFailure)
-    assert "no JSON" in text.message
+    assert "invalid JSON" in text.message
     null = await one(judge, lambda _: web.json_response(None))
     assert isinstance(null, RewardFailure)
     assert null.kind is RewardFailureKind.NONE

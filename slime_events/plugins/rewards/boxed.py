@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 def last_boxed(text: str, opening: str = r"\boxed") -> str | None:
-    r"""What stands between the braces of the last `opening`; None where there is none or its braces do not close.
+    r"""Return the content between the braces of the last `opening`; None without one, or if its braces do not close.
 
-    With the default opening a last `\boxed` without a brace right behind it hides earlier ones (slime's rule for
-    math and deepscaler); with `\boxed{` it is passed over (slime's rule for dapo).
+    With the default opening, a last `\boxed` without a brace directly after it hides earlier ones (slime's rule for
+    math and deepscaler). With `\boxed{` it is skipped (slime's rule for dapo).
     """
     start = text.rfind(opening)
     if start < 0:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Annotated, TypedDict
 
+from schemas.doc import doc
 from slime_events.plugins.rewards.boxed import last_boxed
 from slime_events.plugins.sample import Sample, without_end
 
-SOLUTION_CHARS = 300
-"""Only the end of a response is looked at."""
+SOLUTION_CHARS = 300  # characters at the end of a response that are read
 STRICT_CHARS = 100
 INVALID = "[INVALID]"
 
@@ -36,23 +36,23 @@ _REWRITTEN = (
 
 
 class DapoScore(TypedDict):
-    """score: 1.0 or -1.0; acc: right or not; pred: the answer as read (None in strict mode without a box)."""
+    """Result of `dapo`."""
 
-    score: float
-    acc: bool
-    pred: str | None
+    score: Annotated[float, doc("1.0 or -1.0.")]
+    acc: Annotated[bool, doc("Whether the answer is correct.")]
+    pred: Annotated[str | None, doc("Answer as it was read; None in strict mode without a box.")]
 
 
 def reward(response: str, sample: Sample) -> DapoScore:
-    """A dict; its entry `score` is trained on unless --reward-key names another."""
+    """Return a dict. Its entry `score` is the reward unless --reward-key names another."""
     return compute_score(without_end(response), sample.label)
 
 
-def compute_score(solution: str, label: Any, strict_box_verify: bool = False) -> DapoScore:
+def compute_score(solution: str, label: object, strict_box_verify: bool = False) -> DapoScore:
     r"""Grade the last 300 characters of `solution`.
 
-    strict_box_verify: compare the last `\boxed{}` of the last 100 characters letter by letter instead.
-    Raises ValueError where the label is no number.
+    With `strict_box_verify`, the last `\boxed{}` of the last 100 characters must equal the label exactly. Raises
+    ValueError if the label is not a number.
     """
     solution = solution[-SOLUTION_CHARS:]
     pred: str | None
@@ -66,8 +66,10 @@ def compute_score(solution: str, label: Any, strict_box_verify: bool = False) ->
     return DapoScore(score=1.0 if right else -1.0, acc=right, pred=pred)
 
 
-def normalize_final_answer(answer: Any) -> str:
-    """One spelling of a final answer: units, filler words, dollar signs and LaTeX dress off; 1,234 -> 1234."""
+def normalize_final_answer(answer: object) -> str:
+    """Return a final answer in canonical spelling: without units, filler words, dollar signs and LaTeX markup; 1,234 ->
+    1234.
+    """
     text = str(answer).split("=")[-1]
     for old, new in _REPLACED:
         text = text.replace(old, new)
@@ -83,7 +85,7 @@ def normalize_final_answer(answer: Any) -> str:
 
 
 def _undressed_all(text: str) -> str:
-    """`text` without LaTeX around an answer: what stands between dollars alone, and no command for a font or a box."""
+    """Remove LaTeX around an answer: keep only text between dollars, and drop commands for fonts and boxes."""
     text = _BETWEEN_DOLLARS.sub(r"$\1$", text)
     for opening in _DRESSED:
         text = _undressed(text, opening, str.find)
@@ -91,9 +93,9 @@ def _undressed_all(text: str) -> str:
 
 
 def _undressed(text: str, opening: str, closing: Callable[[str, str, int], int]) -> str:
-    """`text` without each `opening` and the brace that ends it: the next of its line, or the last (closing).
+    """Remove each `opening` and its closing brace: the next one in the line, or the last one (`closing`).
 
-    It passes over each line once. A pattern that looks for the brace from every opening does not.
+    Each line is scanned once. A pattern that searches the brace from every opening would take quadratic time.
     """
     lines = text.split("\n")
     for number, line in enumerate(lines):

@@ -1,4 +1,4 @@
-r"""`deepscaler`: the boxed answer behind the thinking (DeepScaleR's rule-based reward, as slime has it)."""
+"""`deepscaler`: the boxed answer after the thinking (DeepScaleR's rule-based reward, as in slime)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from slime_events.plugins.sample import Sample
 
 
 def reward(response: str, sample: Sample) -> int:
-    """1 or 0."""
+    """Return 1 or 0."""
     return get_deepscaler_rule_based_reward(response, sample.label)
 
 
 def get_deepscaler_rule_based_reward(response: str, label: str | int | float | None) -> int:
-    r"""1 where the last box behind the last `</think>` (or the first `###Response`) equals the label.
+    """Return 1 if the last box after the last `</think>` (or the first `###Response`) equals the label.
 
-    Without either mark, a box or a label the reward is 0. Raises TypeError on a label that is no text or number.
+    Without either mark, a box or a label the reward is 0. Raises TypeError on a label that is neither text nor number.
     """
     if "</think>" in response:
         solution = response.split("</think>")[-1]
@@ -23,8 +23,8 @@ def get_deepscaler_rule_based_reward(response: str, label: str | int | float | N
         solution = response.split("###Response")[1]
     else:
         return 0
-    given = last_boxed(solution)
-    if given is None or label == "":
+    answer = last_boxed(solution)
+    if answer is None or label == "":
         return 0
     if not isinstance(label, str | int | float):
         raise TypeError(
@@ -33,4 +33,4 @@ def get_deepscaler_rule_based_reward(response: str, label: str | int | float | N
     truth: str | None = str(label)
     if truth and (r"\boxed" in truth or r"\fbox" in truth):
         truth = last_boxed(truth)
-    return int(truth is not None and answers_equal(given, truth))
+    return int(truth is not None and answers_equal(answer, truth))

@@ -1,4 +1,4 @@
-"""The graders, and which one a sample gets in slime's order: the sample's own, the run's own, a built-in by name."""
+"""The graders, and the choice for a sample in slime's order: the sample's own, the run's own, a built-in by name."""
 
 import dataclasses
 import functools
@@ -7,8 +7,9 @@ import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from schemas.doc import doc
 from schemas.errors import MissingPart, UngradableSample, UnknownGrader
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
@@ -30,8 +31,8 @@ from slime_events.plugins.rewards.reward_model import by_class
 from slime_events.plugins.rewards.unboxed import RULES, unboxed
 from slime_events.plugins.sample import Sample
 
-BuiltIn = Callable[[str, Sample], Any]
-"""`(response, sample) -> value`: the response comes apart, since `boxed_` may have cut it."""
+BuiltIn = Callable[[str, Sample], object]
+"""`(response, sample) -> value`. The response is separate, since `boxed_` may have shortened it."""
 
 GRADERS: Mapping[str, BuiltIn] = {
     "dapo": dapo.reward,
@@ -47,14 +48,15 @@ GRADERS: Mapping[str, BuiltIn] = {
 }
 
 IMMEDIATE = frozenset({"exact", "random"})
-"""Graders that return quickly for every input, and so need no process with a time limit: they pass over the text a few
-times, and use no code of a user's, no regular expression and no parser."""
+"""Graders that return quickly for every input, and so need no process with a time limit: they read the text a few
+times, and run no user code, regular expression or parser.
+"""
 
 REWARD_KEYS: Mapping[str, str] = {"dapo": "score"}
-"""Which entry of a grader's dict is the reward where no --reward-key is given."""
+"""Entry of a grader's dict that is the reward if no --reward-key is set."""
 
-LABELS_AS_GIVEN = frozenset({"gpqa"})
-"""Graders to which a number means something else than its digits. The others compare texts, and get labels as such."""
+KEEP_NUMERIC_LABELS = frozenset({"gpqa"})
+"""Graders that treat a number differently from its digits. The others compare texts, and get every label as a text."""
 
 GRADES_WITHOUT_LABEL: Mapping[str, Callable[[Sample], bool]] = {
     "gpqa": lambda sample: _has_any(sample.metadata, "correct_letter", "correct_answer", "answer_text"),
@@ -62,7 +64,7 @@ GRADES_WITHOUT_LABEL: Mapping[str, Callable[[Sample], bool]] = {
     "random": lambda sample: True,
     "reasoning_gym": lambda sample: _has_any(sample.metadata, "entry"),
 }
-"""Whether a grader can do without the label of a sample. Those that are not named here need it (`check_label`)."""
+"""Graders that can do without a sample's label if the condition holds. All others need it (`check_label`)."""
 
 HEAVY_IMPORTS: Mapping[str, tuple[str, ...]] = {
     "deepscaler": ("sympy", "sympy.parsing.sympy_parser", "pylatexenc.latex2text"),
@@ -70,45 +72,42 @@ HEAVY_IMPORTS: Mapping[str, tuple[str, ...]] = {
     "math-verify": ("math_verify",),
     "reasoning_gym": ("reasoning_gym",),
 }
-"""What a worker imports before it takes its first sample, so that no sample's time limit pays for it."""
+"""Modules that a worker imports before its first sample, so that they do not count against a sample's time limit."""
 
 GUARDS: Mapping[str, Callable[[], None]] = {"reasoning_gym": without_eval}
-"""What is done to a grader's package before it sees a sample, once for each process."""
+"""Preparation of a grader's package, once for each process, before the grader sees a sample."""
 
 SOURCES: Mapping[str, tuple[Callable[..., Any], ...]] = {"ifbench": ifbench.SOURCES}
-"""Functions whose files are part of a grader, beside its own."""
+"""Functions in further files that belong to a grader, for its digest."""
 
 DEFAULT_NAMES = ("reward_func", "custom_rm", "CustomRewardModel")
-"""Names that are looked up where --custom-rm-path names a file only."""
+"""Names to look for if --custom-rm-path names only a file."""
 
 BOXED = "boxed_"
 REMOTE = "remote_rm"
-"""A reward model behind HTTP (`remote.py`): no process of the pool loads it."""
+"""A reward model behind HTTP (`remote.py`). The pool's processes do not load it."""
 OUTSIDE = "outside"
-"""No grader: somebody outside sends the reward to the run's inbox."""
+"""No grader: a producer sends the reward to the run's inbox."""
 
 
 class Grader(NamedTuple):
-    """A grader: `function(args, sample)` or, for a group, `function(args, samples)`; sync or async.
+    """A grader: `function(args, sample)`, or for a group `function(args, samples)`; sync or async."""
 
-    name, digest: for events. own: a user's. reward_key: the entry that counts where it returns a dict. concurrent: its
-    calls may run side by side.
-    """
-
-    name: str
-    digest: str
+    name: Annotated[str, doc("For events.")]
+    digest: Annotated[str, doc("sha256 (hex) of the source, for events.")]
     function: Callable[..., Any]
-    own: bool
-    reward_key: str | None
-    concurrent: bool = False
+    own: Annotated[bool, doc("Whether the user wrote it.")]
+    reward_key: Annotated[str | None, doc("Entry that is the reward if the function returns a dict.")]
+    concurrent: Annotated[bool, doc("Whether its calls may run concurrently.")] = False
 
 
 def resolve(
     settings: RewardSettings, sample: Sample, *, evaluation: bool = False, user_dir: Path | None = None
 ) -> Grader:
-    """The grader of one sample: `sample.custom_rm_path`, `custom_rm_path`, `metadata["rm_type"]`, `rm_type`.
+    """Return the grader of one sample.
 
-    Raises UnknownGrader where no or an unknown name is left, PlugPointError for a user's function that will not load.
+    The first that is set decides: `sample.custom_rm_path`, `custom_rm_path`, `metadata["rm_type"]`, `rm_type`. Raises
+    UnknownGrader if none is set or the name is unknown, PlugPointError if a user's function does not load.
     """
     key = reward_key(settings, evaluation=evaluation)
     if path := sample.custom_rm_path or settings.custom_rm_path:
@@ -117,7 +116,7 @@ def resolve(
 
 
 def grader_name(settings: RewardSettings, sample: Sample) -> str:
-    """The name of a sample's built-in grader; empty where a user's function grades it, or none is named."""
+    """Return the name of a sample's built-in grader; empty if a user's function grades it, or none is named."""
     if sample.custom_rm_path or settings.custom_rm_path:
         return ""
     metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
@@ -125,7 +124,7 @@ def grader_name(settings: RewardSettings, sample: Sample) -> str:
 
 
 def own_grader(settings: RewardSettings, sample: Sample) -> str:
-    """The path or name by which a sample itself says who grades it; empty where the run does."""
+    """Return the path or name of the grader that the sample itself names; empty if the run's grader applies."""
     if sample.custom_rm_path or settings.custom_rm_path:
         return sample.custom_rm_path or ""
     names = isinstance(sample.metadata, dict) and sample.metadata.get("rm_type")
@@ -135,8 +134,9 @@ def own_grader(settings: RewardSettings, sample: Sample) -> str:
 def resolve_group(
     settings: RewardSettings, sample: Sample, *, evaluation: bool = False, user_dir: Path | None = None
 ) -> Grader | None:
-    """The user's `(args, samples) -> list` of --group-rm; None where groups are graded sample by sample. sample: one of
-    the group, which may have a grader of its own.
+    """Return the user's `(args, samples) -> list` of --group-rm; None if samples are graded one by one.
+
+    `sample` is one of the group. It may name its own grader.
     """
     path = sample.custom_rm_path or settings.custom_rm_path
     if not (settings.group_rm and path):
@@ -145,13 +145,12 @@ def resolve_group(
 
 
 def reward_key(settings: RewardSettings, *, evaluation: bool = False) -> str | None:
-    """--eval-reward-key for evaluation where it is set, else --reward-key."""
+    """Return --reward-key, or for an evaluation --eval-reward-key if it is set."""
     return (settings.eval_reward_key if evaluation else None) or settings.reward_key
 
 
 @functools.lru_cache(maxsize=64)
 def load_own(path: str, key: str | None, user_dir: Path | None) -> Grader:
-    """A user's grader."""
     function = load_function(path, default_names=DEFAULT_NAMES, user_dir=user_dir)
     if inspect.isclass(function):
         function = by_class(function)
@@ -162,22 +161,22 @@ def load_own(path: str, key: str | None, user_dir: Path | None) -> Grader:
 
 @functools.lru_cache(maxsize=64)
 def built_in(rm_type: str | None, key: str | None = None) -> Grader:
-    """The grader called `rm_type`; `boxed_X` is X for what the last box holds (`unboxed.py`)."""
+    """Return the grader `rm_type`. `boxed_X` is grader X on the content of the last box (`unboxed.py`)."""
     name = (rm_type or "").strip()
     base = name.removeprefix(BOXED)
     if base not in GRADERS:
-        known = ", ".join(sorted([*GRADERS, REMOTE, OUTSIDE]))
+        names = ", ".join(sorted([*GRADERS, REMOTE, OUTSIDE]))
         raise UnknownGrader(
-            f"no grader{f' is called {name!r}' if name else ''}: --rm-type takes {known} or boxed_ before one; "
+            f"no grader{f' is called {name!r}' if name else ''}: --rm-type takes {names}, each also after boxed_; "
             "--custom-rm-path takes your own"
         )
     grade = GRADERS[base]
 
-    def function(_: Any, sample: Sample) -> Any:
+    def function(_: object, sample: Sample) -> object:
         if base in GUARDS:
             GUARDS[base]()
         check_label(name, sample)
-        if base not in LABELS_AS_GIVEN and isinstance(sample.label, int | float):
+        if base not in KEEP_NUMERIC_LABELS and isinstance(sample.label, int | float):
             sample = dataclasses.replace(sample, label=str(sample.label))
         return grade(response_for(name, sample.response), sample)
 
@@ -185,9 +184,10 @@ def built_in(rm_type: str | None, key: str | None = None) -> Grader:
 
 
 def check_label(rm_type: str, sample: Sample) -> None:
-    """Raises UngradableSample where a built-in grader needs a label and the sample has none, or an empty one.
+    """Raise UngradableSample if a built-in grader needs a label and the sample has none, or an empty one.
 
-    An answer is neither right nor wrong then: an empty one would be equal to an empty label, and all others wrong.
+    Without a label an answer is neither right nor wrong: an empty answer would equal an empty label, all others would
+    be wrong.
     """
     may_grade = GRADES_WITHOUT_LABEL.get(rm_type.removeprefix(BOXED))
     if not is_empty(sample.label) or (may_grade is not None and may_grade(sample)):
@@ -196,15 +196,15 @@ def check_label(rm_type: str, sample: Sample) -> None:
     raise UngradableSample(f"{rm_type} needs a label to grade by, and the sample has {label} (is --label-key right?)")
 
 
-def is_empty(label: Any) -> bool:
-    """Whether it says nothing: null, NaN, blanks, or a list or dict of nothing else."""
+def is_empty(label: object) -> bool:
+    """Return whether a label has no content: null, NaN, white space, or a list or dict of such values."""
     match label:
         case None:
             return True
         case str():
             return not label.strip()
         case float():
-            return label != label  # NaN: a column of numbers with a gap in it
+            return label != label  # NaN: a gap in a column of numbers
         case dict():
             return all(map(is_empty, label.values()))
         case list() | tuple():
@@ -212,17 +212,19 @@ def is_empty(label: Any) -> bool:
     return False
 
 
-def _has_any(metadata: Any, *keys: str) -> bool:
+def _has_any(metadata: object, *keys: str) -> bool:
     return isinstance(metadata, dict) and any(not is_empty(metadata.get(key)) for key in keys)
 
 
 def response_for(rm_type: str, response: str) -> str:
-    """The part of a response that a grader called `rm_type` reads."""
+    """Return the part of a response that the grader `rm_type` reads."""
     return unboxed(rm_type.removeprefix(BOXED), response) if rm_type.startswith(BOXED) else response
 
 
 def _digest(name: str, grade: BuiltIn) -> str:
-    """Of the grader's source; of several where its files, or the rule for its box, are parts of it."""
+    """Return the digest of the grader's source. It covers several sources if the grader has more files or a rule for
+    its box.
+    """
     base = name.removeprefix(BOXED)
     parts: list[Callable[..., Any]] = [grade, *SOURCES.get(base, ())]
     if base in RULES and base != name:
@@ -233,21 +235,21 @@ def _digest(name: str, grade: BuiltIn) -> str:
 
 @functools.lru_cache(maxsize=64)
 def check_installed(rm_type: str) -> None:
-    """Raises MissingPart where a package that a built-in grader needs is not there."""
+    """Raise MissingPart if a package that a built-in grader needs is not installed."""
     for module in HEAVY_IMPORTS.get(rm_type.removeprefix(BOXED), ()):
         package = module.partition(".")[0]
         if importlib.util.find_spec(package) is None:
             raise MissingPart(f"--rm-type {rm_type} needs {_pip_name(package)}: pip install {_pip_name(package)}")
 
 
-def check_metadata(settings: RewardSettings, metadata: Any) -> None:
-    """Raises UnknownGrader, MissingPart or UngradableSample where a prompt's metadata allows no grading."""
+def check_metadata(settings: RewardSettings, metadata: object) -> None:
+    """Raise UnknownGrader, MissingPart or UngradableSample if a prompt's metadata does not allow grading."""
     name = grader_name(settings, Sample(metadata=metadata))
     if not name:
         return
     if REMOTE in name:
         if not settings.rm_url:
-            raise UnknownGrader(f"metadata names the grader {name}, and the run has no --rm-url")
+            raise UnknownGrader(f"metadata names the grader {name}, but the run has no --rm-url")
         return
     if name == OUTSIDE:
         return
@@ -257,19 +259,21 @@ def check_metadata(settings: RewardSettings, metadata: Any) -> None:
         ifbench.instructions_of(metadata)
 
 
-def metadata_check(settings: TrainSettings) -> Callable[[Any], None] | None:
-    """`check_metadata` of a run; None where the user's functions may grade otherwise."""
+def metadata_check(settings: TrainSettings) -> Callable[[object], None] | None:
+    """Return `check_metadata` of a run; None if user functions may grade."""
     return None if settings.rollout.functions_may_grade else functools.partial(check_metadata, settings.reward)
 
 
-def label_check(settings: TrainSettings) -> Callable[[Any, Any], None] | None:
-    """Of a prompt's metadata and label: raises UngradableSample where a built-in grader will need a label that is not
-    there. None where an agent, or a function of the user's, may give the reward or the label.
+def label_check(settings: TrainSettings) -> Callable[[object, object], None] | None:
+    """Return a check of a prompt's metadata and label.
+
+    The check raises UngradableSample if a built-in grader needs a label and there is none. Returns None if an agent or
+    a user's function may supply the reward or the label.
     """
     if settings.rollout.functions_may_grade or settings.rollout.agents:
         return None
 
-    def check(metadata: Any, label: Any) -> None:
+    def check(metadata: object, label: object) -> None:
         sample = Sample(metadata=metadata, label=label)
         name = grader_name(settings.reward, sample)
         if name.removeprefix(BOXED) in GRADERS:
@@ -279,7 +283,7 @@ def label_check(settings: TrainSettings) -> Callable[[Any, Any], None] | None:
 
 
 def import_heavy(rm_type: str) -> None:
-    """Import what a built-in grader needs. Raises MissingPart."""
+    """Import the modules that a built-in grader needs. Raises MissingPart."""
     check_installed(rm_type)
     for module in HEAVY_IMPORTS.get(rm_type.removeprefix(BOXED), ()):
         try:

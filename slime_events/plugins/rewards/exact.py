@@ -1,4 +1,4 @@
-"""`exact`: the answer is the label, letter by letter."""
+"""`exact`: the answer equals the label exactly."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from slime_events.plugins.sample import Sample, answer_of
 
 
 def reward(response: str, sample: Sample) -> float:
-    """1.0 or 0.0."""
+    """Return 1.0 or 0.0."""
     return float(sample.label is not None and answer_of(response) == str(sample.label).strip())

@@ -1,7 +1,7 @@
 """`gpqa`: the letter that a multiple-choice answer names, or the option's own words.
 
-By slime's rules, one quirk included: the first pattern takes the first letter that follows "answer", "option" or
-"choice", also inside a word, so that "The answer is (B)" reads as I.
+The rules are slime's, with one quirk: the first pattern takes the first letter after "answer", "option" or "choice",
+even inside a word, so that "The answer is (B)" reads as I.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from slime_events.plugins.sample import Sample, without_end
 
 _DEFAULT_LETTERS = tuple(string.ascii_uppercase[:10])
-# No two `\s*` side by side: over a long run of blanks they would try every way to share it.
+# Never two `\s*` side by side: on a long run of blanks they would backtrack over every split.
 _NAMED = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -27,14 +27,14 @@ _STANDALONE = re.compile(r"\b([A-Z])\b")
 
 
 def reward(response: str, sample: Sample) -> float:
-    """1.0 or 0.0."""
+    """Return 1.0 or 0.0."""
     return compute_gpqa_reward(without_end(response), sample.label, sample.metadata)
 
 
-def compute_gpqa_reward(response: str | None, label: Any, metadata: Mapping[str, Any] | None = None) -> float:
-    """1.0 where the response picks the right option.
+def compute_gpqa_reward(response: str | None, label: object, metadata: Mapping[str, Any] | None = None) -> float:
+    """Return 1.0 if the response picks the right option.
 
-    `label`: a letter, an option's index or an option's words. `metadata` may have `choices` (list or dict),
+    `label` is a letter, an option's index or an option's words. `metadata` may have `choices` (list or dict),
     `valid_letters`, `correct_letter`, `correct_answer` and `answer_text`.
     """
     if response is None:
@@ -48,7 +48,7 @@ def compute_gpqa_reward(response: str | None, label: Any, metadata: Mapping[str,
     picked = _picked_letter(response, letters)
     if picked and right:
         return float(picked == right)
-    if _says_one_of(response, _right_words(about, right, words, choices, letters)):
+    if _has_any(response, _right_words(about, right, words, choices, letters)):
         return 1.0
     return float(bool(picked and not right and words) and picked == (words or "").upper())
 
@@ -59,16 +59,16 @@ def _choices(about: Mapping[str, Any]) -> list[Any]:
 
 
 def _valid_letters(about: Mapping[str, Any], choices: Sequence[Any]) -> Sequence[str]:
-    if given := about.get("valid_letters"):
-        return [str(letter).upper() for letter in given]
+    if letters := about.get("valid_letters"):
+        return [str(letter).upper() for letter in letters]
     return list(string.ascii_uppercase[: len(choices)] if choices else _DEFAULT_LETTERS)
 
 
 def _right_letter(
-    about: Mapping[str, Any], label: Any, words: str | None, choices: Sequence[Any], letters: Sequence[str]
+    about: Mapping[str, Any], label: object, words: str | None, choices: Sequence[Any], letters: Sequence[str]
 ) -> str | None:
-    given = about.get("correct_letter")
-    right = given.strip().upper() if isinstance(given, str) else None
+    letter = about.get("correct_letter")
+    right = letter.strip().upper() if isinstance(letter, str) else None
     if words is not None:
         if len(words) == 1 and words.upper() in letters:
             right = right or words.upper()
@@ -92,17 +92,17 @@ def _picked_letter(text: str, letters: Sequence[str]) -> str | None:
 def _right_words(
     about: Mapping[str, Any], right: str | None, words: str | None, choices: Sequence[Any], letters: Sequence[str]
 ) -> list[str]:
-    found = [str(about[key]) for key in ("correct_answer", "answer_text") if about.get(key)]
+    options = [str(about[key]) for key in ("correct_answer", "answer_text") if about.get(key)]
     if right in letters and letters.index(right) < len(choices):
-        found.append(str(choices[letters.index(right)]))
+        options.append(str(choices[letters.index(right)]))
     if words and not (len(words) == 1 and words.upper() in letters):
-        found.append(words)
-    return found
+        options.append(words)
+    return options
 
 
-def _says_one_of(response: str, wanted: Sequence[str]) -> bool:
-    said = f" {_plain(response)} "
-    return any(f" {plain} " in said for plain in map(_plain, wanted) if plain)
+def _has_any(response: str, options: Sequence[str]) -> bool:
+    text = f" {_plain(response)} "
+    return any(f" {option} " in text for option in map(_plain, options) if option)
 
 
 def _plain(text: str) -> str:

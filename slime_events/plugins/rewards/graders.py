@@ -1,4 +1,6 @@
-"""`Graders`: the graders of a run: a pool of processes, this process for `IMMEDIATE` graders, a judge, people."""
+"""`Graders`: all graders of a run: a pool of processes, this process for `IMMEDIATE` graders, a remote judge,
+producers.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,10 +20,15 @@ from slime_events.plugins.rewards.pool import GraderPool
 from slime_events.plugins.rewards.worker import InlineGrader
 from slime_events.plugins.sample import Sample
 
+if TYPE_CHECKING:  # aiohttp is imported only for runs with a judge
+    from slime_events.plugins.rewards.remote import RemoteJudge
+
 
 class Graders:
-    """Takes the arguments of `GraderPool`. The pool's processes are started only if the run's own grader needs them, or
-    when the first sample does. A call whose samples all name `IMMEDIATE` graders needs none.
+    """All graders of a run. Takes the arguments of `GraderPool`.
+
+    The pool's processes start only if the run's own grader needs them, or with the first sample that does. A call whose
+    samples all name `IMMEDIATE` graders needs none.
     """
 
     def __init__(
@@ -30,7 +37,7 @@ class Graders:
         self._settings = settings
         own = grader_name(settings, Sample())
         self._is_remote, self._is_immediate = REMOTE in own or own == OUTSIDE, own in IMMEDIATE
-        # A process cannot load the run's own remote judge, nor is there one for what is sent from outside.
+        # The pool's processes load neither a remote judge nor a grader for rewards from outside.
         self._pool = GraderPool(
             msgspec.structs.replace(settings, rm_type=None) if self._is_remote else settings, args=args, log=log
         )
@@ -38,7 +45,7 @@ class Graders:
         self._starting = asyncio.Lock()
         self._parts = contextlib.AsyncExitStack()
         self._pool_started = False
-        self._judge: Any = None
+        self._judge: RemoteJudge | None = None
 
     async def __aenter__(self) -> Graders:
         if self._settings.rm_url:
@@ -61,7 +68,7 @@ class Graders:
         return self._pool
 
     async def grade(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
-        """Grade each sample by itself; outcomes in the samples' order. An error in a grader is an outcome."""
+        """Grade each sample by itself. Outcomes have the samples' order. An error in a grader is an outcome."""
         if self._inline.accepts(samples):
             return self._inline.grade(samples, evaluation=evaluation)
         names = [grader_name(self._settings, sample) for sample in samples]
@@ -70,7 +77,7 @@ class Graders:
         return await (await self._start_pool()).grade(samples, evaluation=evaluation)
 
     async def grade_group(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
-        """Grade a group: as a whole by the user's function under --group-rm, else sample by sample."""
+        """Grade a group: as a whole by the user's function with --group-rm, else sample by sample."""
         if self._settings.group_rm and self._settings.custom_rm_path:
             return await (await self._start_pool()).grade_group(samples, evaluation=evaluation)
         return await self.grade(samples, evaluation=evaluation)
@@ -82,14 +89,15 @@ class Graders:
         if REMOTE not in name:
             return (await (await self._start_pool()).grade([sample], evaluation=evaluation))[0]
         if self._judge is None:
-            message = f"the sample's metadata names the grader {name}, and the run has no --rm-url"
+            message = f"the sample's metadata names the grader {name}, but the run has no --rm-url"
             return signed(failure(RewardFailureKind.RAISED, message), name, "")
-        outcome: Outcome = await self._judge.grade(name, sample, reward_key(self._settings, evaluation=evaluation))
-        return outcome
+        return await self._judge.grade(name, sample, reward_key(self._settings, evaluation=evaluation))
 
     async def _not_sent(self) -> Outcome:
-        """What becomes of a sample whose reward nobody has sent in time. Whoever sends it first makes this useless."""
+        """Return the failure of a sample whose reward no producer sends in time. A reward that arrives first cancels
+        this call.
+        """
         seconds = self._settings.outside_reward_seconds
         await asyncio.sleep(seconds)
-        message = f"nobody has sent its reward in {seconds:.0f} s (--outside-reward-seconds)"
+        message = f"no reward arrived within {seconds:.0f} s (--outside-reward-seconds)"
         return signed(failure(RewardFailureKind.TIMEOUT, message), OUTSIDE, "", seconds)

@@ -1,7 +1,7 @@
-"""What a grader's process may use of the machine, and what it sees of the environment.
+"""Limits of a grader's process: resources of the machine, and environment variables.
 
-No sandbox: a grader is the user's code, and may do what the user may. The limits keep a bad sample from taking the
-machine along, and a secret from being in the reach of text that a model wrote.
+They are no sandbox: a grader is user code, and has the user's permissions. The limits keep a bad sample from taking the
+machine down, and secrets out of reach of text that a model wrote.
 """
 
 import resource
@@ -13,9 +13,9 @@ OPEN_FILES = 4096
 
 
 def limit(memory_gb: float) -> None:
-    """For this process, and for each that it starts. memory_gb: in 10^9 bytes; 0 is no limit.
+    """Limit this process and its children. `memory_gb` is in 10^9 bytes; 0 means no limit.
 
-    Memory is private and writable memory: the address space that CUDA reserves does not count.
+    Only private writable memory counts: the address space that CUDA reserves does not.
     """
     _lower(resource.RLIMIT_CORE, 0)
     _lower(resource.RLIMIT_NOFILE, OPEN_FILES)
@@ -29,6 +29,8 @@ def _lower(which: int, most: int) -> None:
     resource.setrlimit(which, (most, most))
 
 
-def environment(given: Mapping[str, str], passed: Collection[str]) -> dict[str, str]:
-    """`given` without secrets, but with the names in `passed` (`--rm-env`); one thread for each numeric library."""
-    return {"OMP_NUM_THREADS": "1", **user_environment(given, passed)}
+def environment(variables: Mapping[str, str], keep: Collection[str]) -> dict[str, str]:
+    """Return `variables` without secrets, except the names in `keep` (`--rm-env`), and with one thread per numeric
+    library.
+    """
+    return {"OMP_NUM_THREADS": "1", **user_environment(variables, keep)}

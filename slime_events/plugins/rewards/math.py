@@ -1,14 +1,13 @@
 r"""`math`: the last `\boxed{}` against the label, by spelling (MATHD) or by sympy.
 
-The rules are those that Hendrycks' MATH evaluation and DeepScaleR made common and slime uses; each step is kept in
-their order, since the order decides what is equal. No text is evaluated as Python (`expression.py`). sympy can take for
-ever over what it simplifies: graders run in processes that are ended at their time limit.
+The rules are those of Hendrycks' MATH evaluation and DeepScaleR, which slime uses. Each step keeps its place, since the
+order decides which answers are equal. No text is evaluated as Python (`expression.py`). sympy may never finish
+simplifying an expression: graders run in processes that are killed at their time limit.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from slime_events.plugins.rewards.boxed import last_boxed
 from slime_events.plugins.rewards.expression import expression
@@ -24,58 +23,60 @@ _MAGNITUDES = (("million", "*10^6"), ("billion", "*10^9"), ("trillion", "*10^12"
 _SYMBOLS = str.maketrans({"√": "sqrt", "π": "pi", "∞": "inf", "∪": "U", "·": "*", "×": "*"})
 _BRACKETS = "()[]"
 _HARD_POWER = re.compile(r"\^\{|\^\(|\^[0-9]+\^|\^[0-9][0-9]+")
-"""Powers that sympy could choke on: braces or brackets above, towers, two digits and more."""
+"""Powers that are too costly for sympy: braces or brackets in the exponent, towers, two digits and more."""
 
 
 def reward(response: str, sample: Sample) -> int:
-    """1 where the last box equals the label, else 0. Nothing is cut at </think>."""
+    """Return 1 if the last box equals the label, else 0. The text before </think> counts too."""
     return int(grade_answer(response, sample.label))
 
 
-def grade_answer(solution: str, label: Any) -> bool:
-    """slime's `grade_answer_verl`. A label may itself be boxed; an empty one is never right."""
+def grade_answer(solution: str, label: object) -> bool:
+    """Apply slime's `grade_answer_verl`. A label may itself be boxed; an empty label is never correct."""
     if not label:
         return False
     truth: str | None = str(label)
     if truth and r"\boxed" in truth:
         truth = last_boxed(truth)
-    given = last_boxed(solution)
-    if given is None or truth is None:
+    answer = last_boxed(solution)
+    if answer is None or truth is None:
         return False
-    return answers_equal(given, truth)
+    return answers_equal(answer, truth)
 
 
-def answers_equal(given: str, truth: str) -> bool:
-    """Equal in spelling or in sympy's eyes. An empty answer is equal to none, whatever a label is once it is read."""
-    return bool(given.strip()) and (grade_answer_mathd(given, truth) or grade_answer_sympy(given, truth))
-
-
-def grade_answer_sympy(given: str | None, truth: str | None) -> bool:
-    """Equal as expressions, element by element in tuples and intervals.
-
-    Two fractions must be written alike (1/2 is not 2/4), and an integer only equals an integer.
+def answers_equal(answer: str, truth: str) -> bool:
+    """Return whether the answers are equal in spelling or for sympy. An empty answer equals no label, not even an empty
+    one.
     """
-    if given is None or truth is None:
+    return bool(answer.strip()) and (grade_answer_mathd(answer, truth) or grade_answer_sympy(answer, truth))
+
+
+def grade_answer_sympy(answer: str | None, truth: str | None) -> bool:
+    """Return whether the answers are equal as expressions, element by element in tuples and intervals.
+
+    Fractions must be written alike (1/2 does not equal 2/4), and an integer equals only an integer.
+    """
+    if answer is None or truth is None:
         return False
-    truth, given = _normalize(truth), _normalize(given)
-    if truth == given:
+    truth, answer = _normalize(truth), _normalize(answer)
+    if truth == answer:
         return True
-    if not given:
+    if not answer:
         return False
-    truths, givens = _elements(truth), _elements(given)
-    if len(truths) != len(givens):
+    expected, elements = _elements(truth), _elements(answer)
+    if len(expected) != len(elements):
         return False
-    if len(truths) > 1 and (truth[0] != given[0] or truth[-1] != given[-1]):  # (1, 2] is not (1, 2)
+    if len(expected) > 1 and (truth[0] != answer[0] or truth[-1] != answer[-1]):  # (1, 2] is not (1, 2)
         return False
-    return all(_element_equal(one, other) for one, other in zip(truths, givens, strict=True))
+    return all(map(_element_equal, expected, elements))
 
 
-def _element_equal(truth: str, given: str) -> bool:
-    if _is_fraction(truth) and _is_fraction(given):
-        return truth == given
-    if _is_integer(truth) != _is_integer(given):
+def _element_equal(truth: str, answer: str) -> bool:
+    if _is_fraction(truth) and _is_fraction(answer):
+        return truth == answer
+    if _is_integer(truth) != _is_integer(answer):
         return False
-    return _equal_under_sympy(truth, given)
+    return _equal_under_sympy(truth, answer)
 
 
 def _normalize(text: str) -> str:
@@ -108,13 +109,13 @@ def _plain_of_latex(text: str) -> str:
     text = text.replace(r"\frac", r" \frac")  # keeps the mixed number 7\frac34 apart
     try:
         plain = LatexNodes2Text().latex_to_text(text)
-    except Exception:  # whatever pylatexenc trips over: slime then goes on with the text as it stands
+    except Exception:  # pylatexenc may raise anything: slime then keeps the text as it is
         return text
     return str(plain).translate(_SYMBOLS).strip()
 
 
 def _whole(text: str) -> float | None:
-    """The number that `text` is, where it is within 1e-7 of an integer."""
+    """Return the number if it is within 1e-7 of an integer."""
     try:
         number = float(text)
         return number if abs(number - round(number)) <= 1e-7 else None
@@ -131,7 +132,7 @@ def _is_fraction(text: str) -> bool:
 
 
 def _without_thousands(text: str) -> str:
-    """1,234,567 -> 1234567; the commas of a tuple stay."""
+    """Remove the commas of 1,234,567. The commas of a tuple stay."""
     while (shorter := re.sub(r"(\d),(\d\d\d)($|\D)", r"\1\2\3", text)) != text:
         text = shorter
     return text
@@ -148,17 +149,17 @@ def _elements(text: str) -> list[str]:
     return [text]
 
 
-def _equal_under_sympy(truth: str, given: str) -> bool:
-    difference = f"({truth})-({given})"
+def _equal_under_sympy(truth: str, answer: str) -> bool:
+    difference = f"({truth})-({answer})"
     letters = set(filter(str.isalpha, difference.replace("sqrt", "").replace("frac", "")))
     if len(letters) > 2 or _HARD_POWER.search(difference):
         return False
-    import sympy  # late: 0.3 s that only sympy's users pay
+    import sympy  # late: takes 0.3 s
 
     try:
         parsed = expression(difference.replace("^", "**"))
         return bool(sympy.simplify(parsed) == 0)
     except MemoryError:
         raise
-    except Exception:  # a text that is no expression is not equal; sympy raises nearly everything
+    except Exception:  # sympy raises nearly anything for a text that is not an expression
         return False

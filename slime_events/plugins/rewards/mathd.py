@@ -1,4 +1,4 @@
-"""MATHD: answers are equal where their spellings are, after the rules of Hendrycks' MATH evaluation, in their order."""
+"""MATHD: answers are equal if their spellings are, after the rules of Hendrycks' MATH evaluation, in their order."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _REPLACED = (
 _INTEGER_RATIO = re.compile(r"(0|-?[1-9][0-9]*)/(0|-?[1-9][0-9]*)")
 
 
-def grade_answer_mathd(given: str | None, truth: str | None) -> bool:
-    """Equal after `mathd_normalize_answer`."""
-    return mathd_normalize_answer(given) == mathd_normalize_answer(truth)
+def grade_answer_mathd(answer: str | None, truth: str | None) -> bool:
+    """Return whether the answers are equal after `mathd_normalize_answer`."""
+    return mathd_normalize_answer(answer) == mathd_normalize_answer(truth)
 
 
 def mathd_normalize_answer(answer: str | None) -> str | None:
-    """One spelling for answers that mean the same; what the rules cannot read stays as it is."""
+    """Return one spelling for answers that mean the same. An answer that the rules cannot read stays as it is."""
     if answer is None:
         return None
     answer = answer.strip()
@@ -54,7 +54,7 @@ def _one_spelling(text: str) -> str:
 
 
 def _without_unit(text: str) -> str:
-    # \text{ with a blank behind it introduces a unit: 12 \text{ cm}.
+    # \text{ with a blank after it introduces a unit: 12 \text{ cm}.
     parts = text.split(r"\text{ ")
     if len(parts) > 2:
         raise _UnreadableError
@@ -62,7 +62,7 @@ def _without_unit(text: str) -> str:
 
 
 def _brace_roots(text: str) -> str:
-    r"""\sqrt3 -> \sqrt{3}."""
+    r"""Convert \sqrt3 to \sqrt{3}."""
     head, *pieces = text.split(r"\sqrt")
     if not all(pieces):
         raise _UnreadableError
@@ -71,7 +71,7 @@ def _brace_roots(text: str) -> str:
 
 
 def _brace_fractions(text: str) -> str:
-    r"""\frac12 and \frac1{2} -> \frac{1}{2}; a lone \frac1 leaves the whole text as it is."""
+    r"""Convert \frac12 and \frac1{2} to \frac{1}{2}. A lone \frac1 leaves the whole text unchanged."""
     head, *pieces = text.split(r"\frac")
     braced = [head]
     for piece in pieces:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from schemas.doc import doc
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.plain_values import plain
 from slime_events.plugins.rewards.outcome import Graded, RewardFailure
 from slime_events.plugins.sample import Sample
 
-if TYPE_CHECKING:  # a process that grades does without it: a seventh of the time until it grades
+if TYPE_CHECKING:  # a grading process does not need it: it is a seventh of the start-up time
     import asyncio
 
 MARK = struct.Struct("<i")
@@ -23,54 +24,52 @@ _LENGTH = struct.Struct("<I")
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """First message to a process. args: what a user's function sees beside the reward settings."""
+    """First message to a process."""
 
     settings: RewardSettings
-    args: dict[str, Any]
-    user_dir: str
+    args: Annotated[dict[str, Any], doc("Attributes of a user function's `args` beside the reward settings.")]
+    user_dir: Annotated[str, doc("Folder of the user's code.")]
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One call of a grader: a single sample, or a group that is graded as a whole. samples: `Sample`s, sent as dicts.
+    """One call of a grader.
 
-    A batch is a list of them, each encoded apart, so that it can be sent again without its neighbours.
+    A batch is a list of jobs. Each is encoded separately, so that it can be sent again without the others.
     """
 
-    samples: list[Any]
-    group: bool = False
+    samples: Annotated[list[Any], doc("`Sample`s, sent as dicts.")]
+    group: Annotated[bool, doc("Whether the samples are graded as a whole.")] = False
     evaluation: bool = False
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """A process has loaded its grader. grader, digest: the run's own (empty where each sample names one)."""
+    """A process has loaded its grader."""
 
-    grader: str
-    digest: str
-    concurrent: bool
+    grader: Annotated[str, doc("The run's own grader; empty if each sample names one.")]
+    digest: Annotated[str, doc("sha256 (hex) of its source.")]
+    concurrent: Annotated[bool, doc("Whether the grader is async.")]
 
 
 class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
-    """A process has loaded a grader that a sample names itself. key: what the sample names; grader, digest: as events
-    have them.
-    """
+    """A process has loaded a grader that a sample names itself."""
 
-    key: str
-    grader: str
-    digest: str
+    key: Annotated[str, doc("Path or name that the sample has.")]
+    grader: Annotated[str, doc("Name in events.")]
+    digest: Annotated[str, doc("sha256 (hex) of its source.")]
 
 
 class SetupFailed(msgspec.Struct, frozen=True, tag="setup_failed"):
-    """A process could not load its grader. error: name of a class of schemas.errors."""
+    """A process could not load its grader."""
 
-    error: str
+    error: Annotated[str, doc("Name of a class in `schemas.errors`.")]
     message: str
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """One job of the batch is graded: one outcome per sample."""
+    """One job of the batch is graded."""
 
-    job: int
-    outcomes: list[Graded | RewardFailure]
+    job: Annotated[int, doc("Index in the batch.")]
+    outcomes: Annotated[list[Graded | RewardFailure], doc("One for each sample.")]
 
 
 Answer = Ready | Loaded | SetupFailed | Done
@@ -79,36 +78,35 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=plain)
 _jobs = msgspec.msgpack.Decoder(list[Job])
 
 
-def encode(message: Any) -> bytes:
-    """MessagePack; numpy and torch scalars and arrays become numbers and lists."""
+def encode(message: object) -> bytes:
+    """Encode as MessagePack. Scalars and arrays of numpy and torch become numbers and lists."""
     return _encoder.encode(message)
 
 
 def encode_job(job: Job) -> bytes:
-    """A job with every attribute of its samples, also those that a user's function added."""
+    """Encode a job with every attribute of its samples, including those that user code added."""
     return encode(msgspec.structs.replace(job, samples=[sample.to_dict() for sample in job.samples]))
 
 
 def decode_jobs(payload: bytes) -> list[Job]:
-    """A batch of encoded jobs."""
     jobs = _jobs.decode(payload)
-    return [msgspec.structs.replace(job, samples=[Sample.from_dict(one) for one in job.samples]) for job in jobs]
+    return [msgspec.structs.replace(job, samples=[Sample.from_dict(sample) for sample in job.samples]) for job in jobs]
 
 
 def frame(payload: bytes) -> bytes:
-    """A payload with its length (u32, little-endian) in front."""
+    """Return a payload with its length (u32, little-endian) in front."""
     return _LENGTH.pack(len(payload)) + payload
 
 
 class Frames:
-    """Payloads from a stream. After an interruption the next read continues where the last one stopped."""
+    """Payloads of a stream. After a cancellation the next read continues at the same position."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
         self._length: int | None = None
 
     async def next(self) -> bytes:
-        """The next payload. Raises asyncio.IncompleteReadError at the end."""
+        """Return the next payload. Raises asyncio.IncompleteReadError at the end."""
         if self._length is None:
             (self._length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
         payload = await self._reader.readexactly(self._length)
@@ -117,7 +115,7 @@ class Frames:
 
 
 def receive_frame(connection: socket.socket) -> bytes | None:
-    """The next payload, blocking; None at the end."""
+    """Return the next payload, blocking; None at the end."""
     head = _receive(connection, _LENGTH.size)
     return None if head is None else _receive(connection, _LENGTH.unpack(head)[0])
 

@@ -1,7 +1,7 @@
-"""`without_eval`: scorers of `reasoning_gym` that give a part of a prompt to `eval` read it instead.
+"""`without_eval`: a safe parser for scorers of `reasoning_gym` that pass a part of a prompt to `eval`.
 
-`bitwise_arithmetic` evaluates the problem that the prompt's metadata has, `number_sorting` the answer. Prompts come
-from outside, so that would be code of anybody's.
+`bitwise_arithmetic` evaluates the problem in the prompt's metadata, `number_sorting` the answer. Prompts come from
+outside, so that anyone's code could run.
 """
 
 import ast
@@ -27,18 +27,20 @@ _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Invert: operator.invert,
 }
 MOST_BITS = 1 << 16
-"""Of a number on the way: a shift by a billion is a gigabyte."""
+"""Maximum size of a number in the computation: a shift by a billion is a gigabyte."""
 
 
-def read(text: str, *_: object) -> Any:
-    """A literal, or arithmetic on numbers: in the place of `eval`. Raises ValueError for anything else."""
+def read(text: str, *_: object) -> object:
+    """Return a literal, or the result of arithmetic on numbers. Replaces `eval`. Raises ValueError for anything
+    else.
+    """
     try:
         return _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError, TypeError, ArithmeticError) as error:
         raise ValueError(f"neither a literal nor arithmetic: {error}") from error
 
 
-def _value(node: ast.expr) -> Any:
+def _value(node: ast.expr) -> object:
     match node:
         case ast.BinOp() if type(node.op) in _OPERATORS:
             return _applied(node.op, _number(node.left), _number(node.right))
@@ -50,11 +52,11 @@ def _value(node: ast.expr) -> Any:
 def _number(node: ast.expr) -> int | float:
     value = _value(node)
     if not isinstance(value, int | float):
-        raise ValueError(f"{type(value).__name__} is no number")
+        raise ValueError(f"{type(value).__name__} is not a number")
     return value
 
 
-def _applied(kind: ast.operator, left: int | float, right: int | float) -> Any:
+def _applied(kind: ast.operator, left: int | float, right: int | float) -> object:
     bits = [value.bit_length() if isinstance(value, int) else 64 for value in (left, right)]
     if isinstance(kind, ast.LShift):
         bits = [bits[0], int(right)]
@@ -65,8 +67,8 @@ def _applied(kind: ast.operator, left: int | float, right: int | float) -> Any:
 
 @functools.cache
 def without_eval() -> None:
-    """In every module of the package, whichever of them give something to `eval`; `exec` is none of a scorer's."""
-    import reasoning_gym  # late: 1 s that only its users pay. It imports all of its data sets
+    """Replace `eval` and `exec` in every module of the package. No scorer needs `exec`."""
+    import reasoning_gym  # late: takes 1 s, since it imports all of its data sets
 
     for name, module in list(sys.modules.items()):
         if name.startswith(f"{reasoning_gym.__name__}."):
@@ -74,4 +76,4 @@ def without_eval() -> None:
 
 
 def _refused(*_: object) -> None:
-    raise ValueError("a scorer runs no code")
+    raise ValueError("a scorer may not run code")

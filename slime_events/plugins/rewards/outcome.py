@@ -1,12 +1,13 @@
-"""The outcome of grading one sample: a number, or a named reason why there is none. Both are data."""
+"""The outcome of grading one sample: a number, or a named reason for having none. Both are data."""
 
 import math
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any, cast
 
 import msgspec
 
 from schemas.arrays import Array
+from schemas.doc import doc
 from schemas.errors import SlimeEventsError, shown_text
 from schemas.event import Event
 from schemas.rewards import MOST_REWARD, RewardAssigned, RewardFailed, RewardFailureKind, is_reward
@@ -15,36 +16,35 @@ from slime_events.plugins.plain_values import CUT, plain
 
 
 class Graded(msgspec.Struct, frozen=True, kw_only=True, tag="graded"):
-    """A usable reward.
-
-    value: finite, the number to train on. detail: the grader's dict where it gave one, and under `metadata` its changes
-    to the sample's metadata (slime's `raw_reward`, for example). seconds: wall time of the grading. grader: name of a
-    built-in or `module:function`; grader_digest: sha256 of its source. teacher_log_probs: as in `reward.assigned`.
-    """
-
-    value: float
-    detail: dict[str, Any] = {}
-    seconds: float = 0.0
-    grader: str = ""
-    grader_digest: str = ""
-    teacher_log_probs: Array | None = None
+    value: Annotated[float, doc("Finite number to train on.")]
+    detail: Annotated[
+        dict[str, Any],
+        doc(
+            "The grader's dict if it returned one; under `metadata` its changes to the sample's metadata (slime's "
+            "`raw_reward`, for example)."
+        ),
+    ] = {}
+    seconds: Annotated[float, doc("Wall time of the grading.")] = 0.0
+    grader: Annotated[str, doc("Name of a built-in, or `module:function`.")] = ""
+    grader_digest: Annotated[str, doc("sha256 (hex) of its source.")] = ""
+    teacher_log_probs: Annotated[Array | None, doc("See `reward.assigned`.")] = None
 
 
 class RewardFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
-    """No usable reward. message: one sentence on what happened and, where something can be done, what."""
+    """No usable reward."""
 
     kind: RewardFailureKind
-    message: str
-    seconds: float = 0.0
-    grader: str = ""
-    grader_digest: str = ""
+    message: Annotated[str, doc("One sentence: what happened, and what to do about it if anything.")]
+    seconds: Annotated[float, doc("Wall time of the grading.")] = 0.0
+    grader: Annotated[str, doc("Name of a built-in, or `module:function`.")] = ""
+    grader_digest: Annotated[str, doc("sha256 (hex) of its source.")] = ""
 
 
 Outcome = Graded | RewardFailure
 
 
 def outcome_event(sample: str, group: str, outcome: Outcome) -> Event:
-    """A sample's outcome as an event."""
+    """Return a sample's outcome as an event."""
     fields = msgspec.structs.asdict(outcome)
     if isinstance(outcome, RewardFailure):
         return RewardFailed(sample=sample, group=group, **fields)
@@ -52,17 +52,17 @@ def outcome_event(sample: str, group: str, outcome: Outcome) -> Event:
 
 
 def without_detail(event: Event) -> Event:
-    """A reward without what its grader returned beside it, where the log takes no more."""
+    """Return a reward without its detail, if the log does not accept the whole event."""
     if not isinstance(event, RewardAssigned) or event.detail is None:
         return event
-    return msgspec.structs.replace(event, detail={CUT: "left out: the log does not take it"})
+    return msgspec.structs.replace(event, detail={CUT: "left out: the log does not accept it"})
 
 
 def refused(event: Event, error: SlimeEventsError) -> Event:
-    """The failure in the place of a reward that the log does not take. error: the log's."""
+    """Return the failure that replaces a reward that the log does not accept, with the log's `error`."""
     if not isinstance(event, RewardAssigned | RewardFailed):
         return event
-    message = shown_text(f"the log does not take what the grader returned: {error}")
+    message = shown_text(f"the log does not accept the grader's result: {error}")
     return RewardFailed(
         sample=event.sample,
         group=event.group,
@@ -73,10 +73,10 @@ def refused(event: Event, error: SlimeEventsError) -> Event:
     )
 
 
-def value_of(returned: Any, key: str | None) -> Outcome:
-    """The reward in `returned`: a number, a bool, a numpy or torch scalar, or `returned[key]` of a dict.
+def value_of(returned: object, key: str | None) -> Outcome:
+    """Return the reward in `returned`: a number, a bool, a numpy or torch scalar, or `returned[key]` of a dict.
 
-    Whatever `returned` is, there is an outcome: an object that raises when it is looked at is a failure.
+    Any object gives an outcome: one that raises when it is read is a failure.
     """
     try:
         return _value_of(returned, key)
@@ -85,13 +85,13 @@ def value_of(returned: Any, key: str | None) -> Outcome:
 
 
 def unreadable(error: BaseException) -> RewardFailure:
-    """What a grader returned, and raised when it was looked at."""
-    message = f"what the grader returned cannot be read: {raised_text(error)}"
+    """Return the failure for a grader's result that raises when it is read."""
+    message = f"the grader returned an unreadable object: {raised_text(error)}"
     return failure(RewardFailureKind.WRONG_TYPE, message)
 
 
-def _value_of(returned: Any, key: str | None) -> Outcome:
-    if type(returned) is float and is_reward(returned):  # as most are
+def _value_of(returned: object, key: str | None) -> Outcome:
+    if type(returned) is float and is_reward(returned):  # the common case
         return Graded(value=returned)
     detail: dict[str, Any] = {}
     if isinstance(returned, dict):
@@ -99,7 +99,7 @@ def _value_of(returned: Any, key: str | None) -> Outcome:
         if not key:
             return failure(
                 RewardFailureKind.NO_KEY,
-                f"the grader returned a dict with {_keys(returned)}: name the one that is the reward with --reward-key",
+                f"the grader returned a dict with {_keys(returned)}: name the reward's key with --reward-key",
             )
         if key not in returned:
             return failure(
@@ -110,22 +110,22 @@ def _value_of(returned: Any, key: str | None) -> Outcome:
 
 
 def signed(outcome: Outcome, grader: str, digest: str, seconds: float = 0.0) -> Outcome:
-    """The outcome with who graded, and how long it took."""
+    """Return the outcome with its grader and the time that grading took."""
     return msgspec.structs.replace(outcome, grader=grader, grader_digest=digest, seconds=seconds)
 
 
 def failure(kind: RewardFailureKind, message: str) -> RewardFailure:
-    """By no grader yet. A long message is cut, and says no secret."""
+    """Return a failure without a grader. A long message is cut, and secrets are removed."""
     return RewardFailure(kind=kind, message=shown_text(message))
 
 
-def _number(returned: Any, detail: dict[str, Any]) -> Outcome:
+def _number(returned: object, detail: dict[str, Any]) -> Outcome:
     if returned is None:
         return failure(RewardFailureKind.NONE, "the grader returned None")
     number = returned
     if not isinstance(returned, bool | int | float) and callable(getattr(returned, "item", None)):
         try:
-            number = returned.item()
+            number = cast(Any, returned).item()
         except (ValueError, RuntimeError) as error:  # an array or tensor of several elements
             message = f"the grader returned more than one number: {message_text(error)}"
             return failure(RewardFailureKind.WRONG_TYPE, message)
@@ -134,7 +134,7 @@ def _number(returned: Any, detail: dict[str, Any]) -> Outcome:
         what = repr_text(returned if isinstance(returned, str) else repr_text(returned, 80), 90)
         return failure(RewardFailureKind.WRONG_TYPE, f"the grader returned {kind} {what}, not a number")
     try:
-        value = float(float(number))  # of a subclass, the number alone
+        value = float(float(number))  # an instance of float itself, not of a subclass
     except OverflowError:
         value = math.inf
     if not is_reward(value):

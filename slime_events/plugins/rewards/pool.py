@@ -2,10 +2,10 @@
 
     samples -> queue of jobs -> one task per process -> batches over a socket -> outcomes, job by job
 
-A job is one call of the grader: a sample, or a group. When a job passes its limit, its process is killed, the job
-fails as `timeout`, and the others of its batch are graded by the process's successor. A job whose process dies is
-retried once, alone (someone else may have killed the process), then fails as `worker_died`. So is a job that runs out
-of memory (an earlier one may have filled it), which fails as `out_of_memory`.
+A job is one call of the grader: a sample, or a group. If a job passes its limit, its process is killed, the job fails
+as `timeout`, and the process's successor grades the rest of its batch. If the process dies, the job is retried once,
+alone (the kill may have come from outside), then fails as `worker_died`. The same applies to a job that runs out of
+memory (an earlier job may have filled it): it fails as `out_of_memory`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.errors import SlimeEventsError
 from schemas.rewards import RewardFailureKind
 from schemas.text import message_text
@@ -35,14 +36,14 @@ from slime_events.plugins.sample import Sample
 from storage.cancellation import end_all, fail
 
 BATCH = 32
-"""Jobs that a process gets at a time; small enough that a stuck one does not hold many behind it."""
+"""Jobs sent to a process at once: few, so that a stuck job does not hold many behind it."""
 CONCURRENT_BATCH = 256
-"""The same for an async grader, whose jobs run side by side."""
+"""Jobs sent at once to an async grader, which grades them concurrently."""
 START_DEADLINE_S = 60.0
 STARTS = 3
-"""Starts of a process before a signal that ends it while it loads counts as the grader's fault."""
+"""Attempts to start a process before a signal that ends it during loading counts as the grader's fault."""
 GRACE = 0.25
-"""Seconds beyond the limit before a process is killed, so that an async grader's own limit ends it first."""
+"""Seconds after the limit until a process is killed, so that an async grader's own limit acts first."""
 
 
 def _future() -> asyncio.Future[list[Outcome]]:
@@ -51,26 +52,24 @@ def _future() -> asyncio.Future[list[Outcome]]:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class PendingJob:
-    """A job on its way to a process. payload: its encoded form; own: the grader that its sample names itself, or empty;
-    future: its outcomes; deaths: how often a process died on it; alone: it is sent without others.
-    """
+    """A job on its way to a process."""
 
-    payload: bytes
-    samples: int
-    own: str = ""
-    deaths: int = 0
-    alone: bool = False
-    future: asyncio.Future[list[Outcome]] = dataclasses.field(default_factory=_future)
+    payload: Annotated[bytes, doc("Encoded job.")]
+    samples: Annotated[int, doc("Number of samples.")]
+    own: Annotated[str, doc("Grader that the sample itself names, or empty.")] = ""
+    deaths: Annotated[int, doc("How often a process died on the job.")] = 0
+    alone: Annotated[bool, doc("Whether it is sent without other jobs.")] = False
+    future: Annotated[asyncio.Future[list[Outcome]], doc("Its outcomes.")] = dataclasses.field(default_factory=_future)
 
     def resolve(self, outcomes: list[Outcome]) -> None:
-        """Set the outcomes; later ones are ignored."""
+        """Set the outcomes. Later calls are ignored."""
         if not self.future.done():
             self.future.set_result(outcomes)
 
     def fail(
         self, kind: RewardFailureKind, message: str, by: messages.Ready | messages.Loaded, seconds: float = 0.0
     ) -> None:
-        """The same failure for each of its samples. by: the grader of a process."""
+        """Set the same failure for each sample. `by` is the grader."""
         failed = signed(failure(kind, message), by.grader, by.digest, seconds)
         self.resolve([failed] * self.samples)
 
@@ -81,17 +80,19 @@ def _out_of_memory(done: messages.Done) -> bool:
 
 
 def slim(sample: Sample, settings: RewardSettings) -> Sample:
-    """Without the arrays that no built-in grader reads: at 4k tokens they are most of the cost of sending."""
+    """Return the sample without the arrays that no built-in grader reads: at 4k tokens they dominate the cost of
+    sending.
+    """
     if settings.custom_rm_path or sample.custom_rm_path:
         return sample
     return dataclasses.replace(sample, tokens=[], loss_mask=None, rollout_log_probs=None)
 
 
 class GraderPool:
-    """`settings.rm_workers` processes that grade by `settings`. One event loop owns it; use it as `async with`.
+    """`settings.rm_workers` processes that grade by `settings`. It belongs to one event loop; use it as `async with`.
 
-    args: further names that a user's function sees on its `args`. user_dir: folder of the user's code, default the
-    working directory. log: file for what graders print, default this process's stderr.
+    `args` are additional attributes of a user function's `args`. `user_dir` is the folder of the user's code, by
+    default the working directory. `log` is the file for the output of graders, by default this process's stderr.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class GraderPool:
         self._tasks: list[asyncio.Task[None]] = []
         self._broken: SlimeEventsError | None = None
         self.ready = messages.Ready("", "", False)
-        """The run's own grader, its digest, and whether it is async; empty where each sample names its own."""
+        """The run's own grader, its digest, and whether it is async; empty if each sample names its own."""
 
     async def __aenter__(self) -> GraderPool:
         await self.start()
@@ -123,8 +124,8 @@ class GraderPool:
     async def start(self) -> None:
         """Start all processes and wait until each has loaded its grader.
 
-        Raises what is wrong with the grader: UnknownGrader, PlugPointMissing, NameTaken, PlugPointError, or
-        DeadlineExceeded where it takes too long.
+        Raises the grader's error: UnknownGrader, PlugPointMissing, NameTaken, PlugPointError, or DeadlineExceeded if
+        loading takes too long.
         """
         slots = range(max(1, self._settings.rm_workers))
         started = await asyncio.gather(*map(self._start_process, slots), return_exceptions=True)
@@ -136,13 +137,13 @@ class GraderPool:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the graders that run now."""
+        """Process ids of the running graders."""
         return [process.child.pid for process in self._processes.values()]
 
     async def grade(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
-        """Grade each sample by itself; outcomes in the samples' order. An error in a grader is an outcome.
+        """Grade each sample by itself. Outcomes have the samples' order. An error in a grader is an outcome.
 
-        evaluation: use --eval-reward-key. Raises only where grader processes can no longer be started.
+        With `evaluation`, --eval-reward-key applies. Raises only if grader processes can no longer be started.
         """
         return await self._grade([([sample], False) for sample in samples], evaluation)
 
@@ -151,7 +152,7 @@ class GraderPool:
         return await self._grade([(list(samples), True)], evaluation)
 
     async def close(self, deadline: float = 1.0) -> None:
-        """End all processes; what is not graded fails as `worker_died`. Nothing is left running."""
+        """End all processes. Jobs that are not graded fail as `worker_died`."""
         await end_all(*self._tasks)
         self._tasks = []
         processes, self._processes = list(self._processes.values()), {}
@@ -170,7 +171,7 @@ class GraderPool:
             await asyncio.wait([job.future for job in jobs])
         finally:
             for job in jobs:
-                job.future.cancel()  # of one that is not done: nobody waits for it any more
+                job.future.cancel()  # has an effect only on a job that is not done: its result is no longer needed
         return [outcome for job in jobs for outcome in job.future.result()]
 
     def _enqueue(self, samples: list[Sample], group: bool, evaluation: bool) -> PendingJob:
@@ -187,7 +188,7 @@ class GraderPool:
         return job
 
     async def _serve(self, slot: int) -> None:
-        """Serve jobs with one process, for ever; a lost process gets a successor."""
+        """Serve jobs with one process, until cancelled. A lost process is replaced."""
         while True:
             batch = await self._next_batch()
             try:
@@ -237,7 +238,7 @@ class GraderPool:
         except TimeoutError:
             kind = RewardFailureKind.TIMEOUT
         except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
-            kind = RewardFailureKind.WORKER_DIED  # or a grader wrote into the process's own connection
+            kind = RewardFailureKind.WORKER_DIED  # or a grader wrote into the process's connection
         current = process.current() if current is None else current
         await process.kill(stack=kind is RewardFailureKind.TIMEOUT)
         del self._processes[slot]
@@ -245,12 +246,12 @@ class GraderPool:
         self._settle(batch, current, kind, message, time.monotonic() - began, process.loaded)
 
     def _loss_message(self, kind: RewardFailureKind, process: GraderProcess) -> str:
-        log = "" if self._log is None else f"; where it was: {self._log}"
+        log = "" if self._log is None else f"; its stack: {self._log}"
         if kind is RewardFailureKind.TIMEOUT:
             return f"grading took longer than {self._settings.rm_timeout:g} s; its process was ended{log}"
         if kind is RewardFailureKind.OUT_OF_MEMORY:
             most = f"{self._settings.rm_memory_gb:g} GB (--rm-memory-gb)"
-            return f"the grader ran out of memory on this sample, of {most}; its process was ended"
+            return f"the grader ran out of memory on this sample (limit: {most}); its process was ended"
         return f"the grader process {process.ending()} on this sample{log}"
 
     def _settle(
@@ -262,9 +263,9 @@ class GraderPool:
         seconds: float,
         loaded: Mapping[str, messages.Loaded] = MappingProxyType({}),
     ) -> None:
-        """Fail the job that the process was lost on; put the others back at the front of the queue.
+        """Fail the job that caused the loss of the process. Put the others back at the front of the queue.
 
-        loaded: the graders of the process that samples named themselves.
+        `loaded` are the process's graders that samples name themselves.
         """
         open_jobs = [job for job in batch if not job.future.done()]
         blamed = batch[current] if current is not None else None
@@ -281,7 +282,7 @@ class GraderPool:
         self._arrived.set()
 
     async def _start_process(self, slot: int) -> None:
-        """A process that a signal ends while it loads is started again: somebody may have killed it."""
+        """Start a process. If a signal ends it during loading, start it again: the kill may have come from outside."""
         for tries_left in reversed(range(STARTS)):
             try:
                 self._processes[slot] = await GraderProcess.start(self._setup, self._log, START_DEADLINE_S)

@@ -1,4 +1,4 @@
-"""`GraderProcess`: the pool's end of one grader process."""
+"""`GraderProcess`: the pool's side of one grader process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from schemas import errors
 from schemas.errors import DeadlineExceeded, PlugPointError
 from slime_events.plugins.rewards import limits, messages
 
-# -P keeps the working directory out of sys.path's front; our own root comes last, for a tree that is not installed.
+# -P keeps the working directory out of sys.path. Our own root comes last, for a source tree that is not installed.
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from slime_events.plugins.rewards.worker import main; main(*map(int, sys.argv[2:]))"
@@ -28,17 +28,19 @@ _ROOT = str(Path(__file__).resolve().parents[3])
 _answer_decoder = msgspec.msgpack.Decoder(messages.Answer)
 
 STACK_SECONDS = 0.5
-"""Given to a stuck process to write its Python stack into the log before it is ended. Full cores need some of it."""
+"""Time for a stuck process to write its Python stack into the log before it is killed. A busy machine needs
+some of it.
+"""
 
 
 class KilledWhileLoading(PlugPointError):
-    """A signal ended the process: sent by its grader, or by somebody else."""
+    """A signal ended the process. Its grader or another process sent it."""
 
 
 class GraderProcess:
-    """A child that is executed anew (no fork of this process), leads its own session, and dies with this process.
+    """A child process that is started anew (no fork), leads its own session, and dies with this process.
 
-    Its stdout and stderr go to `log`, the messages go over a socket pair of its own.
+    Its stdout and stderr go to `log`. Messages go over a socket pair.
     """
 
     def __init__(
@@ -50,14 +52,14 @@ class GraderProcess:
         self._mark = mark
         self.ready = messages.Ready("", "", False)
         self.loaded: dict[str, messages.Loaded] = {}
-        """The graders that samples named themselves, by what they named."""
+        """Graders that samples name themselves, by the path or name that the sample has."""
 
     @classmethod
     async def start(cls, setup: messages.Setup, log: Path | None, deadline: float) -> GraderProcess:
         """Start a process and wait until it has loaded its grader.
 
-        Raises PlugPointError (or what the grader's settings call for) where it cannot, DeadlineExceeded after
-        `deadline` seconds, OSError where the machine has no room for it.
+        Raises PlugPointError (or the error of the grader's settings) if it does not start, DeadlineExceeded after
+        `deadline` seconds, OSError if the machine has no resources for it.
         """
         ours, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as unused:
@@ -98,21 +100,20 @@ class GraderProcess:
 
     @property
     def alive(self) -> bool:
-        """Still running."""
         return self.child.poll() is None
 
     def ending(self) -> str:
-        """How it ended, in words."""
+        """Return how it ended, in words."""
         code = self.child.poll()
         if code is None:
             return "stopped answering"
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
     async def grade(self, jobs: Sequence[msgspec.Raw], limit: float) -> AsyncGenerator[messages.Done, None]:
-        """Grade a batch; yields each job as it is done.
+        """Grade a batch. Yields each job when it is done.
 
-        Raises TimeoutError when no job was done for `limit` seconds, asyncio.IncompleteReadError or ConnectionError
-        when the process died. It must then be killed.
+        Raises TimeoutError if no job was done for `limit` seconds, asyncio.IncompleteReadError or ConnectionError if
+        the process died. The caller must then kill it.
         """
         self._writer.write(messages.frame(messages.encode(list(jobs))))
         left = len(jobs)
@@ -131,16 +132,16 @@ class GraderProcess:
             async with asyncio.timeout(limit):
                 return await self._frames.next()
         except TimeoutError:
-            async with asyncio.timeout(0.0):  # it may have come while the machine was paused
+            async with asyncio.timeout(0.0):  # it may have arrived while the machine was paused
                 return await self._frames.next()
 
     def current(self) -> int | None:
-        """The job that the process is (or was, at its end) working on."""
+        """Return the number of the job in progress, or of the last one if the process has ended."""
         (number,) = messages.MARK.unpack(os.pread(self._mark, messages.MARK.size, 0))
         return None if number == messages.IDLE else int(number)
 
     async def kill(self, *, stack: bool = False) -> None:
-        """Kill it and its children at once; it is reaped when this returns."""
+        """Kill the process and its children. It is reaped when this returns."""
         if stack and self.alive:
             self.child.send_signal(signal.SIGUSR1)
             await asyncio.sleep(STACK_SECONDS)
@@ -154,7 +155,7 @@ class GraderProcess:
             self._mark = -1
 
     async def stop(self, deadline: float) -> None:
-        """Let it finish its job and exit; killed after `deadline` seconds."""
+        """Let the process finish its job and exit. Kill it after `deadline` seconds."""
         self._writer.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(self.child.wait, deadline)

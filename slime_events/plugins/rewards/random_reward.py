@@ -1,6 +1,6 @@
-"""`random`: 0 or 1 whatever the answer, for baselines and plumbing.
+"""`random`: reward 0 or 1 regardless of the answer, for baselines and tests of the pipeline.
 
-Seeded by the sample, so that a replay grades alike (slime's is not seeded).
+The sample is the seed, so that a replay gives the same reward (slime's is not seeded).
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ from slime_events.plugins.sample import Sample
 
 
 def reward(response: str, sample: Sample) -> int:
-    """0 or 1, the same for the same sample and response."""
+    """Return 0 or 1, always the same for a sample and response."""
     about = f"{sample.group_index}/{sample.index}/{sample.rollout_id}/{response}"
     return hashlib.sha256(about.encode()).digest()[0] & 1

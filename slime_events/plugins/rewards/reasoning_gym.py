@@ -1,10 +1,10 @@
 """`reasoning_gym`: the generator's own scorer, with its partial credit.
 
-The data set's line carries what the scorer needs: `metadata["entry"]` is the generated entry (question, answer,
-metadata with source_dataset), or `metadata` has `source_dataset` itself and the label is the answer.
+The prompt's metadata has what the scorer needs: either `metadata["entry"]` is the generated entry (question, answer,
+metadata with source_dataset), or `metadata` itself has `source_dataset` and the label is the answer.
 
-Some scorers give the answer to `eval`, by themselves or through sympy's `parse_expr`. They get readers
-that call nothing.
+Some scorers pass the answer to `eval`, directly or through sympy's `parse_expr`. Here they get parsers that call
+nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from slime_events.plugins.sample import Sample, answer_of
 
 _OPENS, _CLOSES = "<answer>", "</answer>"
 _LISTS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
-"""Data sets whose scorers evaluate an answer, to accept lists. That of `bitwise_arithmetic` evaluates the problem."""
+"""Data sets whose scorers evaluate an answer to accept lists. The scorer of `bitwise_arithmetic` evaluates the
+problem.
+"""
 
 
 def reward(response: str, sample: Sample) -> float:
-    """0.0 to 1.0 by the generator's `score_answer`. Raises ValueError where the sample does not name its generator."""
+    """Return the score of the generator's `score_answer`, from 0.0 to 1.0. Raises ValueError if the sample does not
+    name its generator.
+    """
     entry = entry_of(sample)
-    from reasoning_gym import get_score_answer_fn  # late: 1 s that only its users pay
+    from reasoning_gym import get_score_answer_fn  # late: takes 1 s
 
     name = entry["metadata"]["source_dataset"]
     score = get_score_answer_fn(name)
@@ -49,7 +53,7 @@ def _nothing_evaluated() -> Iterator[None]:
 
 
 def entry_of(sample: Sample) -> dict[str, Any]:
-    """The entry that the scorer takes: question, answer and metadata with source_dataset."""
+    """Return the entry for the scorer: question, answer and metadata with source_dataset."""
     entry = sample.metadata.get("entry")
     if entry is None:
         entry = {"question": sample.prompt, "answer": sample.label, "metadata": sample.metadata}
@@ -62,7 +66,7 @@ def entry_of(sample: Sample) -> dict[str, Any]:
 
 
 def extract_answer(response: str) -> str:
-    r"""The last `<answer>`, else the last `\boxed{}`, else all that follows the thinking."""
+    r"""Return the last `<answer>`, or the last `\boxed{}`, or all text after the thinking."""
     answer = answer_of(response)
     if (tagged := _last_tagged(answer)) is not None:
         return tagged.strip()
@@ -71,8 +75,8 @@ def extract_answer(response: str) -> str:
 
 
 def _last_tagged(text: str) -> str | None:
-    """What stands in the last pair of tags, pairs being counted from the beginning."""
-    found, at = None, 0
+    """Return the content of the last pair of tags. Pairs are counted from the beginning."""
+    content, at = None, 0
     while (start := text.find(_OPENS, at)) >= 0 and (end := text.find(_CLOSES, start + len(_OPENS))) >= 0:
-        found, at = text[start + len(_OPENS) : end], end + len(_CLOSES)
-    return found
+        content, at = text[start + len(_OPENS) : end], end + len(_CLOSES)
+    return content

@@ -1,6 +1,6 @@
 """`remote_rm`: a judge behind HTTP. POST {prompt, response, label}; its JSON answer is the reward, or a dict with it.
 
-Requests are made in this process, one per sample: a judge that is slow over one sample delays no other.
+This process sends the requests, one per sample: a slow answer for one sample delays no other.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from slime_events.plugins.sample import Sample
 
 TRIES = 10
 CONNECTIONS = 64
-"""Requests in flight at most. A sample's time limit starts when its first request does."""
+"""Maximum number of requests in flight. A sample's time limit starts with its first request."""
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-SHOWN = 200
-"""Characters of an answer in a message."""
+SHOWN = 200  # characters of an answer in a message
 
 
 class _Again(Exception):
-    """An answer, or none, that a retry may change."""
+    """No answer, or one that a retry may change."""
 
 
 class _Refused(Exception):
@@ -42,7 +41,7 @@ def _question(name: str, sample: Sample) -> dict[str, Any]:
 
 
 class RemoteJudge:
-    """One judge's address. Use it as `async with`. timeout_s: of one sample, all tries and pauses included."""
+    """Client of one judge. Use it as `async with`. `timeout_s` limits one sample, with all its tries and pauses."""
 
     def __init__(self, url: str, timeout_s: float, *, tries: int = TRIES) -> None:
         self._url, self._timeout_s, self._tries = url, timeout_s, tries
@@ -60,18 +59,22 @@ class RemoteJudge:
             await self._session.close()
 
     async def grade(self, name: str, sample: Sample, reward_key: str | None) -> Outcome:
-        """The reward of one sample, or why there is none. name: with `boxed_`, only what the last box holds is sent."""
+        """Return the reward of one sample, or the reason for its failure. If `name` begins with `boxed_`, the judge
+        gets only the content of the last box.
+        """
         async with self._room:
             begun = time.perf_counter()
             outcome = await self._answer(_question(name, sample), reward_key)
         return signed(outcome, name, self._digest, time.perf_counter() - begun)
 
-    async def ask(self, name: str, sample: Sample) -> Any:
-        """Its answer as it is, for `async_rm`; without a time limit. Raises RuntimeError where it gives none."""
+    async def ask(self, name: str, sample: Sample) -> object:
+        """Return the judge's answer as it is, for `async_rm`, without a time limit. Raises RuntimeError if it gives
+        none.
+        """
         return await self.post(_question(name, sample))
 
-    async def post(self, question: dict[str, Any]) -> Any:
-        """Its answer to this very question, likewise."""
+    async def post(self, question: dict[str, Any]) -> object:
+        """Send a request body unchanged and return the answer, as `ask` does."""
         try:
             return await self._ask(question, [])
         except _Refused as error:
@@ -92,8 +95,8 @@ class RemoteJudge:
             return failure(outcome.kind, f"{self._url}: {outcome.message}")
         return outcome
 
-    async def _ask(self, question: dict[str, Any], endings: list[str]) -> Any:
-        """endings: gets how each request ended."""
+    async def _ask(self, question: dict[str, Any], endings: list[str]) -> object:
+        """Try several times. Each request appends its result in words to `endings`."""
         for number in range(self._tries):
             endings.append("it has not answered")
             try:
@@ -103,8 +106,8 @@ class RemoteJudge:
             await asyncio.sleep(min(FIRST_PAUSE_S * 2**number, LONGEST_PAUSE_S) * (0.5 + random.random()))
         raise _Refused(f"gave no reward in {self._tries} tries; the last: {endings[-1]}")
 
-    async def _try(self, question: dict[str, Any]) -> Any:
-        """Its answer. Raises _Again, _Refused."""
+    async def _try(self, question: dict[str, Any]) -> object:
+        """Return the answer. Raises _Again, _Refused."""
         assert self._session is not None, "enter the judge before asking it"
         try:
             async with self._session.post(expand(self._url), json=question) as response:
@@ -115,6 +118,6 @@ class RemoteJudge:
                     raise _Refused(f"answered {response.status} {response.reason}: {text[:SHOWN]}")
                 return await response.json(content_type=None)
         except ValueError as error:
-            raise _Refused(f"answered what is no JSON: {error}") from error
+            raise _Refused(f"answered with invalid JSON: {error}") from error
         except (aiohttp.ClientError, OSError) as error:
             raise _Again(f"{type(error).__name__}: {error}") from error

@@ -1,8 +1,7 @@
-"""`async_rm` and `batched_async_rm` under slime's signatures, for user code that grades by itself.
+"""`async_rm` and `batched_async_rm` with slime's signatures, for user code that grades samples itself.
 
-They grade here and now, in the process of whoever calls them: the limits that hold are that process's own. A run's
-graders (`graders.py`) have processes and limits of theirs. What user code or a test has put in the place of a name of
-`slime.rollout.rm_hub` is called.
+They grade immediately, in the caller's process and under its limits. A run's graders (`graders.py`) have processes and
+limits of their own. If user code or a test has replaced a name of `slime.rollout.rm_hub`, the replacement is called.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ _FUNCTIONS = {
     "gpqa": "compute_gpqa_reward",
     "math": "grade_answer_verl",
 }
-"""slime's functions of its built-in graders."""
+"""slime's functions for its built-in graders."""
 
 
-async def async_rm(args: Any, sample: Sample, **kwargs: Any) -> Any:
-    """What the sample's grader returns: a number, or the dict that it gives.
+async def async_rm(args: object, sample: Sample, **kwargs: object) -> Any:
+    """Return the value of the sample's grader: a number, or a dict.
 
-    The order is `dispatch.resolve`'s. args: `rm_type`, `custom_rm_path` and `rm_url` are read of it, and a user's own
-    grader gets it. Raises UnknownGrader (a NotImplementedError), and what the grader raises.
+    `dispatch.resolve` chooses the grader. `args` supplies `rm_type`, `custom_rm_path` and `rm_url`, and is passed to a
+    user's own grader. Raises UnknownGrader (a NotImplementedError), and the grader's own exceptions.
     """
     settings = _settings(args)
     name = grader_name(settings, sample)
@@ -51,7 +50,7 @@ async def async_rm(args: Any, sample: Sample, **kwargs: Any) -> Any:
 
 
 def _replaced_grader(name: str, sample: Sample) -> Callable[[], Any] | None:
-    """The call of what has replaced a built-in grader's function; None where it has not been."""
+    """Return the call of the replacement of a built-in grader's function; None without a replacement."""
     function = replaced(_FUNCTIONS.get(name.removeprefix(BOXED), ""), HOME)
     if function is None:
         return None
@@ -67,19 +66,22 @@ def _replaced_grader(name: str, sample: Sample) -> Callable[[], Any] | None:
     return lambda: function(response, sample.label)
 
 
-async def batched_async_rm(args: Any, samples: Sequence[Sample], **kwargs: Any) -> list[Any]:
-    """One value for each sample: of one call of `args.custom_rm_path` with all of them, else of `async_rm` for each."""
+async def batched_async_rm(args: object, samples: Sequence[Sample], **kwargs: object) -> list[Any]:
+    """Return one value for each sample.
+
+    If `args.custom_rm_path` is set, it is called once with all samples; otherwise `async_rm` is called for each.
+    """
     if path := _settings(args).custom_rm_path:
         load = replaced(*_LOAD)
         function = load(path) if load else load_own(path, None, None).function
         returned = function(args, samples, **kwargs)
         return list(await returned if inspect.isawaitable(returned) else returned)
-    one = in_force("async_rm", HOME)
-    return list(await asyncio.gather(*(one(args, sample, **kwargs) for sample in samples)))
+    grade = in_force("async_rm", HOME)
+    return list(await asyncio.gather(*(grade(args, sample, **kwargs) for sample in samples)))
 
 
-async def remote_rm(args: Any, sample: Sample, max_retries: int = 10) -> Any:
-    """What the judge at `args.rm_url` answers. Raises TimeoutError or RuntimeError where it gives no reward."""
+async def remote_rm(args: Any, sample: Sample, max_retries: int = 10) -> object:
+    """Return the answer of the judge at `args.rm_url`. Raises TimeoutError or RuntimeError if it gives no reward."""
     from slime_events.plugins.rewards.remote import RemoteJudge
 
     limit_s = _settings(args).rm_timeout
@@ -87,6 +89,6 @@ async def remote_rm(args: Any, sample: Sample, max_retries: int = 10) -> Any:
         return await judge.ask(grader_name(_settings(args), sample), sample)
 
 
-def _settings(args: Any) -> RewardSettings:
+def _settings(args: object) -> RewardSettings:
     names = ("rm_type", "custom_rm_path", "rm_url", "rm_timeout")
     return RewardSettings(**{name: value for name in names if (value := getattr(args, name, None)) is not None})

@@ -1,7 +1,7 @@
 """A grader process: reads batches from its pool, grades, answers job by job. `InlineGrader` grades without a process.
 
-Before each step of a job it writes the job's number into a shared page, so that the pool knows which job to blame when
-this process is stuck or dies. It has no time limit for synchronous code itself: the pool kills it from outside, which
+Before each step of a job it writes the job's number into a shared page, so that the pool knows which job to blame if
+this process is stuck or dies. The process has no time limit for synchronous code: the pool kills it from outside, which
 also works inside C code and with signals blocked.
 """
 
@@ -20,7 +20,7 @@ import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,15 +35,16 @@ from slime_events.plugins.rewards.outcome import Graded, Outcome, failure, signe
 from slime_events.plugins.rewards.teacher import graded
 from slime_events.plugins.sample import Sample
 
+T = TypeVar("T")
 _PR_SET_PDEATHSIG = 1
 
 
 class OverLimit(Exception):
-    """The grading time limit has passed; not a TimeoutError of the grader's own."""
+    """The time limit of grading has passed. Distinct from a TimeoutError of the grader's own."""
 
 
-async def with_timeout(awaitable: Awaitable[Any], limit: float) -> Any:
-    """Its result within `limit` seconds. Raises OverLimit."""
+async def with_timeout(awaitable: Awaitable[T], limit: float) -> T:
+    """Return the result within `limit` seconds. Raises OverLimit."""
     try:
         async with asyncio.timeout(limit) as timer:
             return await awaitable
@@ -55,7 +56,7 @@ async def with_timeout(awaitable: Awaitable[Any], limit: float) -> Any:
 
 @types.coroutine
 def marked(coroutine: Coroutine[Any, Any, Any], number: int, mark: Callable[[int], None]) -> Generator[Any, Any, Any]:
-    """Run `coroutine` with its job's number in the shared page while it has the processor."""
+    """Run `coroutine`, with its job's number in the shared page whenever it runs."""
     resume: Callable[[Any], Any] = coroutine.send
     value: Any = None
     while True:
@@ -69,12 +70,12 @@ def marked(coroutine: Coroutine[Any, Any, Any], number: int, mark: Callable[[int
         try:
             value = yield awaited
             resume = coroutine.send
-        except BaseException as thrown:  # a cancellation goes into the coroutine, not past it
+        except BaseException as thrown:  # pass a cancellation into the coroutine
             value, resume = thrown, coroutine.throw
 
 
 class Worker:
-    """Grades jobs one after the other; jobs of async graders run side by side on one event loop."""
+    """Grades jobs one after the other. Jobs of async graders run concurrently on one event loop."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Worker:
         loaded: Callable[[messages.Loaded], None] = lambda message: None,
     ) -> None:
         self._settings: RewardSettings = setup.settings
-        self._loaded, self._known = loaded, {""}
+        self._loaded, self._announced = loaded, {""}
         self._folder = Path(setup.user_dir)
         own = ArgsView.of(setup.settings).as_dict()
         self._args = {evaluation: _args(own | setup.args, evaluation) for evaluation in (False, True)}
@@ -94,7 +95,7 @@ class Worker:
         return asyncio.new_event_loop()
 
     def prepare(self) -> messages.Ready:
-        """Load the run's own grader and what it imports, before any sample's time runs."""
+        """Load the run's own grader and its imports, before any sample's time runs."""
         group = dispatch.resolve_group(self._settings, Sample(), user_dir=self._folder)
         if group is None and not (self._settings.custom_rm_path or self._settings.rm_type):
             return messages.Ready("", "", False)  # each sample names its own
@@ -106,7 +107,7 @@ class Worker:
         return messages.Ready(grader.name, grader.digest, grader.concurrent)
 
     def grade(self, jobs: Sequence[messages.Job], answer: Callable[[messages.Done], None]) -> None:
-        """Grade all jobs; `answer` gets each as it is done, in any order."""
+        """Grade all jobs. Calls `answer` with each job when it is done, in any order."""
         waiting = []
         for number, job in enumerate(jobs):
             try:
@@ -130,11 +131,11 @@ class Worker:
         if job.group and own:
             return own
         grader = dispatch.resolve(self._settings, first, evaluation=evaluation, user_dir=folder)
-        if (key := dispatch.own_grader(self._settings, first)) not in self._known:
+        if (key := dispatch.own_grader(self._settings, first)) not in self._announced:
             if not grader.own:
                 dispatch.import_heavy(grader.name)
             self._loaded(messages.Loaded(key, grader.name, grader.digest))
-            self._known.add(key)
+            self._announced.add(key)
         return grader
 
     def _grade_one(self, job: messages.Job, grader: dispatch.Grader) -> list[Outcome]:
@@ -143,14 +144,14 @@ class Worker:
             returned = self._call(job, grader)
             if inspect.isawaitable(returned):
                 returned = self._loop.run_until_complete(with_timeout(returned, self._settings.rm_timeout))
-        except BaseException as error:  # SystemExit too: it is of this sample, and the process has others
+        except BaseException as error:  # SystemExit too: only this sample fails
             return grading.raised(error, self._settings.rm_timeout)
         return grading.outcomes(returned)
 
     async def _grade_side_by_side(
         self, waiting: Sequence[tuple[int, messages.Job, dispatch.Grader]], answer: Callable[[messages.Done], None]
     ) -> None:
-        async def one(number: int, job: messages.Job, grader: dispatch.Grader) -> None:
+        async def grade_job(number: int, job: messages.Job, grader: dispatch.Grader) -> None:
             grading = _Grading(job, grader)
             try:
                 call = marked(self._call(job, grader), number, self._mark)
@@ -159,7 +160,7 @@ class Worker:
                 outcomes = grading.raised(error, self._settings.rm_timeout)
             answer(messages.Done(number, outcomes))
 
-        await asyncio.gather(*(one(*each) for each in waiting))
+        await asyncio.gather(*(grade_job(*each) for each in waiting))
 
     def _call(self, job: messages.Job, grader: dispatch.Grader) -> Any:
         args = self._args[job.evaluation]
@@ -169,18 +170,20 @@ class Worker:
 
 
 class InlineGrader:
-    """Grades in this very process what needs no time limit (`IMMEDIATE`); outcomes as from a process of the pool."""
+    """Grades in the calling process with graders that need no time limit (`IMMEDIATE`). Outcomes are those of a
+    pool.
+    """
 
     def __init__(self, settings: RewardSettings) -> None:
         self._settings = settings
         self._worker = Worker(messages.Setup(settings, {}, str(Path.cwd())), mark=lambda number: None)
 
     def accepts(self, samples: Sequence[Sample]) -> bool:
-        """Whether the graders of all samples are `IMMEDIATE`."""
+        """Return whether the graders of all samples are `IMMEDIATE`."""
         return {dispatch.grader_name(self._settings, sample) for sample in samples} <= dispatch.IMMEDIATE
 
     def grade(self, samples: Sequence[Sample], *, evaluation: bool) -> list[Outcome]:
-        """Grade each sample by itself; outcomes in the samples' order. An error in a grader is an outcome."""
+        """Grade each sample by itself. Outcomes have the samples' order. An error in a grader is an outcome."""
         outcomes: list[Outcome] = []
         jobs = [messages.Job([sample], False, evaluation) for sample in samples]
         self._worker.grade(jobs, lambda done: outcomes.extend(done.outcomes))
@@ -194,21 +197,21 @@ def _args(values: dict[str, Any], evaluation: bool) -> ArgsView:
 
 
 class _Grading:
-    """One job's grading, which begins now: what its grader returns or raises as outcomes."""
+    """Grading of one job, which begins now. Turns the grader's result or exception into outcomes."""
 
     def __init__(self, job: messages.Job, grader: dispatch.Grader) -> None:
         self._job, self._grader = job, grader
         self._metadata = [copy.copy(sample.metadata) for sample in job.samples] if grader.own else []
         self._began = time.perf_counter()
 
-    def outcomes(self, returned: Any) -> list[Outcome]:
-        """What was returned as outcomes, whatever it does when it is looked at."""
+    def outcomes(self, returned: object) -> list[Outcome]:
+        """Return the result as outcomes. A result that raises when it is read is a failure."""
         try:
             return self._returned(returned)
         except BaseException as error:
             return self._signed([unreadable(error)] * len(self._job.samples))
 
-    def _returned(self, returned: Any) -> list[Outcome]:
+    def _returned(self, returned: Any) -> list[Outcome]:  # a user's object, of any type
         samples, values = self._job.samples, [returned]
         if self._job.group:
             is_many = hasattr(returned, "__iter__") and not isinstance(returned, dict | str)
@@ -218,7 +221,8 @@ class _Grading:
                 what = f"{many} values" if values else f"{type(returned).__name__} {repr_text(returned, 80)}"
                 message = f"the group grader returned {what} for {len(samples)} samples: it must return one for each"
                 return self._signed([failure(RewardFailureKind.WRONG_TYPE, message)] * len(samples))
-        outcomes = [graded(value, one, self._grader.reward_key) for value, one in zip(values, samples, strict=True)]
+        key = self._grader.reward_key
+        outcomes = [graded(value, sample, key) for value, sample in zip(values, samples, strict=True)]
         for index, before in enumerate(self._metadata[: len(outcomes)]):
             outcome, changed = outcomes[index], _changed(before, samples[index].metadata)
             if isinstance(outcome, Graded) and changed:
@@ -229,7 +233,7 @@ class _Grading:
         if isinstance(error, OverLimit):
             failed = failure(RewardFailureKind.TIMEOUT, f"grading took longer than {limit:g} s")
         elif isinstance(error, MemoryError):
-            error.__traceback__ = None  # frees what the grader's frames hold: this answer needs memory, too
+            error.__traceback__ = None  # frees the memory of the grader's frames, for this answer
             failed = failure(RewardFailureKind.OUT_OF_MEMORY, f"the grader {self._grader.name} ran out of memory")
         elif isinstance(error, UngradableSample):
             failed = failure(RewardFailureKind.INVALID, str(error))
@@ -243,7 +247,7 @@ class _Grading:
         return [signed(outcome, name, digest, seconds) for outcome in outcomes]
 
 
-def _changed(before: Any, after: Any) -> dict[str, Any]:
+def _changed(before: object, after: object) -> dict[str, Any]:
     if not (isinstance(before, dict) and isinstance(after, dict)):
         return {}
     changed = {key: value for key, value in after.items() if key not in before or before[key] is not value}
@@ -263,7 +267,7 @@ def main(connection_fd: int, mark_fd: int, parent: int) -> None:
     if os.getppid() != parent:
         return
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, chain=False)  # the pool asks for a stack before it ends a stuck process
+    faulthandler.register(signal.SIGUSR1, chain=False)  # the pool requests a stack before it kills a stuck process
     page = mmap.mmap(mark_fd, messages.MARK.size)
     page[:] = messages.MARK.pack(messages.IDLE)
     with socket.socket(fileno=connection_fd) as connection:
@@ -271,7 +275,7 @@ def main(connection_fd: int, mark_fd: int, parent: int) -> None:
 
 
 def serve(connection: socket.socket, mark: Callable[[int], None]) -> None:
-    """Setup, then batches until the end of the connection."""
+    """Read the setup, then grade batches until the connection ends."""
 
     def answer(message: messages.Answer) -> None:
         connection.sendall(messages.frame(messages.encode(message)))

@@ -1,1 +1,1 @@
-"""`ifbench`: whether a response keeps to the instructions of IFBench (arXiv 2507.02833) that its prompt gave."""
+"""`ifbench`: checks whether a response follows the instructions of IFBench (arXiv 2507.02833) in its prompt."""

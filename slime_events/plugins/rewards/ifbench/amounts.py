@@ -1,4 +1,4 @@
-"""IFBench's instructions `count:` and `ratio:`: how many of something a response has."""
+"""IFBench's instructions `count:` and `ratio:`: counts of words, sentences and marks in a response."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def unique_words(text: str, N: int) -> bool:  # noqa: N803  IFBench's names
 
 
 def conjunctions(text: str, small_n: int) -> bool:
-    """Different coordinating conjunctions, however they are written."""
+    """Count different coordinating conjunctions, in any case and punctuation."""
     return len({of.bare(word).lower() for word in text.split()} & of.CONJUNCTIONS) >= small_n
 
 
@@ -36,20 +36,20 @@ def person_names(text: str, N: int) -> bool:  # noqa: N803
 
 
 def numbers(text: str, N: int) -> bool:  # noqa: N803
-    """1,234.5 is one number."""
+    """Count numbers. 1,234.5 is one number."""
     return sum(len(re.findall(r"\d+", word)) for word in of.plain_words(text)) == N
 
 
 def punctuation(text: str) -> bool:
-    """Each standard mark, and an interrobang besides."""
+    """Require each standard mark, and an interrobang besides."""
     if "‽" not in text and not any(mark in text for mark in _INTERROBANGS):
         return False
-    found = next((mark for mark in _INTERROBANGS if mark in text), "")
-    return set(".,!?;:") <= set(text.replace(found, "", 1) if found else text)
+    interrobang = next((mark for mark in _INTERROBANGS if mark in text), "")
+    return set(".,!?;:") <= set(text.replace(interrobang, "", 1) if interrobang else text)
 
 
 def japanese_words(text: str, N: int) -> bool:  # noqa: N803
-    """Every N-th word; numbers and punctuation in its place are let pass."""
+    """Require that every N-th word is Japanese. Numbers and punctuation are allowed instead."""
     if N == 0:
         raise UngradableSample("count:words_japanese needs N (metadata.kwargs) of at least 1")
     nth = (of.bare(word) for word in text.split()[N - 1 :: N])
@@ -61,26 +61,26 @@ def pronouns(text: str, N: int) -> bool:  # noqa: N803
 
 
 def keywords(text: str, keyword1: str, keyword2: str, keyword3: str, keyword4: str, keyword5: str) -> bool:
-    """As whole words, in any case: once, twice, 3, 5 and 7 times."""
-    wanted = (word.strip() for word in (keyword1, keyword2, keyword3, keyword4, keyword5))
-    found = (len(re.findall(rf"\b{re.escape(word)}\b", text, re.IGNORECASE)) for word in wanted)
-    return tuple(found) == _TIMES
+    """Require the keywords as whole words, in any case: once, twice, 3, 5 and 7 times."""
+    stripped = (word.strip() for word in (keyword1, keyword2, keyword3, keyword4, keyword5))
+    counts = (len(re.findall(rf"\b{re.escape(word)}\b", text, re.IGNORECASE)) for word in stripped)
+    return tuple(counts) == _TIMES
 
 
 def stop_words(text: str, percentage: int) -> bool:
-    """At most so many of a hundred words."""
+    """Allow at most `percentage` stop words in a hundred words."""
     words = of.words(text.lower())
     return bool(words) and 100 * sum(word in of.STOP_WORDS for word in words) / len(words) <= percentage
 
 
 def sentence_types(text: str) -> bool:
-    """Twice as many declarative sentences as interrogative ones."""
+    """Require twice as many declarative sentences as interrogative ones."""
     declarative, interrogative, _ = _types(text)
     return declarative == 2 * interrogative > 0
 
 
 def sentence_balance(text: str) -> bool:
-    """As many declarative as interrogative as exclamatory sentences."""
+    """Require equal numbers of declarative, interrogative and exclamatory sentences."""
     declarative, interrogative, exclamatory = _types(text)
     return declarative == interrogative == exclamatory > 0
 
@@ -91,9 +91,9 @@ def _types(text: str) -> list[int]:
 
 
 def overlap(text: str, reference_text: str, percentage: int) -> bool:
-    """Of the response's trigrams of tokens, so many of a hundred (2 more or less) are the reference's, too."""
-    given, reference = _trigrams(text), _trigrams(reference_text)
-    return bool(given) and abs(100 * len(given & reference) / len(given) - percentage) <= 2
+    """Require that `percentage` (2 more or less) of the response's token trigrams also occur in the reference."""
+    trigrams, reference = _trigrams(text), _trigrams(reference_text)
+    return bool(trigrams) and abs(100 * len(trigrams & reference) / len(trigrams) - percentage) <= 2
 
 
 def _trigrams(text: str) -> set[tuple[str, ...]]:
@@ -102,7 +102,7 @@ def _trigrams(text: str) -> set[tuple[str, ...]]:
 
 
 def sentence_characters(text: str) -> bool:
-    """Three sentences of the same length, and no word twice."""
+    """Require three sentences of the same length, and no word twice."""
     sentences = of.sentences(text)
     words = of.plain_words(" ".join(sentences).lower())
     return len(sentences) == 3 and len(set(map(len, sentences))) == 1 and len(words) == len(set(words))

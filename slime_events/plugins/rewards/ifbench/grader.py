@@ -1,12 +1,12 @@
-"""A response against the instructions that its prompt gave: 1.0 where it keeps to all of them.
+"""A response against the instructions in its prompt: 1.0 if it follows all of them.
 
-The sample's metadata names them as slime's data sets do: `instruction_id_list`, and `kwargs` with a dict for each (or
-one for all). Nothing is downloaded, and no text of a model is evaluated.
+The sample's metadata names the instructions as slime's data sets do: `instruction_id_list`, and `kwargs` with a dict
+for each (or one for all). Nothing is downloaded, and no text of a model is evaluated.
 
-The verdicts are those of IFBench's strict evaluation, but for these. The thinking, up to `</think>`, and the end token
-of a response are not read. Where IFBench fails over a response, or lets one pass that does not do what the instruction
-says (no bullet at all, a ratio of nothing to nothing, `and` beside `And` as two conjunctions, the month 0), ours goes
-by the instruction. Tokens are cut by rules of our own (`text.py`), not NLTK's, and an emoji may be several characters.
+The verdicts are those of IFBench's strict evaluation, with these exceptions. The thinking, up to `</think>`, and the
+end token of a response are not read. If IFBench raises on a response, or accepts one that does not follow the
+instruction (no bullet at all, a ratio of nothing to nothing, `and` beside `And` as two conjunctions, the month 0), ours
+follows the instruction. Our own rules cut tokens (`text.py`), not NLTK's, and an emoji may be several characters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from slime_events.plugins.rewards.ifbench.text import sentences
 from slime_events.plugins.sample import Sample, without_end
 
 Check = Callable[..., bool]
-"""`(response, **kwargs)`: its other arguments are texts and whole numbers from the sample's `kwargs`."""
+"""`(response, **kwargs)`. The keyword arguments are texts and whole numbers from the sample's `kwargs`."""
 
 CHECKS: Mapping[str, Check] = {
     "count:conjunctions": amounts.conjunctions,
@@ -87,64 +87,66 @@ CHECKS: Mapping[str, Check] = {
 """Every instruction of IFBench, by its id."""
 
 SOURCES: tuple[Callable[..., Any], ...] = (*{check.__module__: check for check in CHECKS.values()}.values(), sentences)
-"""A function of each file that a verdict depends on, beside this one."""
+"""A function of each further file that a verdict depends on."""
 
 
 def reward(response: str, sample: Sample) -> float:
-    """1.0 or 0.0. Raises UngradableSample where the metadata does not say what was asked for."""
-    asked = instructions_of(sample.metadata)
-    return float(keeps_to(without_end(response).rpartition("</think>")[2].strip("\n"), asked))
+    """Return 1.0 or 0.0. Raises UngradableSample if the metadata has no valid instructions."""
+    instructions = instructions_of(sample.metadata)
+    return float(follows(without_end(response).rpartition("</think>")[2].strip("\n"), instructions))
 
 
-def compute_ifbench_reward(response: str | None, label: Any, metadata: Mapping[str, Any] | None = None) -> float:
-    """slime's function: the response as it is. Without one, or without instructions, the reward is 0."""
+def compute_ifbench_reward(response: str | None, label: object, metadata: Mapping[str, Any] | None = None) -> float:
+    """Grade the response as it is (slime's function). Without a response or without instructions the reward is 0."""
     instructions = read_instructions(metadata or {})
-    return float(bool(instructions) and keeps_to(response or "", instructions))
+    return float(bool(instructions) and follows(response or "", instructions))
 
 
-def instructions_of(metadata: Any) -> list[functools.partial[bool]]:
-    """As `read_instructions`. Raises UngradableSample where there are none, too."""
+def instructions_of(metadata: object) -> list[functools.partial[bool]]:
+    """Return `read_instructions(metadata)`. Raises UngradableSample also if there are no instructions."""
     if not (isinstance(metadata, dict) and (instructions := read_instructions(metadata))):
         raise UngradableSample("ifbench needs the instructions: put their ids into metadata.instruction_id_list")
     return instructions
 
 
-def keeps_to(response: str, instructions: Sequence[functools.partial[bool]]) -> bool:
-    """All of them. An empty response keeps to none."""
+def follows(response: str, instructions: Sequence[functools.partial[bool]]) -> bool:
+    """Return whether the response follows all instructions. An empty response follows none."""
     return bool(response.strip()) and all(check(response) for check in instructions)
 
 
 def read_instructions(metadata: Mapping[str, Any]) -> list[functools.partial[bool]]:
-    """The checks that a sample's metadata asks for, each with its arguments.
+    """Return the checks that a sample's metadata names, each with its arguments.
 
-    Raises UngradableSample for an id that IFBench does not have, and for arguments that are missing or of another type.
+    Raises UngradableSample for an id that IFBench does not have, and for arguments that are missing or of the wrong
+    type.
     """
     names = [
-        name for one in metadata.get("instruction_id_list") or () if one is not None and (name := str(one).strip())
+        name for item in metadata.get("instruction_id_list") or () if item is not None and (name := str(item).strip())
     ]
-    given = metadata.get("kwargs")
-    given = [given] * len(names) if isinstance(given, dict) else list(given or ())
-    # As in slime: the last dict is for all instructions that are left.
-    given += (given[-1:] or [{}]) * (len(names) - len(given))
-    return [_instruction(name, arguments) for name, arguments in zip(names, given, strict=False)]
+    kwargs = metadata.get("kwargs")
+    kwargs = [kwargs] * len(names) if isinstance(kwargs, dict) else list(kwargs or ())
+    # As in slime, the last dict applies to all remaining instructions.
+    kwargs += (kwargs[-1:] or [{}]) * (len(names) - len(kwargs))
+    return [_instruction(name, arguments) for name, arguments in zip(names, kwargs, strict=False)]
 
 
-def _instruction(name: str, given: Any) -> functools.partial[bool]:
+def _instruction(name: str, kwargs: object) -> functools.partial[bool]:
     if name not in CHECKS:
         raise UngradableSample(f"IFBench has no instruction {name!r} (metadata.instruction_id_list)")
-    arguments = given if isinstance(given, dict) else {}
-    wanted = list(inspect.signature(CHECKS[name]).parameters.values())[1:]
+    arguments = kwargs if isinstance(kwargs, dict) else {}
+    parameters = list(inspect.signature(CHECKS[name]).parameters.values())[1:]
     return functools.partial(
-        CHECKS[name], **{one.name: _argument(name, one, arguments.get(one.name)) for one in wanted}
+        CHECKS[name],
+        **{parameter.name: _argument(name, parameter, arguments.get(parameter.name)) for parameter in parameters},
     )
 
 
-def _argument(name: str, wanted: inspect.Parameter, given: Any) -> Any:
-    if wanted.annotation == "str":
-        if isinstance(given, str) and given.strip():
-            return given
-    elif isinstance(given, int | float) and not isinstance(given, bool) and given >= 0 and given == int(given):
-        return int(given)
-    kind = "a text" if wanted.annotation == "str" else "a whole number"
-    said = "nothing" if given is None else repr(given)[:80]
-    raise UngradableSample(f"{name} needs {kind} as {wanted.name} (metadata.kwargs), and has {said}")
+def _argument(name: str, parameter: inspect.Parameter, value: object) -> str | int:
+    if parameter.annotation == "str":
+        if isinstance(value, str) and value.strip():
+            return value
+    elif isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value == int(value):
+        return int(value)
+    kind = "a text" if parameter.annotation == "str" else "a whole number"
+    actual = "nothing" if value is None else repr(value)[:80]
+    raise UngradableSample(f"{name} needs {kind} as {parameter.name} (metadata.kwargs), but has {actual}")

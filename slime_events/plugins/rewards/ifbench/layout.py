@@ -1,4 +1,4 @@
-"""IFBench's instructions `format:`: what a response looks like."""
+"""IFBench's instructions `format:`: the layout of a response."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _TEMPLATE = ("My Answer:", "My Conclusion:", "Future Outlook:")
 
 
 def parentheses(text: str) -> bool:
-    """Brackets five deep, of which the inner one is closed. A bracket that closes another kind begins anew."""
+    """Require brackets nested five deep, the innermost closed. A bracket that closes another kind starts again from
+    zero.
+    """
     waiting: list[str] = []
     deepest = 0
     for character in text:
@@ -32,7 +34,7 @@ def parentheses(text: str) -> bool:
 
 
 def quotes(text: str) -> bool:
-    """Double and single quotes in each other, three deep."""
+    """Require nested double and single quotes, three deep."""
     waiting: list[str] = []
     deepest = 0
     for character in text:
@@ -47,7 +49,7 @@ def quotes(text: str) -> bool:
 
 
 def options(text: str, options: str) -> bool:
-    """One of them and nothing else. They are separated by `/`, else by the word or, else by commas."""
+    """Require exactly one of the options. They are separated by `/`, else by the word or, else by commas."""
     parts = options.split("/") if "/" in options else re.split(r"\bor\b", options)
     parts = [part.strip() for part in (parts if len(parts) > 1 else options.split(","))]
     if _LETTERS.match(options):
@@ -56,27 +58,27 @@ def options(text: str, options: str) -> bool:
 
 
 def newline(text: str) -> bool:
-    """Each word on a line of its own."""
+    """Require each word on its own line."""
     return all(len(of.plain_words(line)) <= 1 for line in text.split("\n"))
 
 
 def emoji(text: str) -> bool:
-    """One at the end of each sentence, before or behind its mark."""
+    """Require an emoji at the end of each sentence, before or after its mark."""
     sentences = [sentence.translate(of.NO_PUNCTUATION).strip() for sentence in of.sentences(text)]
     following = [sentence[:1] for sentence in sentences[1:]] + [""]
-    # The last character but one: the last may only say that an emoji is shown in colour.
+    # The last two characters: the last one may only be the selector for display in colour.
     ends = (any(map(of.emoji().__contains__, sentence[-2:])) for sentence in sentences)
     return all(sentences) and all(end or next_ in of.emoji() for end, next_ in zip(ends, following, strict=True))
 
 
 def line_indent(text: str) -> bool:
-    """Each line is indented more than the one before."""
+    """Require that each line is indented more than the one before."""
     indents = [len(line) - len(line.lstrip(" ")) for line in text.split("\n") if line.strip()]
-    return all(one < two for one, two in pairwise(indents))
+    return all(before < after for before, after in pairwise(indents))
 
 
 def quote_unquote(text: str) -> bool:
-    """Between one quoted phrase and the next, and behind the last, there is something unquoted."""
+    """Require unquoted text between two quoted phrases, and after the last."""
     plain = text.replace("“", '"').replace("”", '"').replace("'\"'", "")
     plain = "".join(plain.split())
     return '""' not in plain and not plain.strip(string.digits + string.punctuation.replace('"', "")).endswith('"')
@@ -87,8 +89,8 @@ def marked_list(text: str, sep: str) -> bool:
 
 
 def thesis(text: str) -> bool:
-    """Text in italics by HTML, and more text behind it."""
-    # A first tag that nothing closes has no later one that something closes.
+    """Require text in italics by HTML, and more text after it."""
+    # If the first tag is not closed, no later one is.
     starts = {tag: text.find(f"<{tag}>") for tag in _ITALICS}
     ends = {tag: text.find(f"</{tag}>", start) for tag, start in starts.items() if start >= 0}
     closed = [tag for tag, end in ends.items() if end >= 0]
@@ -100,22 +102,22 @@ def thesis(text: str) -> bool:
 
 
 def sub_bullets(text: str) -> bool:
-    """Bullets `*`, each with a `-` behind it."""
+    """Require bullets `*`, each followed by a `-`."""
     _, *bullets = text.split("*")
     return bool(bullets) and all("-" in bullet for bullet in bullets)
 
 
 def sentences_then_bullets(text: str) -> bool:
-    """At least two sentences that end in a period, then at least two lines with `*`, and nothing else."""
+    """Require at least two sentences that end in a period, then at least two lines with `*`, and nothing else."""
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     bullets = [line.startswith("*") for line in lines]
     first = bullets.index(True) if True in bullets else len(lines)
-    said = sum(sentence.endswith(".") for line in lines[:first] for sentence in of.sentences(line))
-    return said >= 2 and all(bullets[first:]) and len(lines) - first >= 2
+    count = sum(sentence.endswith(".") for line in lines[:first] for sentence in of.sentences(line))
+    return count >= 2 and all(bullets[first:]) and len(lines) - first >= 2
 
 
 def title_case(text: str) -> bool:
-    """No word begins with a small letter, but for words in mixed case such as iPhone."""
+    """Allow no word that begins with a small letter, except words in mixed case such as iPhone."""
     small = (word for word in of.whole_words(text) if word[0].islower())
     return not any(word[1:].islower() or word[1:].isupper() or not word[1:] for word in small)
 

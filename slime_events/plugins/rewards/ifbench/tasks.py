@@ -33,15 +33,15 @@ def multiples(text: str) -> bool:
 
 
 def questions(text: str) -> bool:
-    """Four questions with five options each, each longer than the one before, and nothing ahead of them."""
+    """Require four questions with five options each, each longer than the one before, and nothing before them."""
     parts = [part.strip() for part in _QUESTION.split(text) if part.strip()]
-    asked = [_question(part) for part in parts]
-    longer = all(one < two for (one, _), (two, _) in pairwise(asked))
-    return text.startswith("Question") and len(asked) == 4 and longer and all(options == 5 for _, options in asked)
+    sizes = [_question(part) for part in parts]
+    longer = all(before < after for (before, _), (after, _) in pairwise(sizes))
+    return text.startswith("Question") and len(sizes) == 4 and longer and all(options == 5 for _, options in sizes)
 
 
 def _question(part: str) -> tuple[int, int]:
-    """Characters of a question, and how many options follow it."""
+    """Return the number of characters of a question, and of the options after it."""
     lines = [line.strip() for line in part.split("\n")]
     options = [bool(_OPTION.match(line)) for line in lines]
     first = options.index(True) if True in options else len(lines)
@@ -49,7 +49,7 @@ def _question(part: str) -> tuple[int, int]:
 
 
 def african_countries(text: str) -> bool:
-    """Lines in reverse order of the alphabet from Zimbabwe on, accents apart."""
+    """Require lines in reverse alphabetical order from Zimbabwe on, accents ignored."""
     lines = [of.without_accents(line) for line in map(of.bare, text.split("\n")) if line]
     first = next((number for number, line in enumerate(lines) if "Zimbabwe" in line), len(lines))
     countries = lines[first:]
@@ -65,13 +65,13 @@ def letters_reversed(text: str) -> bool:
 
 
 def alphabet_story(text: str) -> bool:
-    """26 sentences that begin with A to Z."""
+    """Require 26 sentences that begin with A to Z."""
     first = [sentence.lstrip(string.punctuation + string.whitespace)[:1].lower() for sentence in of.sentences(text)]
     return first == list(string.ascii_lowercase)
 
 
 def capitals(text: str) -> bool:
-    """From north to south."""
+    """Require the capitals from north to south."""
     return [city for part in of.without_accents(text).split(",") if (city := part.strip())] == _CAPITALS.split()
 
 
@@ -81,27 +81,27 @@ def city_csv(text: str) -> bool:
 
 
 def special_csv(text: str) -> bool:
-    """One field at least has a special character, and quotes."""
+    """Require at least one field with a special character, in quotes."""
     rows = _table(text, keeps_quotes=True)
     whole = _has_header(text, _PRODUCTS, ",") and len(rows) == 15 and all(len(row) == 5 for row in rows[1:])
     return whole and any(_quotes_special(field) for row in rows[1:] for field in row)
 
 
 def _quotes_special(field: str) -> bool:
-    """Whether its first line begins with a quote, and has a special character ahead of its last one."""
+    """Return whether the field's first line begins with a quote, and has a special character before its last quote."""
     line = field.partition("\n")[0]
     return line.startswith('"') and _SPECIAL.search(line, 1, max(1, line.rfind('"'))) is not None
 
 
 def quoted_csv(text: str) -> bool:
-    """Tabs between the fields, quotes around each."""
+    """Require tabs between the fields, and quotes around each."""
     rows = _table(text, delimiter="\t", keeps_quotes=True)
     whole = _has_header(text, _STUDENTS, "\t") and len(rows) == 4 and all(len(row) == 5 for row in rows)
     return whole and all(re.fullmatch(r'\s*".*"\s*', field, re.DOTALL) for row in rows for field in row)
 
 
 def _table(text: str, *, delimiter: str = ",", keeps_quotes: bool = False) -> list[list[str]]:
-    """Its rows; none where it is no table."""
+    """Return the rows of a table; empty if the text is not a table."""
     try:
         return list(csv.reader(io.StringIO(text.replace('"', '"""') if keeps_quotes else text), delimiter=delimiter))
     except csv.Error:
@@ -109,13 +109,13 @@ def _table(text: str, *, delimiter: str = ",", keeps_quotes: bool = False) -> li
 
 
 def _has_header(text: str, names: list[str], delimiter: str) -> bool:
-    """With quotes or without."""
+    """Return whether the header has these names, quoted or not."""
     fields = [field.strip() for field in text.partition("\n")[0].split(delimiter)]
     return [field[1:-1] if field == f'"{field[1:-1]}"' else field for field in fields] == names
 
 
 def dates(text: str) -> bool:
-    """Days of Napoleon's life, with commas between."""
+    """Require days of Napoleon's life, with commas between them."""
     return all(_is_date(part.strip()) for part in text.split(","))
 
 
@@ -127,9 +127,9 @@ def _is_date(part: str) -> bool:
 
 
 def repeat_change(text: str, prompt_to_repeat: str) -> bool:
-    """The prompt with another first word."""
-    given, asked = text.split(), prompt_to_repeat.split()
-    return given[:1] != asked[:1] and given[1:] == asked[1:]
+    """Require the prompt with another first word."""
+    words, expected = text.split(), prompt_to_repeat.split()
+    return words[:1] != expected[:1] and words[1:] == expected[1:]
 
 
 def repeat_simple(text: str) -> bool:
@@ -137,5 +137,5 @@ def repeat_simple(text: str) -> bool:
 
 
 def repeat_span(text: str, prompt_to_repeat: str, n_start: int, n_end: int) -> bool:
-    """The prompt's words from one number to another, both included, from 0 on."""
+    """Require the prompt's words from `n_start` to `n_end`, both included, counted from 0."""
     return text.lower().split() == prompt_to_repeat.lower().split()[n_start : n_end + 1]

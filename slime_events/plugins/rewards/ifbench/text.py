@@ -1,4 +1,6 @@
-"""What the checks of IFBench count in a text: words, tokens, sentences and emoji. English, without any data files."""
+"""Words, tokens, sentences and emoji of a text, as the checks of IFBench count them. English, without any data
+files.
+"""
 
 from __future__ import annotations
 
@@ -65,58 +67,58 @@ _EMOJI = (
 
 @functools.cache
 def emoji() -> frozenset[str]:
-    """Every character that is an emoji, or ends one."""
+    """Return every character that is an emoji, or ends one."""
     spans = [[int(bound, 16) for bound in span.split("-")] for span in _EMOJI.split()]
     return frozenset(chr(code) for span in spans for code in range(span[0], span[-1] + 1))
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters, digits and underscores."""
+    """Return the runs of letters, digits and underscores."""
     return re.findall(r"\w+", text)
 
 
 def plain_words(text: str) -> list[str]:
-    """What stands between blanks once all ASCII punctuation is gone."""
+    """Return the words between white space, after all ASCII punctuation is removed."""
     return text.translate(NO_PUNCTUATION).split()
 
 
 def bare(word: str) -> str:
-    """Without ASCII punctuation and blanks at both ends."""
+    """Return the word without ASCII punctuation and blanks at both ends."""
     return word.strip(_EDGE)
 
 
 def whole_words(text: str) -> list[str]:
-    """Words, with the hyphens and apostrophes in them, and punctuation marks."""
+    """Return words, with their hyphens and apostrophes, and punctuation marks."""
     return _TOKEN.findall(text)
 
 
 def tokens(text: str) -> list[str]:
-    """Words and punctuation marks; contractions are two, as in the Penn Treebank: do, n't."""
-    found: list[str] = []
+    """Return words and punctuation marks. A contraction is two tokens, as in the Penn Treebank: do, n't."""
+    parts: list[str] = []
     for token in whole_words(text):
-        parted = _CLITIC.fullmatch(token)
-        found += parted.groups() if parted else [token]
-    return found
+        contraction = _CLITIC.fullmatch(token)
+        parts += contraction.groups() if contraction else [token]
+    return parts
 
 
 def word_tokens(text: str) -> list[str]:
-    """Without the punctuation marks."""
+    """Return the tokens without punctuation marks."""
     return [token for token in tokens(text) if any(letter.isalnum() for letter in token)]
 
 
 def without_accents(text: str) -> str:
-    """In ASCII: São Tomé -> Sao Tome."""
+    """Return the text in ASCII: São Tomé -> Sao Tome."""
     return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii")
 
 
 def sentences(text: str) -> list[str]:
-    """A text cut behind each `.`, `?` and `!`, and behind dots in a row; what is left at the end is one, too.
+    """Split a text after each `.`, `?` and `!`, and after an ellipsis. Text after the last mark is a sentence, too.
 
-    Periods of titles, initials, acronyms, numbers and web addresses end none. A quote that closes right behind an end
-    mark changes places with it.
+    Periods of titles, initials, acronyms, numbers and web addresses end no sentence. A closing quote directly after an
+    end mark changes places with it.
     """
-    found = [sentence.strip() for sentence in _sentences(f" {text}  ".replace("\n", " "))]
-    return found[:-1] if not found[-1] else found
+    parts = [sentence.strip() for sentence in _sentences(f" {text}  ".replace("\n", " "))]
+    return parts[:-1] if not parts[-1] else parts
 
 
 def _sentences(text: str) -> Iterator[str]:
@@ -132,7 +134,7 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def _ends(text: str, at: int) -> bool:
-    """Whether the period there ends a sentence."""
+    """Return whether the period at `at` ends a sentence."""
     before, behind = text[max(0, at - 8) : at], text[at + 1 : at + 12]
     starts = behind.startswith(" ") and behind[1:].startswith(_STARTERS)
     if _SUFFIX.search(before) or _CAPITALS.search(before):

@@ -1,4 +1,4 @@
-"""IFBench's instructions `words:` and `sentence:`: which words a response is made of, and where they stand."""
+"""IFBench's instructions `words:` and `sentence:`: choice and position of words in a response."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _PRIMES = frozenset(n for n in range(2, 98) if all(n % smaller for smaller in ra
 
 
 def alphabet(text: str) -> bool:
-    """Each word begins with the letter behind the one before, Z is followed by A."""
+    """Require that each word begins with the letter after that of the word before. A follows Z."""
     letters = [word[0].lower() for word in of.plain_words(text)]
     places = [string.ascii_lowercase.find(letter) for letter in letters]
-    return bool(places) and -1 not in places and all((two - one) % 26 == 1 for one, two in pairwise(places))
+    return bool(places) and -1 not in places and all((after - before) % 26 == 1 for before, after in pairwise(places))
 
 
 def vowels(text: str) -> bool:
-    """One paragraph with at most three different vowels."""
+    """Require one paragraph with at most three different vowels."""
     return "\n" not in text.strip() and len(set(text.lower()) & set("aeiou")) <= 3
 
 
 def consonants(text: str) -> bool:
-    """Two consonants in a row in each word."""
+    """Require two consonants in a row in each word."""
     return all(_CLUSTER.search(word) for word in text.lower().split())
 
 
 def palindromes(text: str) -> bool:
-    """Ten, of at least five letters."""
+    """Require ten palindromes of at least five letters."""
     return sum(len(word) >= 5 and word == word[::-1] for word in of.plain_words(text.lower())) >= 10
 
 
@@ -45,22 +45,22 @@ def repeats(text: str, small_n: int) -> bool:
 
 
 def no_consecutive(text: str) -> bool:
-    """No two words in a row begin alike."""
-    return all(one[0] != two[0] for one, two in pairwise(of.plain_words(text.lower())))
+    """Allow no two words in a row that begin with the same letter."""
+    return all(before[0] != after[0] for before, after in pairwise(of.plain_words(text.lower())))
 
 
 def odd_even_syllables(text: str) -> bool:
-    """Words of odd and of even numbers of syllables take turns."""
+    """Require that words with an odd and an even number of syllables alternate."""
     try:
         import syllapy
     except ImportError:
         raise UngradableSample("words:odd_even_syllables needs syllapy: pip install syllapy") from None
     odd = [syllapy.count(word) % 2 for word in of.plain_words(text.lower())]
-    return all(one != two for one, two in pairwise(odd))
+    return all(before != after for before, after in pairwise(odd))
 
 
 def start_verb(text: str) -> bool:
-    """The first word is a verb, for the tagger of NLTK."""
+    """Require a verb as first word, by NLTK's tagger."""
     tokens = of.tokens(text)
     try:
         import nltk
@@ -72,49 +72,48 @@ def start_verb(text: str) -> bool:
 
 
 def last_first(text: str) -> bool:
-    """A sentence begins with the last word of the one before."""
+    """Require that a sentence begins with the last word of the one before."""
     sentences = [of.bare(sentence).lower().split() for sentence in of.sentences(text)]
-    return all(one and two and one[-1] == two[0] for one, two in pairwise(sentences))
+    return all(before and after and before[-1] == after[0] for before, after in pairwise(sentences))
 
 
 def paragraph_last_first(text: str) -> bool:
-    """A paragraph, which is a line here, ends with the word that it begins with."""
+    """Require that each paragraph (here a line) ends with the word that it begins with."""
     paragraphs = (of.bare(line.strip().lower()).split() for line in text.split("\n"))
     return all(words[0] == words[-1] for words in paragraphs if words)
 
 
 def keyword_at(text: str, keyword: str, n: int, m: int) -> bool:
-    """It is the m-th word of the n-th sentence; both count from 1."""
+    """Require the keyword as the m-th word of the n-th sentence. Both count from 1."""
     sentences = of.sentences(text)
     words = of.word_tokens(sentences[n - 1]) if 0 < n <= len(sentences) else []
     return 0 < m <= len(words) and words[m - 1].lower() == keyword.strip().lower()
 
 
 def second_words(text: str, keyword: str) -> bool:
-    """It is the second word, and the last but one."""
+    """Require the keyword as second word, and as last word but one."""
     words = [word.lower() for word in of.word_tokens(text)]
     return len(words) > 1 and words[1] == words[-2] == keyword.strip().lower()
 
 
 def alliteration(text: str) -> bool:
-    """Each sentence has more words in alliterations than the one before."""
+    """Require that each sentence has more words in alliterations than the one before."""
     counts = [_alliterating(sentence) for sentence in of.sentences(text)]
-    return all(one < two for one, two in pairwise(counts))
+    return all(before < after for before, after in pairwise(counts))
 
 
 def _alliterating(sentence: str) -> int:
     first = [word[0] for word in (word.lstrip(string.punctuation) for word in sentence.lower().split()) if word]
-    alike = [one == two for one, two in pairwise(first)]
+    alike = [before == after for before, after in pairwise(first)]
     return sum(alike) + sum(now and not before for before, now in pairwise([False, *alike]))
 
 
 def keyword_in_sentence(text: str, word: str, N: int) -> bool:  # noqa: N803  IFBench's name
     sentences = of.sentences(text)
-    found = 0 < N <= len(sentences) and re.search(rf"\b{re.escape(word)}\b", sentences[N - 1], re.IGNORECASE)
-    return bool(found)
+    return 0 < N <= len(sentences) and bool(re.search(rf"\b{re.escape(word)}\b", sentences[N - 1], re.IGNORECASE))
 
 
 def sentence_increment(text: str, small_n: int) -> bool:
-    """Each sentence has exactly so many words more than the one before."""
+    """Require that each sentence has exactly `small_n` words more than the one before."""
     counts = [len(of.plain_words(sentence)) for sentence in of.sentences(text)]
-    return bool(counts) and all(two - one == small_n for one, two in pairwise(counts))
+    return bool(counts) and all(after - before == small_n for before, after in pairwise(counts))
