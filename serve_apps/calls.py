@@ -1,17 +1,19 @@
-"""`OpenCalls`: generations that somebody outside an engine asked for, as requests in the log that the engines answer.
+"""`OpenCalls`: generations for clients outside an engine, as requests in the log that engines answer.
 
-    rollout.requested of purpose `call` -> (an engine) -> rollout.progressed, .completed -> its tokens, as they come
+    rollout.requested of purpose `call` -> (an engine) -> rollout.progressed, .completed -> its tokens, as they arrive
 
-A call's name says what it asks. So whoever asks again, in another process, gets the answer that is in the log, and what
-an engine was in the midst of goes on from its last chunk.
+A call's name identifies its request. So a client that repeats a request, in any process, gets the answer in the log,
+and an interrupted generation continues from its last chunk.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.errors import Conflict, EngineError, RequestRefused, SlimeEventsError, StorageError
 from schemas.rollouts import (
     FailureKind,
@@ -31,49 +33,49 @@ Appender = Callable[[Append], Awaitable[object]]
 
 @dataclass(slots=True)
 class Call:
-    """One generation. known: what the log has of it. ended: how it was completed; None where it was aborted. moved: set
-    with each event of it. requested: by an event in the log.
-    """
+    """One generation."""
 
     request: RolloutRequested
-    known: Trajectory
-    ended: asyncio.Future[RolloutCompleted | None] = field(default_factory=asyncio.Future)
-    moved: asyncio.Event = field(default_factory=asyncio.Event)
-    requested: bool = False
-    later: list[Recorded] | None = None
-    """What came while the log was read for it."""
+    trajectory: Annotated[Trajectory, doc("Its tokens in the log.")]
+    ended: Annotated[asyncio.Future[RolloutCompleted | None], doc("Its end; None if it was aborted.")] = field(
+        default_factory=asyncio.Future
+    )
+    moved: Annotated[asyncio.Event, doc("Set with each event about it.")] = field(default_factory=asyncio.Event)
+    requested: Annotated[bool, doc("Whether the log has its request.")] = False
+    later: Annotated[list[Recorded] | None, doc("Events that arrived while the log is read for it; else None.")] = None
     retry: asyncio.Task[None] | None = None
 
     def resolve(self, completed: RolloutCompleted | None) -> None:
-        """It has ended."""
+        """Mark the call as ended."""
         if not self.ended.done():
             self.ended.set_result(completed)
 
     def fail(self, error: Exception) -> None:
-        """It cannot be made."""
+        """Mark the call as failed."""
         fail(self.ended, error)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenCalls:
-    """The calls of one asker that are under way. attempts: of one generation, at most. versions: the weights that may
-    make one that is requested now, oldest and newest.
-    """
+    """The calls of one client that are in progress."""
 
     worker: Participant
     append: Appender
     fetch: Fetch
-    attempts: int
-    versions: Callable[[], tuple[int, int | None]]
+    attempts: Annotated[int, doc("Maximum attempts of one generation.")]
+    versions: Annotated[
+        Callable[[], tuple[int, int | None]],
+        doc("Returns the oldest and newest weight version that may answer a request made now."),
+    ]
     by_sample: dict[str, Call] = field(default_factory=dict)
 
     def open(self, request: RolloutRequested) -> Call:
-        """A call that is to be requested, or was; until `close`, its events are for it."""
+        """Return a call for a request, which may be in the log already. It receives events until `close`."""
         call = self.by_sample[request.sample] = Call(request, Trajectory(request.sample, request.prompt))
         return call
 
     def close(self, sample: str) -> None:
-        """Nobody waits for it any more."""
+        """Stop waiting for a call."""
         self.by_sample.pop(sample, None)
 
     def apply(self, recorded: Recorded) -> None:
@@ -86,34 +88,36 @@ class OpenCalls:
             self._take(call, recorded)
 
     def take_told(self, recorded: Recorded) -> bool:
-        """Take in an event of which its engine has told; False where something may lie before it: the log has that."""
+        """Take in an event that an engine sent directly. Return False if events may be missing before it: read the log
+        then.
+        """
         event = recorded.envelope.event
         if not isinstance(event, RolloutProgressed | RolloutCompleted):
             return False
         call = self.by_sample.get(event.sample)
-        if call is None or recorded.position <= call.known.position:
+        if call is None or recorded.position <= call.trajectory.position:
             return True
-        if call.later is not None or event.start != call.known.length:
+        if call.later is not None or event.start != call.trajectory.length:
             return False
-        before = call.known.position
+        before = call.trajectory.position
         try:
             self._take(call, recorded)
-        except SlimeEventsError:  # as where its arrays are out of reach: whoever reads the log says so
-            call.known.position = before
+        except SlimeEventsError:  # its arrays cannot be read, for example: the reader of the log reports it
+            call.trajectory.position = before
             return False
         return True
 
     def _take(self, call: Call, recorded: Recorded) -> None:
         event = recorded.envelope.event
-        if recorded.position <= call.known.position:
+        if recorded.position <= call.trajectory.position:
             return
-        call.known.position = recorded.position
+        call.trajectory.position = recorded.position
         if isinstance(event, RolloutRequested):
             call.request, call.requested = event, True
         elif isinstance(event, RolloutProgressed):
-            call.known.progress(event, self.fetch)
+            call.trajectory.progress(event, self.fetch)
         elif isinstance(event, RolloutCompleted):
-            call.known.complete(event, self.fetch)
+            call.trajectory.complete(event, self.fetch)
             call.resolve(event)
         elif isinstance(event, RolloutFailed):
             call.requested = False
@@ -127,7 +131,9 @@ class OpenCalls:
         call.moved.set()
 
     async def read(self, sample: str) -> None:
-        """What the log has of it. What was aborted or failed then is asked for again, and goes on from its chunks."""
+        """Read a call's events from the log. A call that was aborted or failed is requested again, and continues its
+        chunks.
+        """
         call = self.by_sample[sample]
         await self._read_on(call)
         if call.ended.done() and (call.ended.exception() is not None or call.ended.result() is None):
@@ -135,33 +141,32 @@ class OpenCalls:
             await self.again(call)
 
     async def _read_on(self, call: Call) -> None:
-        """Take in what the log has of it by now."""
+        """Take in the call's new events in the log."""
         log = self.worker.log
         call.later = []
-        async for recorded in log.read(call.known.position + 1, about(log.run, "rollout", call.request.sample)):
+        async for recorded in log.read(call.trajectory.position + 1, about(log.run, "rollout", call.request.sample)):
             self._take(call, recorded)
         later, call.later = call.later, None
         for recorded in later:
             self._take(call, recorded)
 
     async def again(self, call: Call) -> None:
-        """Request its next attempt."""
+        """Request the call's next attempt."""
         oldest, newest = self.versions()
         changes = {"attempt": call.request.attempt + 1, "min_version": oldest, "max_version": newest}
-        call.request = msgspec.structs.replace(call.request, **changes)  # not all who ask hear of requests from the log
+        call.request = msgspec.structs.replace(call.request, **changes)  # not every client reads requests from the log
         try:
             await self.request(call.request)
         except StorageError as error:
             call.fail(error)
 
     async def request(self, request: RolloutRequested) -> None:
-        """Append a call's request."""
         envelope = self.worker.enclose(request)
         self.by_sample[request.sample].requested = True
         await self.append(Append(envelope) if request.attempt else once(envelope))
 
     async def abort(self, call: Call, why: str) -> None:
-        """End it: it has the tokens then that the log has."""
+        """End a call with the tokens that the log has."""
         subject = about(self.worker.log.run, "rollout", call.request.sample)
         while not call.ended.done():
             failed = RolloutFailed(
@@ -172,8 +177,8 @@ class OpenCalls:
                 message=why,
                 engine=self.worker.id,
             )
-            try:  # the fence of the engine that makes it has moved then, so it ends
-                await self.append(Append(self.worker.enclose(failed), Fence(subject, call.known.position)))
+            try:  # this moves the fence of the engine that generates, which then stops
+                await self.append(Append(self.worker.enclose(failed), Fence(subject, call.trajectory.position)))
                 return
-            except Conflict:  # an engine wrote meanwhile, or what was asked for again is not read yet
+            except Conflict:  # an engine has appended meanwhile, or a new request is not read yet
                 await self._read_on(call)

@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import ray
 from ray import serve
@@ -37,12 +36,12 @@ from storage.group_commit import GroupCommit
 from storage.payloads import fetch, offload_async
 
 START_DEADLINE_S = {"cpu": 600.0, "cuda": 1800.0}
-"""On GPUs an engine compiles kernels at its first start, for minutes, and several share the machine's cores."""
+"""On GPUs an engine compiles kernels for minutes at its first start, and several engines share the machine's cores."""
 log = logging.getLogger(__name__)
 
 
 class RolloutEngine:
-    """A replica. Its work is a task of its own, which Serve does not see: `check_health` watches it."""
+    """A replica. Its work runs in its own task, which Serve does not see: `check_health` watches it."""
 
     def __init__(
         self, address: RunAddress, settings: EngineSettings, reward: RewardSettings, generate: GenerateSetup | None
@@ -53,15 +52,17 @@ class RolloutEngine:
         self._task = asyncio.get_event_loop().create_task(self._serve(), name="rollouts")
 
     async def check_health(self) -> None:
-        """Serve replaces the replica when its work failed; its requests are delivered again to others."""
+        """Raise EngineError if the work has failed. Serve then replaces the replica, and its requests are delivered to
+        others.
+        """
         if self._task.done() and not self._task.cancelled() and (error := self._task.exception()) is not None:
-            raise EngineError(f"the replica's work ended: {error}") from error
+            raise EngineError(f"the replica's work failed: {error}") from error
 
     async def _serve(self) -> None:
         """Serve rollouts until the run is over.
 
-        An engine that is lost is replaced here, in the same process: Serve replaces a replica only at its third failed
-        check, and by a new process. An engine that cannot be started at all is left to Serve.
+        A lost engine is replaced here, in the same process: Serve replaces a replica only at its third failed check,
+        and by a new process. If an engine cannot be started at all, Serve handles it.
         """
         logs = Path(self._address.folder) / "logs"
         while True:
@@ -81,7 +82,7 @@ class RolloutEngine:
                         await self._work(worker, engine)
                     return
                 except EngineError as error:
-                    log.warning("%s is lost, another engine takes its place: %s", worker.id, error)
+                    log.warning("%s is lost and is replaced by another engine: %s", worker.id, error)
                 finally:
                     await engine.stop()
 
@@ -110,10 +111,10 @@ class RolloutEngine:
 
 @contextlib.asynccontextmanager
 async def _loss_recorded(worker: Participant) -> AsyncIterator[None]:
-    """An error inside is appended as worker.lost, if the log answers, and raised."""
+    """Append an error inside the block as worker.lost, if the log answers, and raise it."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # any error ends the engine; it is raised again
         reason = reason_of(error)
         with contextlib.suppress(StorageError):
             requests = error.requests if isinstance(error, EngineLost) else ()
@@ -122,13 +123,14 @@ async def _loss_recorded(worker: Participant) -> AsyncIterator[None]:
 
 
 def listen_on_this_node() -> None:
-    """Have this replica take Serve's calls on the address that Ray has for the node, loopback by default, where Serve
-    would listen on every address of the machine. In the replica, before it has begun.
+    """Make this replica accept Serve's calls only on the node's address in Ray, which is loopback by default.
+
+    Serve itself would listen on every address of the machine. Call it in the replica, before it has begun.
     """
     listen, host = replica.add_port_to_grpc_server, ray.util.get_node_ip_address()
     host = f"[{host}]" if ":" in host else host
 
-    def listen_there(server: Any, address: str) -> int:
+    def listen_there(server: object, address: str) -> int:
         return int(listen(server, address.replace("[::]", host)))
 
     replica.add_port_to_grpc_server = listen_there
@@ -141,9 +143,11 @@ def rollout_app(
     *,
     gpus: float,
     generate: GenerateSetup | None = None,
-) -> Any:
-    """The application to `serve.run`. reward: for the rewards that engines compute. gpus: of one replica; 0 on CPU.
-    generate: the run's own generate function.
+) -> serve.Application:
+    """Return the application for `serve.run`.
+
+    `reward` is for the rewards that engines compute. `gpus` is the number per replica; 0 on CPU. `generate` is the
+    run's own generate function.
     """
     deployment = serve.deployment(
         RolloutEngine,

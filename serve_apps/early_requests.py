@@ -1,11 +1,11 @@
 """`EarlyRequests`: generations that an engine begins while their requests are still being stored.
 
-    a gateway tells a request, and appends it meanwhile -> the engine generates, and keeps what it has
-    the log delivers the same request, byte by byte     -> the engine goes on with that, as with any request
+    a gateway sends a request directly, and appends it     -> the engine generates, and keeps the tokens
+    the log delivers the same request, identical in bytes  -> the engine continues with these tokens, as usual
 
-What is told early is worth nothing until the log has it: no event is made of it, and nobody sees a token. What does not
-come is dropped after EARLY_S, and leaves no trace. So a message that somebody forges costs the engine's time alone, for
-EARLY_MOST generations at once.
+An early request has no effect until the log has it: no event is made of it, and no client sees a token. If the log does
+not deliver it, it is dropped after EARLY_S without a trace. So a forged message costs only the engine's time, for at
+most EARLY_MOST generations at once.
 """
 
 import asyncio
@@ -14,9 +14,11 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
+from schemas.doc import doc
 from schemas.errors import AccessDenied
 from schemas.event import Purpose
 from schemas.rollouts import Maker, RolloutRequested
@@ -28,20 +30,20 @@ from storage.cancellation import end_all
 from storage.log import EventLog, Recorded
 
 EARLY_MOST = 16
-"""Early generations under way at one engine."""
+"""Maximum number of early generations in progress at one engine."""
 EARLY_S = 2.0
-"""Seconds until the request has to come from the log."""
+"""Seconds until the log has to deliver the request."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class EarlyRollout:
-    """One of them. heard: its request as it was told. begun, at: when, in `time.perf_counter` and UTC nanoseconds."""
+    """An early generation."""
 
-    heard: Recorded
+    heard: Annotated[Recorded, doc("Its request as the gateway sent it.")]
     _deltas: AsyncGenerator[Delta, None]
-    begun: float = field(default_factory=time.perf_counter)
-    at: int = field(default_factory=time.time_ns)
+    begun: Annotated[float, doc("Start by `time.perf_counter` [s].")] = field(default_factory=time.perf_counter)
+    at: Annotated[int, doc("Start [UTC nanoseconds].")] = field(default_factory=time.time_ns)
     _first: asyncio.Task[Delta | None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,7 +53,7 @@ class EarlyRollout:
         return await anext(self._deltas, None)
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
-        """All of them, from the first on."""
+        """Yield all deltas, from the first on."""
         try:
             first = await self._first
             if first is None:
@@ -63,13 +65,16 @@ class EarlyRollout:
             await self.end()
 
     async def end(self) -> None:
-        """End what is under way, of what nobody wants any more."""
+        """End the generation: it is no longer needed."""
         await end_all(self._first)
         await self._deltas.aclose()
 
 
 class EarlyRequests:
-    """Of one engine. has_room: whether the engine may begin a sample, beside so many early ones."""
+    """The early requests of one engine.
+
+    `has_room` says whether the engine may begin a sample, next to a number of other early ones.
+    """
 
     def __init__(
         self, log: EventLog, paths: TurnPaths, weights: EngineWeights, has_room: Callable[[str, int], bool]
@@ -80,12 +85,14 @@ class EarlyRequests:
 
     @contextlib.asynccontextmanager
     async def heard_as(self, name: str) -> AsyncIterator[None]:
-        """While inside, requests that are told to this name are begun; those that were not taken end with it."""
+        """Begin requests that are sent to this name, for the duration of the block. Requests not taken end with the
+        block.
+        """
         async with contextlib.AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(self._log.listen(name, self._hear, early=True))
             except AccessDenied as error:
-                log.warning("%s: the engine begins with a request of an agent when the log has it", error)
+                log.warning("%s: the engine begins an agent's request only when the log has it", error)
             try:
                 yield
             finally:
@@ -110,10 +117,11 @@ class EarlyRequests:
 
     async def _make(self, request: RolloutRequested) -> AsyncGenerator[Delta, None]:
         prompt = await self._paths.prompt(request.prompt, request.after)
-        asked = generate_request(request, f"{request.sample}-{request.attempt}-0", prompt, np.zeros(0, np.int32))
+        rid = f"{request.sample}-{request.attempt}-0"
+        engine_request = generate_request(request, rid, prompt, np.zeros(0, np.int32))
         claim = await self._weights.claim(request)
         try:
-            deltas = self._weights.generate(claim, asked)
+            deltas = self._weights.generate(claim, engine_request)
             async with contextlib.aclosing(deltas):  # type: ignore[type-var]
                 async for delta in deltas:
                     yield delta
@@ -127,12 +135,13 @@ class EarlyRequests:
             await early.end()
 
     def take(self, recorded: Recorded) -> EarlyRollout | None:
-        """What was begun of a request that the log has delivered; None where nothing was, or of another request. Who
-        takes it ends it.
+        """Return the early generation of a request that the log has delivered. The caller ends it.
+
+        Return None if there is none, or if the early request differs.
         """
         event = recorded.envelope.event
         early = self._open.get(event.entity())
         if early is None or early.heard.data != recorded.data:
-            return None  # another one's: it is dropped in its time
+            return None  # of another request: `_drop` ends it
         del self._open[event.entity()]
         return early

@@ -1,16 +1,16 @@
-"""`EngineWeights`: the weights that an engine runs, and which of its rollouts may generate meanwhile.
+"""`EngineWeights`: the weights that an engine runs, and which of its rollouts may generate.
 
-    weights.published -> choose a version (`choose_version`) -> verify its files -> pause the rollouts that it may not
-                         make -> load it under the others -> append weights.activated
+    weights.published -> choose a version (`choose_version`) -> verify its files -> pause the rollouts that do not
+                         accept it -> load it under the others -> append weights.activated
 
-A rollout claims the versions that may make it, and generates only while the engine runs one of them (`generate`).
-A training rollout accepts its requested version and every newer one, an evaluation exactly one version. The engine runs
-one version at a time, so one of them may have to wait:
+A rollout claims the versions that may make it, and generates only while the engine runs one of them (`generate`). A
+training rollout accepts its requested version and every newer one, an evaluation exactly one version. The engine runs
+one version at a time, so a rollout may have to wait:
 
-    newer weights are published -> an evaluation that is running here keeps the engine for `hold_s` seconds at most,
-                                   counted from when training waits for the newer ones; then it is paused
-    an evaluation is paused     -> it continues when nothing else is to be made here, or after `PATIENCE` x `hold_s`
-                                   seconds, again for `hold_s` seconds at most once training waits
+    newer weights are published -> an evaluation in progress keeps the engine for at most `hold_s` seconds, counted
+                                   from the time when training waits for the newer ones; then it is paused
+    an evaluation is paused     -> it continues when there is no other work here, or after `PATIENCE` x `hold_s`
+                                   seconds, again for at most `hold_s` seconds once training waits
 """
 
 import asyncio
@@ -20,10 +20,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from schemas.doc import doc
 from schemas.errors import DeadlineExceeded, EngineError, WeightsDamaged
 from schemas.rollouts import RolloutRequested, StopReason
 from schemas.subjects import of_type
@@ -37,43 +38,44 @@ from storage.log import Append, CountsRefusals, Recorded
 from storage.weights.store import WeightStore, local_folder, verify
 
 POLL_S = 0.2
-"""Seconds between checks for files that are missing."""
+"""Seconds between checks for missing files."""
 DEADLINE_S = 600.0
 HOLD_S = 5.0
 PATIENCE = 10
-"""Training waits for evaluations for a tenth of its time at most, however long their answers are."""
+"""Training waits for evaluations for at most a tenth of its time, however long their answers are."""
 
 
 @dataclass(eq=False, slots=True)
 class Claim:
-    """The weight versions that may make a rollout: `oldest` to `newest`; None: any newer one.
-
-    waiting_since: monotonic seconds since when the engine runs none of them; None while it runs one.
-    """
+    """The weight versions that may make a rollout."""
 
     oldest: int
-    newest: int | None = None
-    waiting_since: float | None = None
+    newest: Annotated[int | None, doc("None accepts any newer version.")] = None
+    waiting_since: Annotated[
+        float | None, doc("Monotonic time [s] since which the engine runs no accepted version; None while it runs one.")
+    ] = None
 
     def accepts(self, version: int) -> bool:
-        """Whether this version may make it."""
+        """Return whether this version may make the rollout."""
         return self.oldest <= version and (self.newest is None or version <= self.newest)
 
 
 class Choice(NamedTuple):
-    """version: to run. recheck_s: seconds until another choice is due though nothing else changed."""
+    """A version to run."""
 
     version: int
-    recheck_s: float | None = None
+    recheck_s: Annotated[
+        float | None, doc("Seconds until the choice must be made again, even if nothing else changes.")
+    ] = None
 
 
 def choose_version(
     current: int, published: int, claims: Collection[Claim], *, now: float, since: float, hold_s: float
 ) -> Choice:
-    """The version to run: `current`, the newest `published`, or that of a waiting evaluation. Pure.
+    """Return the version to run: `current`, the newest `published`, or that of a waiting evaluation. Pure.
 
-    claims: of the rollouts that this engine has taken. since: when it began to run `current`. now, since: seconds of
-    one monotonic clock. hold_s: how long an evaluation may keep training from newer weights.
+    `claims` are those of the rollouts that this engine has taken. It runs `current` since `since`; `now` and `since`
+    are seconds of one monotonic clock. `hold_s` is how long an evaluation may keep training from newer weights.
     """
     evaluations = [claim for claim in claims if claim.newest is not None]
     is_evaluating = any(claim.accepts(current) for claim in evaluations)
@@ -95,10 +97,11 @@ def choose_version(
 
 
 class EngineWeights:
-    """url: this run's weight store, for versions that were published from a folder that is missing here.
+    """The weights of one engine.
 
-    deadline_s: how long a rollout may wait for weights that it accepts. hold_s: see `choose_version`. limits: of what
-    the engine is asked, and answers.
+    `url` is this run's weight store, for versions that were published from a folder that is missing here. `deadline_s`
+    is how long a rollout may wait for accepted weights. For `hold_s` see `choose_version`. `limits` restrict the
+    engine's requests and answers.
     """
 
     def __init__(
@@ -128,7 +131,9 @@ class EngineWeights:
         self._changed = asyncio.Event()
 
     async def follow(self) -> None:
-        """Read what is published, for ever: from the newest version on, as a long run has thousands of older ones."""
+        """Follow published weights, until cancelled. Begins at the newest version: a long run has thousands of older
+        ones.
+        """
         log = self._worker.log
         subject = of_type(log.run, "weights.published")
         newest = await log.last(subject)
@@ -139,7 +144,7 @@ class EngineWeights:
             self._notify()
 
     async def switch(self) -> None:
-        """Load what is chosen, for ever."""
+        """Load the chosen version, until cancelled."""
         while True:
             changed, choice = self._changed, self._choose()
             if choice.version != self._version:
@@ -176,9 +181,9 @@ class EngineWeights:
         await self._commit.append([Append(self._worker.enclose(activated))])
 
     async def _published(self, version: int) -> tuple[WeightsPublished, int]:
-        """What the log says of a version, and since when (UTC nanoseconds). Raises WeightsDamaged.
+        """Return a version's event and its time [UTC nanoseconds]. Raises WeightsDamaged.
 
-        The newest has just been read. Training waits for it, so the log is not asked once more.
+        The newest event is already read. Training waits for it, so it is not read again.
         """
         log, recorded = self._worker.log, self._followed
         if version != self._newest:
@@ -189,9 +194,9 @@ class EngineWeights:
         return recorded.envelope.event, recorded.envelope.at
 
     async def _pause(self, version: int) -> None:
-        """Abort the generations that `version` may not make, and wait until they have ended; they continue later.
+        """Abort the generations that do not accept `version`, and wait until they have ended. They continue later.
 
-        Raises EngineError where a generation does not end.
+        Raises EngineError if a generation does not end.
         """
         leaving = [rid for rid, claim in self._generating.items() if not claim.accepts(version)]
         await asyncio.gather(*map(self._engine.abort, leaving))
@@ -201,15 +206,15 @@ class EngineWeights:
                     await self._changed.wait()
         except TimeoutError:
             raise EngineError(
-                f"weight version {version} is not loaded: {len(leaving)} rollouts had to pause for it, and did not "
+                f"weight version {version} is not loaded: {len(leaving)} rollouts had to pause for it, but did not "
                 f"within {self._deadline_s:.0f} s"
             ) from None
 
     async def _find(self, published: WeightsPublished) -> str:
-        """The folder of a version: as published, or in this run's weight store where the run was restored elsewhere.
+        """Return the folder of a version: the published one, or one from this run's weight store if the run was
+        restored.
 
-        A trainer that takes over writes the newest version again where it is missing, so that is waited for. Raises
-        WeightsDamaged.
+        A trainer that takes over writes a missing newest version again, so this waits for it. Raises WeightsDamaged.
         """
         folder = local_folder(published.url)
         wait_s = self._deadline_s if published.version == self._newest else 0.0
@@ -251,14 +256,16 @@ class EngineWeights:
         return self._refused - before
 
     def may_begin(self, request: RolloutRequested) -> bool:
-        """Whether the engine can begin it now, and any newer weights may go on with it: it delays no others then."""
+        """Return whether the engine can begin a request now, and any newer weights may continue it, so that it delays
+        nothing.
+        """
         claim = Claim(request.min_version, request.max_version)
         return claim.newest is None and claim.accepts(self._version)
 
     async def claim(self, request: RolloutRequested) -> Claim:
-        """A rollout's claim, once the engine runs weights that it accepts; `unclaim` it when the rollout is made.
+        """Return a rollout's claim, once the engine runs accepted weights. `unclaim` it when the rollout is done.
 
-        Raises as `_wait_until_accepted`; then nothing is claimed.
+        Raises the errors of `_wait_until_accepted`. In that case nothing is claimed.
         """
         claim = Claim(request.min_version, request.max_version)
         claim.waiting_since = None if claim.accepts(self._version) else time.monotonic()
@@ -273,17 +280,17 @@ class EngineWeights:
         return claim
 
     def unclaim(self, claim: Claim) -> None:
-        """The rollout is made, or given up."""
+        """Drop the claim of a rollout that is done, or given up."""
         self._notify_of_evaluations()
         self._claims.discard(claim)
         self._evaluations -= claim.newest is not None
 
     async def _wait_until_accepted(self, claim: Claim) -> None:
-        """Wait until the engine runs weights that the rollout accepts, and is not about to leave them.
+        """Wait until the engine runs weights that the rollout accepts, and is not about to replace them.
 
-        Raises DeadlineExceeded, and WeightsDamaged where the only accepted version is missing.
+        Raises DeadlineExceeded, and WeightsDamaged if the only accepted version is missing.
         """
-        if not self._has_to_wait(claim):  # nearly always, and a deadline costs more than the look
+        if not self._has_to_wait(claim):  # the common case; setting a deadline costs more than this check
             return
         try:
             async with asyncio.timeout(self._deadline_s):
@@ -292,39 +299,39 @@ class EngineWeights:
                         raise WeightsDamaged(f"an evaluation needs weight version {claim.newest}: {missing}")
                     await self._changed.wait()
         except TimeoutError:
-            wanted = f"{claim.oldest}" if claim.newest == claim.oldest else f"{claim.oldest} or a newer one"
+            expected = f"{claim.oldest}" if claim.newest == claim.oldest else f"{claim.oldest} or newer"
             raise DeadlineExceeded(
-                f"waited {self._deadline_s:.0f} s for weight version {wanted}, engine has {self._version}"
+                f"waited {self._deadline_s:.0f} s for weight version {expected}, but the engine has {self._version}"
             ) from None
 
     def _has_to_wait(self, claim: Claim) -> bool:
         return not claim.accepts(self._version) or self._pauses(claim)
 
     def _pauses(self, claim: Claim) -> bool:
-        """Whether weights are about to be loaded that the rollout does not accept."""
+        """Return whether weights are about to be loaded that the rollout does not accept."""
         return self._next is not None and not claim.accepts(self._next)
 
     async def generate(self, claim: Claim, request: GenerateRequest) -> AsyncIterator[Delta]:
-        """See `Engine.generate`; paused while the engine runs weights that may not make the rollout.
+        """Generate as `Engine.generate`. Pauses while the engine runs weights that may not make the rollout.
 
-        After a pause it continues from its last token. Raises DeadlineExceeded, and InvalidValue for a request that an
-        engine would refuse or die of.
+        After a pause it continues from its last token. Raises DeadlineExceeded, and InvalidValue for a request that the
+        engine would refuse or crash on.
         """
         await self._limits.check(request)
-        made, paused = [request.resume], True
+        tokens, paused = [request.resume], True
         while paused:
             paused = False
             await self._wait_until_accepted(claim)
             rid = self._free_name(request.rid)
             self._generating[rid] = claim
-            is_first = rid == request.rid and len(made) == 1
-            sent = request if is_first else replace(request, rid=rid, resume=np.concatenate(made))
+            is_first = rid == request.rid and len(tokens) == 1
+            sent = request if is_first else replace(request, rid=rid, resume=np.concatenate(tokens))
             try:
                 deltas = self._engine.generate(sent)
                 async with contextlib.aclosing(deltas):  # type: ignore[type-var]
-                    async for came in deltas:
-                        delta = checked(came, self._limits.vocabulary, request.rid)
-                        made.append(delta.tokens)
+                    async for raw in deltas:
+                        delta = checked(raw, self._limits.vocabulary, request.rid)
+                        tokens.append(delta.tokens)
                         for span in delta.spans:  # no older version may continue the work of a newer one
                             if span.version > claim.oldest:
                                 claim.oldest = span.version
@@ -342,22 +349,21 @@ class EngineWeights:
                     self._notify()
 
     def under_way(self) -> list[str]:
-        """The names of the requests that are being generated, or were when the engine failed, the last ones first."""
+        """Return the names of requests in progress, or interrupted when the engine failed, the latest first."""
         return [*dict.fromkeys([*reversed(self._generating), *reversed(self._interrupted)])]
 
     def forget(self, sample: str) -> None:
-        """The engine outlived what failed of a sample's requests."""
+        """Forget a sample's interrupted requests: the engine has survived them."""
         for rid in [rid for rid in self._interrupted if rid.startswith(f"{sample}-")]:
             del self._interrupted[rid]
 
     def _free_name(self, rid: str) -> str:
-        """The request's own, or where a parallel turn of the rollout has that, another."""
+        """Return the request's own name, or another one if a parallel turn of the rollout uses it."""
         if rid not in self._generating:
             return rid
         return next(name for number in count(1) if (name := f"{rid}.{number}") not in self._generating)
 
     def _notify(self) -> None:
-        """Wake up every task that waits for a change."""
         self._changed.set()
         self._changed = asyncio.Event()
 

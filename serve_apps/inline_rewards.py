@@ -1,4 +1,4 @@
-"""`InlineRewards`: the rewards that an engine computes for its own rollouts."""
+"""`InlineRewards`: rewards that an engine computes for its own rollouts."""
 
 from schemas.event import Event, Purpose
 from schemas.rollouts import RolloutCompleted, RolloutRequested
@@ -11,10 +11,10 @@ from storage.log import EventLog
 
 
 class InlineRewards:
-    """The rewards that an engine computes for its own rollouts, where the built-in grader needs no process.
+    """Rewards that an engine computes for its own rollouts, if the built-in grader needs no process.
 
     They are part of the append that ends the rollout, which saves the last rollout of a step one append and two reads.
-    All other rewards are the grader's, which skips samples that have one.
+    The grader computes all other rewards, and skips samples that have one.
     """
 
     def __init__(self, settings: RewardSettings, log: EventLog) -> None:
@@ -22,7 +22,7 @@ class InlineRewards:
         self._has_custom_grader = settings.custom_rm_path is not None
 
     async def of(self, request: RolloutRequested, completed: RolloutCompleted) -> list[Event]:
-        """The reward of a completed rollout; empty where it is left to the grader."""
+        """Return the reward of a completed rollout; empty if the grader computes it."""
         if self._has_custom_grader or request.purpose is Purpose.CALL:
             return []
         sample = completed_sample(completed, await self._prompts.of(request.group))

@@ -1,4 +1,4 @@
-"""Replays a recorded rollout on an engine, span by span, each under its own weight version."""
+"""`replay`: generates a recorded rollout again on an engine, span by span, each with its own weight version."""
 
 import contextlib
 from collections.abc import Callable
@@ -10,15 +10,15 @@ from slime_events.analysis.replay_rollout.compare import SpanTokens
 from slime_events.analysis.replay_rollout.recorded import RecordedRollout
 
 FolderOf = Callable[[int], str]
-"""The folder of a weight version."""
+"""Weight version to its folder."""
 
 
 async def replay(
     engine: Engine, rollout: RecordedRollout, folder_of: FolderOf, *, force: bool = False
 ) -> list[SpanTokens]:
-    """What the engine gives for each span, continuing from the recorded tokens before it.
+    """Return the engine's tokens for each span, continued from the recorded tokens before it.
 
-    force: score the recorded tokens instead of sampling. Raises EngineError, and what `folder_of` raises.
+    With `force`, score the recorded tokens instead of sampling. Raises EngineError, and the errors of `folder_of`.
     """
     spans = []
     for span in rollout.spans:
@@ -35,15 +35,15 @@ async def replay(
             tokens = rollout.tokens[span.start : span.end]
             spans.append(SpanTokens(span=span, tokens=tokens, log_probs=await engine.score(request, tokens)))
             continue
-        # To the span's end; one token further where the rollout ended there, to see that the engine ends there too.
-        wanted, made = span.end - span.start + rollout.ends(span), list[Delta]()
+        # To the span's end. If the rollout ended there, one token more, to check that the engine ends there too.
+        target, received = span.end - span.start + rollout.ends(span), list[Delta]()
         deltas = engine.generate(request)
-        async with contextlib.aclosing(deltas):  # type: ignore[type-var]  # closed early, it ends the response
+        async with contextlib.aclosing(deltas):  # type: ignore[type-var]  # closing it early ends the response
             async for delta in deltas:
-                made.append(delta)
-                if sum(len(delta.tokens) for delta in made) >= wanted:
+                received.append(delta)
+                if sum(len(delta.tokens) for delta in received) >= target:
                     break
-        tokens = np.concatenate([delta.tokens for delta in made])[:wanted]
-        log_probs = np.concatenate([delta.log_probs for delta in made])[:wanted]
-        spans.append(SpanTokens(span=span, tokens=tokens, log_probs=log_probs, stop=made[-1].finish))
+        tokens = np.concatenate([delta.tokens for delta in received])[:target]
+        log_probs = np.concatenate([delta.log_probs for delta in received])[:target]
+        spans.append(SpanTokens(span=span, tokens=tokens, log_probs=log_probs, stop=received[-1].finish))
     return spans

@@ -1,12 +1,12 @@
 """`RolloutWorker`: a competing consumer of `rollout.requested` around one engine. It does not depend on Ray Serve.
 
-    take requests when there is room -> wait for weights of at least `min_version` -> generate -> append chunks and the
-                                        end -> ack
+    take requests if there is room -> wait for weights of at least `min_version` -> generate -> append chunks and the
+                                      end -> ack
     weights.published -> verify -> retract, load, continue -> append weights.activated (`EngineWeights`)
     batch.sealed that suspends -> append the last chunk and rollout.suspended of the running rollouts -> ack
 
-There is no router and no push: an engine pulls what it has room for. The ack comes after the end is in the log, so the
-requests of a lost engine are delivered again, and their rollouts continue from their last chunk.
+There is no router and no push: an engine pulls as many requests as it has room for. The ack comes after the end is in
+the log. So the requests of a lost engine are delivered again, and their rollouts continue from their last chunk.
 """
 
 import asyncio
@@ -16,11 +16,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import numpy as np
 from msgspec.structs import replace
 
 from schemas.batches import BatchSealed
+from schemas.doc import doc
 from schemas.errors import (
     Conflict,
     DeadlineExceeded,
@@ -62,38 +64,40 @@ from storage.log import Append, Delivery, Fence, Recorded
 log = logging.getLogger(__name__)
 
 LEASE_S = 5.0
-"""Renewed three times in it, all requests at once: about what a lost engine's requests wait for."""
+"""Lease of a request; all are renewed together, three times in this time. About the delay for a lost engine's
+requests.
+"""
 HEALTH_EVERY_S = 3.0
 HEALTH_DEADLINE_S = 10.0
 TAKE_LIMIT = 4
-"""Requests taken in one call: engines that are ready at the same time share the requests."""
+"""Requests taken in one call, so that engines that are ready at the same time share the requests."""
 
 WORKER_FAILURES = (LogUnavailable, StoreUnavailable, NoSpace)
 """Errors that stop the whole worker: every other sample would fail with them too."""
 
 Offload = Callable[[Event], Awaitable[Event]]
-"""Puts an event's large arrays into the blob store."""
+"""Moves an event's large arrays to the blob store."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineContext:
-    """What a rollout worker works with. fetch, offload: large arrays from the blob store, and into it."""
+    """Dependencies of a rollout worker."""
 
     participant: Participant
     engine: Engine
     commit: GroupCommit
-    fetch: Fetch
-    offload: Offload
+    fetch: Annotated[Fetch, doc("Reads large arrays from the blob store.")]
+    offload: Annotated[Offload, doc("Moves an event's large arrays to the blob store.")]
     weights: EngineWeights
     rule: ChunkRule
 
 
 class RolloutWorker:
-    """Makes the rollouts of one engine. `run` ends with the run, or raises what went wrong.
+    """Makes the rollouts of one engine. `run` ends with the run, or raises the worker's error.
 
-    room: samples in flight at most. take_limit: requests taken in one call. custom: generate functions.
-    rewards: computed here; without it the grader computes all. lease_s: seconds until the requests of a worker that is
-    gone are delivered to others.
+    `room` is the maximum number of samples in flight, `take_limit` the number of requests taken in one call. `custom`
+    runs generate functions. `rewards` are computed here; without it the grader computes all. `lease_s` is the time
+    until the requests of a lost worker are delivered to others.
     """
 
     def __init__(
@@ -120,8 +124,9 @@ class RolloutWorker:
         self._suspects = Suspects(self._log)
 
     async def run(self) -> None:
-        """Work until the run is over. Running requests then go back to the queue at once. Raises EngineLost where the
-        engine is gone, with the requests that may be why.
+        """Work until the run is over. Running requests then go back to the queue at once.
+
+        Raises EngineLost if the engine is gone, with the requests that may have caused it.
         """
         await self._suspects.read()
         parts = [self._weights.follow, self._weights.switch, self._follow_boundary, self._follow_end, self._take]
@@ -153,7 +158,7 @@ class RolloutWorker:
     async def _follow_boundary(self) -> None:
         """Follow the batches that suspend, and abort the rollouts that the newest one suspends.
 
-        From the newest batch on: a run has many, and rollouts that an older batch should have suspended may continue.
+        Begins at the newest batch: a run has many, and rollouts that an older batch should have suspended may continue.
         """
         subject = of_type(self._log.run, "batch.sealed")
         newest = await self._log.last(subject)
@@ -164,7 +169,7 @@ class RolloutWorker:
                 await asyncio.gather(*map(self._context.engine.abort, suspended))
 
     def _is_suspended(self, requested: Recorded) -> bool:
-        """Whether a batch that suspends was sealed after this request. Evaluations are never suspended."""
+        """Return whether a batch that suspends was sealed after this request. Evaluations are never suspended."""
         return _request_of(requested).purpose is Purpose.TRAIN and requested.position < self._boundary
 
     async def _take(self) -> None:
@@ -185,9 +190,10 @@ class RolloutWorker:
             await consumer.close()
 
     def _begin(self, delivery: Delivery) -> None:
-        """Work on a request; where this worker has it already, after that delivery has ended. A server that was killed
-        may have forgotten what it delivered, and delivers it again as if for the first time. The earlier delivery ends
-        at the latest with this worker, which checks its engine's health.
+        """Work on a request. If this worker already has it, begin after the earlier delivery has ended.
+
+        A killed server may have forgotten its deliveries, and delivers a request again as if for the first time. The
+        earlier delivery ends at the latest with this worker, which checks its engine's health.
         """
         sample = _request_of(delivery.recorded).sample
         after, early = self._newest.get(sample), self._early.take(delivery.recorded)
@@ -203,7 +209,7 @@ class RolloutWorker:
         if error is None:
             del self._active[task]
         else:
-            fail(self._failed, error)  # the task stays active, so that its request is given back
+            fail(self._failed, error)  # the task stays active, so that its request is released
 
     async def _renew(self) -> None:
         while True:
@@ -211,14 +217,14 @@ class RolloutWorker:
             await asyncio.gather(*(delivery.working() for delivery in list(self._active.values())))
 
     async def _check_health(self) -> None:
-        """Beside the renewals: an engine that is busy for seconds keeps its requests."""
+        """Check the engine, in parallel with the renewals: an engine that is busy for seconds keeps its requests."""
         while True:
             await asyncio.sleep(HEALTH_EVERY_S)
             if not await self._is_alive():
                 raise EngineError("the engine's scheduler process is gone")
 
     async def _is_alive(self) -> bool:
-        """Ask twice: while the machine is paused, the time for one answer passes."""
+        """Try twice: if the machine is paused, the time for one answer passes."""
         for _ in range(2):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEALTH_DEADLINE_S):
@@ -230,7 +236,7 @@ class RolloutWorker:
         return len(self._active) + others < self._room and sample not in self._newest
 
     async def _work(self, delivery: Delivery, early: EarlyRollout | None, *, after: asyncio.Task[None] | None) -> None:
-        """One request, to its end in the log. What this raises ends the worker."""
+        """Handle one request, to its end in the log. An error raised here ends the worker."""
         request = _request_of(delivery.recorded)
         if request.maker is not Maker.ENGINE:
             await delivery.done()
@@ -243,14 +249,14 @@ class RolloutWorker:
             if rollout is not None:
                 await self._make_with(early, rollout, delivery)
         except Conflict as conflict:
-            # No ack: whoever was first does it, and if that one is gone too the request has to come again.
+            # No ack: the other engine acknowledges. If it is lost too, the request must be delivered again.
             log.info("%s was taken over by another engine: %s", request.sample, conflict)
             return
         except WORKER_FAILURES:
             raise
-        except Exception as error:
+        except Exception as error:  # of a user's function or the engine: it fails this sample alone
             if not await self._is_alive():
-                raise  # a dead engine fails everything: its requests are for others
+                raise  # a dead engine fails every request: other engines take them
             self._suspects.acquit(request.sample)
             self._weights.forget(request.sample)
             if not await self._give_up(request, rollout, error, delivery):
@@ -261,7 +267,9 @@ class RolloutWorker:
         await delivery.done()
 
     async def _open(self, request: RolloutRequested, delivery: Delivery, *, again: bool) -> Rollout | None:
-        """The rollout with its events in the log; None where it has ended. again: it was begun here before."""
+        """Return the rollout with its events in the log; None if it has ended. `again` means that it was begun here
+        before.
+        """
         trajectories, position = Trajectories(self._context.fetch), delivery.recorded.position
         trajectories.apply(request, position)
         if again or delivery.attempt > 1 or request.attempt > 0 or position < self._incarnation.since:
@@ -276,13 +284,15 @@ class RolloutWorker:
             await self._suspects.read()
         self._suspects.check(request.sample)
         rollout = Rollout(request, trajectories.by_sample[request.sample], self._participant.id)
-        rollout.known.position = position
+        rollout.trajectory.position = position
         rollout.queued = max(0.0, (time.time_ns() - delivery.recorded.envelope.at) / 1e9)
         return rollout
 
     async def _make_with(self, early: EarlyRollout | None, rollout: Rollout, delivery: Delivery) -> None:
-        """What was begun early is of no use to a rollout that has tokens in the log."""
-        if early is not None and not rollout.known.length:
+        """Make the rollout, from the early generation if there is one. A rollout with tokens in the log cannot
+        use it.
+        """
+        if early is not None and not rollout.trajectory.length:
             rollout.begun, rollout.queued = early.begun, max(0.0, (early.at - delivery.recorded.envelope.at) / 1e9)
             await self._make(rollout, delivery, lambda _: early.deltas())
             return
@@ -294,19 +304,20 @@ class RolloutWorker:
             self._weights.unclaim(claim)
 
     async def _make(self, rollout: Rollout, delivery: Delivery, generate: Generate) -> None:
-        """To the rollout's end in the log, or until it is suspended. Raises EngineError, Conflict."""
+        """Make the rollout until its end is in the log, or until it is suspended. Raises EngineError, Conflict."""
         append, is_suspended = partial(self._append, rollout, delivery), partial(self._is_suspended, delivery.recorded)
         rule = STREAMED if rollout.request.streams else self._context.rule
         context = RolloutContext(generate, rule, rid_of(delivery), append, is_suspended)
-        is_call = rollout.request.purpose is Purpose.CALL  # one generation, whatever the run's generate function is
+        is_call = (
+            rollout.request.purpose is Purpose.CALL
+        )  # always one generation, even if the run has a generate function
         if self._custom is not None and not is_call and await self._custom.makes(rollout.request):
             await self._custom.make(rollout, context)
             return
         last = None
         if not context.is_suspended():
-            asked = rollout.request
-            prompt = await self._paths.prompt(asked.prompt, asked.after)
-            request = generate_request(asked, context.rid, prompt, rollout.known.tokens)
+            prompt = await self._paths.prompt(rollout.request.prompt, rollout.request.after)
+            request = generate_request(rollout.request, context.rid, prompt, rollout.trajectory.tokens)
             last = await stream(context, request, rollout, lambda chunk: context.append([chunk]))
         if last is None:
             await context.append([rollout.suspended()])
@@ -315,57 +326,66 @@ class RolloutWorker:
             await self._complete(rollout, replace(end, meta=last.meta) if is_call else end, delivery)
             if is_call:
                 self._paths.add_turn(
-                    rollout.request, np.concatenate([rollout.known.tokens, self._context.fetch(end.tokens)])
+                    rollout.request, np.concatenate([rollout.trajectory.tokens, self._context.fetch(end.tokens)])
                 )
 
     async def _complete(self, rollout: Rollout, end: RolloutCompleted, delivery: Delivery) -> None:
-        """Append the end, and with it the reward where this engine computes it."""
+        """Append the end, together with the reward if this engine computes it."""
         rewards = [] if self._rewards is None else await self._rewards.of(rollout.request, end)
         ended = self._participant.enclose(await self._context.offload(end), cause=delivery.recorded.envelope.id)
-        fence = Fence(self._scope(end.sample), rollout.known.position)
+        fence = Fence(self._scope(end.sample), rollout.trajectory.position)
         envelopes = [ended, *(self._participant.enclose(reward, cause=ended.id) for reward in rewards)]
         await self._store([Append(envelope, fence) for envelope in envelopes], delivery)
 
     async def _append(self, rollout: Rollout, delivery: Delivery, events: Sequence[Event]) -> int:
-        """Append in one call, fenced on all events about the sample. Returns the position of the last event."""
-        fence, cause = Fence(self._scope(rollout.request.sample), rollout.known.position), delivery.recorded.envelope.id
+        """Append in one call, fenced on all events about the sample. Return the position of the last event."""
+        fence, cause = (
+            Fence(self._scope(rollout.request.sample), rollout.trajectory.position),
+            delivery.recorded.envelope.id,
+        )
         offloaded = [await self._context.offload(event) for event in events]
         appends = [Append(self._participant.enclose(event, cause=cause), fence) for event in offloaded]
-        rollout.known.position = await self._store(appends, delivery)
-        return rollout.known.position
+        rollout.trajectory.position = await self._store(appends, delivery)
+        return rollout.trajectory.position
 
     async def _store(self, appends: Sequence[Append], delivery: Delivery) -> int:
-        """The position of the last. Whoever asked for a call is told of what is in the log: its client waits for it."""
+        """Append, and return the last position. The client of a call waits for its events, so they are sent to it
+        directly.
+        """
         positions = await self._context.commit.append(appends)
         if _request_of(delivery.recorded).purpose is Purpose.CALL:
             stored = [
-                Recorded(at, one.envelope.subject, one.envelope, one.encoded())
-                for at, one in zip(positions, appends, strict=True)
+                Recorded(position, append.envelope.subject, append.envelope, append.encoded())
+                for position, append in zip(positions, appends, strict=True)
             ]
             await self._log.notify(delivery.recorded.envelope.producer, stored)
         return positions[-1]
 
     def _scope(self, sample: str) -> str:
-        """The subjects of a sample in the making: its rollout, and its turns where there may be some."""
+        """Return the subjects of a sample in progress: its rollout, and with a generate function its turns."""
         run = self._log.run
         return about(run, "rollout", sample) if self._custom is None else everything_about(run, sample)
 
     async def _give_up(
         self, request: RolloutRequested, rollout: Rollout | None, error: Exception, delivery: Delivery
     ) -> bool:
-        """Append the reason, so that the conductor can retry or reject the group. False where another engine has it."""
+        """Append the reason, so that the conductor can retry or reject the group. Return False if another engine has
+        the sample.
+        """
         if rollout is None:
             last = await self._log.last(self._scope(request.sample))
-            known_so_far = Trajectory(request.sample, request.prompt, position=last.position if last else 0)
-            rollout = Rollout(request, known_so_far, self._participant.id)
-        known = isinstance(error, SlimeEventsError)
-        invalid = isinstance(error, RequestRefused) or (known and not isinstance(error, EngineError | DeadlineExceeded))
-        log.warning("%s failed: %s", request.sample, reason_of(error), exc_info=None if known else error)
+            trajectory = Trajectory(request.sample, request.prompt, position=last.position if last else 0)
+            rollout = Rollout(request, trajectory, self._participant.id)
+        is_ours = isinstance(error, SlimeEventsError)
+        is_invalid = isinstance(error, RequestRefused) or (
+            is_ours and not isinstance(error, EngineError | DeadlineExceeded)
+        )
+        log.warning("%s failed: %s", request.sample, reason_of(error), exc_info=None if is_ours else error)
         failed = RolloutFailed(
             sample=request.sample,
             group=request.group,
             attempt=request.attempt,
-            kind=FailureKind.INVALID if invalid else FailureKind.ENGINE,
+            kind=FailureKind.INVALID if is_invalid else FailureKind.ENGINE,
             message=reason_of(error),
             engine=self._participant.id,
         )
@@ -382,7 +402,7 @@ def _request_of(recorded: Recorded) -> RolloutRequested:
 
 
 def rid_of(delivery: Delivery) -> str:
-    """A name that no other delivery of any request has."""
+    """Return a name that no other delivery of any request has."""
     request = _request_of(delivery.recorded)
     return f"{request.sample}-{request.attempt}-{delivery.attempt}"
 

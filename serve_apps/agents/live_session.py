@@ -171,7 +171,7 @@ class Turn:
             self.task.add_done_callback(lambda _: moved.set())
         while self.recorded is None and self.call is not None and self.task is not None and not self.task.done():
             self.call.moved.clear()
-            generated = self.call.known
+            generated = self.call.trajectory
             if generated.length > seen:
                 start, seen = seen, generated.length
                 yield generated.tokens[start:seen].tolist(), generated.log_probs[start:seen].tolist()

@@ -26,15 +26,6 @@ class ChatTokenizer(Tokenizer, Protocol):
     def added_tokens_decoder(self) -> Mapping[int, object]:
         """Tokens that were added to the vocabulary, by id."""
 
-    def decode(
-        self,
-        token_ids: Sequence[int],
-        *,
-        skip_special_tokens: bool = ...,
-        clean_up_tokenization_spaces: bool = ...,
-    ) -> str:
-        """Return the text of some tokens."""
-
     def convert_ids_to_tokens(self, ids: int) -> str | None:
         """Return a token as the vocabulary writes it."""
 

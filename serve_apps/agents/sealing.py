@@ -23,12 +23,12 @@ from schemas.sessions import SealReason, SessionSealed
 from serve_apps.agents.live_session import LoadedTurn
 from serve_apps.agents.rendering import ChatTokenizer
 from serve_apps.engine.engine import Tokens
-from serve_apps.generate.custom import Made, completion
+from serve_apps.generate.custom import CompletionContext, completion
 from serve_apps.generate.journal import Ended
 from slime_events.core.credit import CreditedPath, CreditRule, TurnTokens, credited_paths
 from slime_events.core.state.sessions import Session
 from slime_events.plugins.sample import Sample, Status
-from slime_events.plugins.sample_view import sample_to_make
+from slime_events.plugins.sample_view import requested_sample
 
 HARNESS = "harness:"
 """Prefix of `RewardAssigned.grader` if the harness named after it gave the reward."""
@@ -106,7 +106,7 @@ def sealed(session: Session, recorded: Sequence[LoadedTurn], verdict: Verdict, r
     completed = list[RolloutCompleted]()
     for number, credited in enumerate(paths):
         path = [turns[index] for index in credited.turns]
-        shared = Made(
+        shared = CompletionContext(
             session.request,
             run.prompt,
             run.prompt_tokens,
@@ -160,7 +160,7 @@ def _sample(
     path: Sequence[LoadedTurn], credited: CreditedPath, verdict: Verdict, request: RolloutRequested, run: Sealing
 ) -> Sample:
     """Return the sample of a path. Its prompt ends at the first answer; its loss mask selects the trained turns."""
-    sample = sample_to_make(request, run.prompt)
+    sample = requested_sample(request, run.prompt)
     tokens, log_probs, texts = list[int](), list[float](), list[str]()
     for turn in path:
         if tokens:

@@ -277,7 +277,7 @@ class Turns:
             raise TurnRefused(502, str(error)) from error
         if completed is None:
             raise TurnRefused(409, "the session was sealed while the turn was under way")
-        generated = call.known
+        generated = call.trajectory
         reader = self.reader(turn)
         reader.feed(generated.tokens.tolist(), generated.log_probs.tolist())
         reader.end(completed.stop)

@@ -6,13 +6,14 @@
 import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from schemas.arrays import pack, pack_log_probs, pack_tokens, unpack
+from schemas.doc import doc
 from schemas.errors import Conflict, EngineError, InvalidValue, PlugPointError, SlimeEventsError
 from schemas.event import Event, Purpose
 from schemas.ids import sibling_id
@@ -35,7 +36,8 @@ from slime_events.plugins.loader import place_of
 from slime_events.plugins.rewards.outcome import outcome_event, signed
 from slime_events.plugins.rewards.teacher import graded
 from slime_events.plugins.sample import Sample, Status, carried
-from slime_events.plugins.sample_view import completed_sample, given_metadata, sample_to_make
+from slime_events.plugins.sample_view import completed_sample, initial_metadata, requested_sample
+from slime_events.plugins.tokenizer import Tokenizer
 from storage.cancellation import check_cancelled
 from storage.log import EventLog
 
@@ -43,80 +45,85 @@ Versions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.int8]
 NO_VERSION = -1
 ATTRIBUTES_BYTES = 1024 * 1024
-"""Of what a function leaves on a sample, encoded: an event has four times as much room."""
+"""Maximum encoded size of a sample's attributes: an event holds four times as much."""
 _IN_EVENT = frozenset({"tokens", "response", "response_length", "rollout_log_probs", "status"})
-"""Attributes that are in the event as they are."""
-_FOUND = frozenset({"index", "group_index", "loss_mask", "weight_versions"})
-"""Attributes that are found where a function leaves them open."""
+"""Attributes that the event has as fields."""
+_COMPUTED = frozenset({"index", "group_index", "loss_mask", "weight_versions"})
+"""Attributes that are computed if the function leaves them open."""
 _STOPS = {Status.COMPLETED: StopReason.STOP, Status.TRUNCATED: StopReason.LENGTH}
 
 
-class Made(msgspec.Struct, frozen=True):
-    """What all samples of one rollout share. asked: its group's prompt. prompt: int32, as requested. turns: the
-    generations with their prompts, or with the place where their tokens are known to begin. tokenizer: the run's.
-    functions: that made it, and their digests. vocabulary: ids of the model; None is unknown.
-    """
+class CompletionContext(msgspec.Struct, frozen=True):
+    """Values that all samples of one rollout share."""
 
     request: RolloutRequested
-    asked: PromptSubmitted
-    prompt: Any
-    turns: Sequence[tuple[Tokens | int, Ended]]
+    submitted: Annotated[PromptSubmitted, doc("The group's prompt.")]
+    prompt: Annotated[Any, doc("int32 [tokens], as requested.")]
+    turns: Annotated[
+        Sequence[tuple[Tokens | int, Ended]],
+        doc("Generations, each with its prompt or the position of its first token."),
+    ]
     engine: str
-    tokenizer: Any
+    tokenizer: Annotated[Any, doc("The run's `Tokenizer`.")]
     timings: Timings
-    functions: dict[str, str] = {}
-    vocabulary: int | None = None
+    functions: Annotated[
+        dict[str, str], doc("Functions that made the rollout, to the sha256 (hex) of their source.")
+    ] = {}
+    vocabulary: Annotated[int | None, doc("Number of token ids of the model; None if unknown.")] = None
 
 
-def completions(returned: Any, made: Made) -> list[RolloutCompleted]:
-    """One event per sample. The requested sample comes last, so that its reader has read the others.
+def completions(returned: object, shared: CompletionContext) -> list[RolloutCompleted]:
+    """Return one event per sample. The requested sample comes last, so that a reader of it has read the others.
 
     Raises PlugPointError for samples that cannot be trained on, EngineError for an aborted sample.
     """
     samples = returned if isinstance(returned, list) else [returned]
-    sample = made.request.sample
-    if not samples or not all(isinstance(one, Sample) for one in samples):
+    sample = shared.request.sample
+    if not samples or not all(isinstance(item, Sample) for item in samples):
         raise PlugPointError(
             f"the generate function of {sample} returned {repr_text(returned)}, not a Sample or a list"
         )
-    events = [completion(one, sibling_id(sample, number), made) for number, one in enumerate(samples)]
+    events = [completion(item, sibling_id(sample, number), shared) for number, item in enumerate(samples)]
     return [*events[1:], events[0]]
 
 
-def completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
-    """The event of one sample. Raises as `completions`, whatever a function left on the sample."""
+def completion(sample: Sample, name: str, shared: CompletionContext) -> RolloutCompleted:
+    """Return the event of one sample. Raises the errors of `completions`, whatever the function left on the sample."""
     try:
-        return _completion(read_sample(sample), name, made)
+        return _completion(read_sample(sample), name, shared)
     except SlimeEventsError:
         raise
-    except BaseException as error:  # of an object of the function's, when it is looked at
+    except BaseException as error:  # a user's object may raise anything when it is read
         raise PlugPointError(f"sample {name} cannot be recorded: {raised_text(error)}{place_of(error)}") from error
 
 
-def _completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
-    stop = _stop(sample, name, made)
-    tokens = ids_of(sample, name, made.vocabulary)
+def _completion(sample: Sample, name: str, shared: CompletionContext) -> RolloutCompleted:
+    stop = _stop(sample, name, shared)
+    tokens = ids_of(sample, name, shared.vocabulary)
     cut = len(tokens) - sample.response_length
     if sample.response_length < 1 or cut < 1:
         raise PlugPointError(
-            f"sample {name} has {len(tokens)} tokens, {sample.response_length} of them response: it needs a prompt and "
-            "a response of one at least (sample.tokens holds both, sample.response_length counts the second)"
+            f"sample {name} has {len(tokens)} tokens, {sample.response_length} of them response: it needs at least one "
+            "for the prompt and one for the response (sample.tokens holds both, sample.response_length counts the "
+            "response)"
         )
-    versions, log_probs = _generated(tokens, made.turns)
+    versions, log_probs = _generated(tokens, shared.turns)
     mask = _mask(sample, name, versions[cut:])
-    oldest = min((span.version for _, turn in made.turns for span in turn.event.spans), default=None)
+    oldest = min((span.version for _, turn in shared.turns for span in turn.event.spans), default=None)
     unknown = (mask == 1) & (versions[cut:] == NO_VERSION)
     log_probs = _log_probs(sample, name, log_probs[cut:], unknown, mask, versions[cut:])
     without = np.isnan(log_probs)
     log_probs[without] = 0.0
-    spans = _spans(np.where(unknown & ~without, made.request.min_version if oldest is None else oldest, versions[cut:]))
-    newer = mask_older_versions(spans, len(mask)) if made.request.mask_older else None
+    spans = _spans(
+        np.where(unknown & ~without, shared.request.min_version if oldest is None else oldest, versions[cut:])
+    )
+    newer = mask_older_versions(spans, len(mask)) if shared.request.mask_older else None
     mask = mask if newer is None else mask & newer
-    own = None if np.array_equal(tokens[:cut], made.prompt) else tokens[:cut]
+    own = None if np.array_equal(tokens[:cut], shared.prompt) else tokens[:cut]
     completed = RolloutCompleted(
         sample=name,
-        group=made.request.group,
-        attempt=made.request.attempt,
+        group=shared.request.group,
+        attempt=shared.request.attempt,
         start=0,
         length=sample.response_length,
         prompt_length=cut,
@@ -124,51 +131,53 @@ def _completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
         text=sample.response,
         spans=spans,
         digest=content_digest(tokens[cut:], log_probs),
-        engine=made.engine,
+        engine=shared.engine,
         tokens=pack_tokens(tokens[cut:]),
         log_probs=pack_log_probs(log_probs),
         loss_mask=None if mask.all() else pack(mask, "int8"),
-        timings=made.timings,
-        rollout="" if name == made.request.sample else made.request.sample,
+        timings=shared.timings,
+        rollout="" if name == shared.request.sample else shared.request.sample,
         prompt=None if own is None else pack_tokens(own),
-        prompt_text="" if own is None else _prompt_text(sample, own.tolist(), made.tokenizer),
-        metadata=_added(sample, made.asked),
-        place=made.request.place,
-        functions=made.functions,
+        prompt_text="" if own is None else _prompt_text(sample, own.tolist(), shared.tokenizer),
+        metadata=_added(sample, shared.submitted),
+        place=shared.request.place,
+        functions=shared.functions,
     )
-    return msgspec.structs.replace(completed, attributes=_attributes(sample, completed, made))
+    return msgspec.structs.replace(completed, attributes=_attributes(sample, completed, shared))
 
 
 def ids_of(sample: Sample, name: str, vocabulary: int | None) -> Tokens:
-    """The tokens of a function's sample. Raises PlugPointError for whatever is no token of the model."""
+    """Return the tokens of a function's sample. Raises PlugPointError for anything that is not a token of the model."""
     try:
         return token_ids(sample.tokens, vocabulary, f"sample {name}: tokens")
     except InvalidValue as error:
         raise PlugPointError(str(error)) from error
 
 
-def _added(sample: Sample, asked: PromptSubmitted) -> dict[str, Any]:
-    """What the function added to the metadata, or changed in it."""
-    if not (isinstance(sample.metadata, dict) and isinstance(asked.metadata, dict)):
+def _added(sample: Sample, submitted: PromptSubmitted) -> dict[str, Any]:
+    """Return the metadata that the function added or changed."""
+    if not (isinstance(sample.metadata, dict) and isinstance(submitted.metadata, dict)):
         return {}
-    given, left = given_metadata(asked), carried(sample.metadata, "sample.metadata")
-    return {key: value for key, value in left.items() if key not in given or given[key] != value}
+    before, after = initial_metadata(submitted), carried(sample.metadata, "sample.metadata")
+    return {key: value for key, value in after.items() if key not in before or before[key] != value}
 
 
-def _attributes(sample: Sample, completed: RolloutCompleted, made: Made) -> dict[str, Any]:
-    """What a grader would not see on the sample without them. Raises PlugPointError for what is no JSON value."""
+def _attributes(sample: Sample, completed: RolloutCompleted, shared: CompletionContext) -> dict[str, Any]:
+    """Return the attributes that a grader would not see on the sample otherwise. Raises PlugPointError for non-JSON
+    values.
+    """
     mask = completed.loss_mask
-    found = {"loss_mask": [1] * completed.length if mask is None else unpack(mask).tolist()}
-    shown = completed_sample(completed, made.asked).to_dict() | found
+    loss_mask = {"loss_mask": [1] * completed.length if mask is None else unpack(mask).tolist()}
+    shown = completed_sample(completed, shared.submitted).to_dict() | loss_mask
     left = {name: value for name, value in sample.to_dict().items() if name not in _IN_EVENT}
-    own_id = (None, made.request.sample)
+    own_id = (None, shared.request.sample)
     attributes = {
         name: value
         for name, value in (
             (name, carried(value, f"sample.{name}", room=2 * ATTRIBUTES_BYTES)) for name, value in left.items()
         )
         if (name not in shown or value != shown[name])
-        and not (name in _FOUND and value in (None, []))
+        and not (name in _COMPUTED and value in (None, []))
         and not (name == "session_id" and value in own_id)
     }
     sizes = {name: len(msgspec.msgpack.encode(value)) for name, value in attributes.items()}
@@ -176,30 +185,30 @@ def _attributes(sample: Sample, completed: RolloutCompleted, made: Made) -> dict
         most = max(sizes, key=sizes.__getitem__)
         raise PlugPointError(
             f"sample {completed.sample} has {sum(sizes.values())} bytes of attributes, most of them in sample.{most}; "
-            f"{ATTRIBUTES_BYTES} go through the log to its grader: keep what is large in a file, and its path here"
+            f"the log carries up to {ATTRIBUTES_BYTES} to its grader: keep large data in a file, and its path here"
         )
     return attributes
 
 
-def _prompt_text(sample: Sample, tokens: list[int], tokenizer: Any) -> str:
-    """The prompt's text as the function gives it where its tokens are these, else the text of the tokens."""
+def _prompt_text(sample: Sample, tokens: list[int], tokenizer: Tokenizer) -> str:
+    """Return the sample's own prompt text if it encodes to the tokens, else the decoded tokens."""
     text = sample.prompt
     if isinstance(text, str) and list(tokenizer.encode(text, add_special_tokens=False)) == tokens:
         return text
     return str(tokenizer.decode(tokens, skip_special_tokens=False, spaces_between_special_tokens=False))
 
 
-def _stop(sample: Sample, name: str, made: Made) -> StopReason:
-    if sample.status == Status.ABORTED:  # a text does too, as in slime
+def _stop(sample: Sample, name: str, shared: CompletionContext) -> StopReason:
+    if sample.status == Status.ABORTED:  # or the text "aborted", as in slime
         raise EngineError(f"the generate function returned sample {name} as aborted")
     if sample.status == Status.FAILED:
         raise PlugPointError(f"the generate function returned sample {name} as failed")
-    last = made.turns[-1][1].event.stop if made.turns else None
+    last = shared.turns[-1][1].event.stop if shared.turns else None
     return _STOPS.get(sample.status) or last or StopReason.STOP
 
 
 def _generated(tokens: Tokens, turns: Sequence[tuple[Tokens | int, Ended]]) -> tuple[Versions, LogProbs]:
-    """Weight version and log-prob of each token, from the turns whose prompts the tokens continue."""
+    """Return weight version and log-prob of each token, from the turns whose prompts the tokens continue."""
     versions, log_probs = np.full(len(tokens), NO_VERSION, np.int64), np.zeros(len(tokens), np.float32)
     for prompt, turn in turns:
         begin = prompt if isinstance(prompt, int) else len(prompt)
@@ -215,7 +224,7 @@ def _generated(tokens: Tokens, turns: Sequence[tuple[Tokens | int, Ended]]) -> t
 
 
 def _mask(sample: Sample, name: str, versions: Versions) -> Mask:
-    """The function's loss mask, or 1 on the tokens that a turn of this rollout generated."""
+    """Return the function's loss mask, or else 1 on the tokens that a turn of this rollout generated."""
     if sample.remove_sample:
         return np.zeros(len(versions), np.int8)
     if sample.loss_mask is None:
@@ -231,36 +240,38 @@ def _mask(sample: Sample, name: str, versions: Versions) -> Mask:
 def _log_probs(
     sample: Sample, name: str, generated: LogProbs, unknown: npt.NDArray[np.bool_], mask: Mask, versions: Versions
 ) -> LogProbs:
-    """The function's log-probs, or the turns'; 0 on tokens that are neither trained on nor generated. NaN on trained
-    tokens that have none (a template's newline): no span covers those, and the trainer's own count there.
+    """Return the function's log-probs, or else those of the turns.
+
+    Tokens that are neither trained on nor generated have 0. Trained tokens without a log-prob (a template's newline)
+    have NaN: no span covers them, and the trainer uses its own log-probs there.
     """
-    given = sample.rollout_log_probs
-    if given is None:
+    own = sample.rollout_log_probs
+    if own is None:
         return np.where(unknown, np.float32(np.nan), generated)
-    if len(given) != len(mask):
-        raise PlugPointError(f"sample {name} has {len(given)} log-probs for a response of {len(mask)} tokens")
-    log_probs, missing = np.array(given, np.float32), np.array([value is None for value in given])
+    if len(own) != len(mask):
+        raise PlugPointError(f"sample {name} has {len(own)} log-probs for a response of {len(mask)} tokens")
+    log_probs, missing = np.array(own, np.float32), np.array([value is None for value in own])
     log_probs[(mask == 0) & (versions == NO_VERSION)] = 0.0
     if not np.isfinite(log_probs[~missing]).all():
-        raise PlugPointError(f"sample {name} has log-probs that are no finite numbers")
+        raise PlugPointError(f"sample {name} has log-probs that are not finite numbers")
     return np.where(missing & (versions != NO_VERSION), generated, log_probs)
 
 
 def _spans(versions: Versions) -> tuple[WeightSpan, ...]:
-    """One span per run of equal versions; tokens without a version have none."""
+    """Return one span per run of equal versions. Tokens without a version have no span."""
     edges = [0, *(np.nonzero(np.diff(versions))[0] + 1).tolist(), len(versions)]
     runs = (WeightSpan(start, end, int(versions[start])) for start, end in pairwise(edges))
     return tuple(run for run in runs if run.version != NO_VERSION)
 
 
 class CustomGenerate:
-    """Runs the function for one rollout after the other, or for `room` of them at a time.
+    """Runs the function for up to `room` rollouts at a time.
 
-    A prompt that names a generate function of its own (slime's `sample.generate_function_path`) gets that one.
+    A prompt may name its own generate function (slime's `sample.generate_function_path`).
     """
 
-    def __init__(self, setup: GenerateSetup, tokenizer: Any, log: EventLog, fetch: Fetch, room: int) -> None:
-        """Raises PlugPointError and its kinds for a function that cannot be used."""
+    def __init__(self, setup: GenerateSetup, tokenizer: Tokenizer, log: EventLog, fetch: Fetch, room: int) -> None:
+        """Raises PlugPointError and its subclasses for a function that cannot be used."""
         self._user_dir, self._path = setup.user_dir, setup.path
         self._hooks = [SampleHook(hook, setup.user_dir) for hook in setup.hooks]
         self._functions: dict[str, GenerateFunction] = {}
@@ -271,7 +282,7 @@ class CustomGenerate:
         self._prompts, self._loop, self._http = Prompts(log), UserLoop(room), UserLoop(1, "listener")
 
     def close(self) -> None:
-        """End the functions' thread, and that of their listeners."""
+        """End the thread of the functions, and that of their listeners."""
         self._loop.stop()
         self._http.stop()
 
@@ -281,14 +292,15 @@ class CustomGenerate:
         return self._functions[path]
 
     async def makes(self, request: RolloutRequested) -> bool:
-        """Whether a generate function makes this rollout, and not the engine alone."""
+        """Return whether a generate function makes this rollout, rather than the engine alone."""
         return bool(self._path or (await self._prompts.of(request.group)).generate_function_path)
 
     async def make(self, rollout: Rollout, context: RolloutContext) -> None:
-        """Run the function, and append its result: the samples, or that the rollout is suspended.
+        """Run the function and append its result: the samples, or that the rollout is suspended.
 
-        Continues after the last turn in the log. Raises what the worker appends as rollout.failed: PlugPointError
-        where the function is at fault, EngineError where its engine is; and Conflict, StorageError.
+        Continues after the last turn in the log. Raises the errors that the worker appends as rollout.failed:
+        PlugPointError for an error of the function, EngineError for one of its engine. Also raises Conflict and
+        StorageError.
         """
         request = rollout.request
         turn_log = await self._read(rollout)
@@ -305,34 +317,38 @@ class CustomGenerate:
             journal.close()
         tokens, timings = self._fetch(request.prompt), rollout.timings()
         engine, code = rollout.engine, function.code
-        made = Made(request, prompt, tokens, journal.turns, engine, self._tokenizer, timings, code, self._vocabulary)
-        events = completions(returned, made)
+        shared = CompletionContext(
+            request, prompt, tokens, journal.turns, engine, self._tokenizer, timings, code, self._vocabulary
+        )
+        events = completions(returned, shared)
         await context.append([*events, *self._rewards(function, returned, events, request)])
 
     async def _read(self, rollout: Rollout) -> TurnLog:
-        """The rollout's turns in the log; the fence moves to the last of them."""
+        """Return the rollout's turns in the log. Moves the fence to the last of them."""
         sample = rollout.request.sample
         turn_log = TurnLog(sample, self._fetch)
         subject = everything_about(self._log.run, sample)
         async for recorded in self._log.read(1, subject):
             event = recorded.envelope.event
             if isinstance(event, RolloutCompleted):
-                raise Conflict(f"{sample} was completed meanwhile", subject=subject, expected=rollout.known.position)
+                raise Conflict(
+                    f"{sample} was completed meanwhile", subject=subject, expected=rollout.trajectory.position
+                )
             turn_log.apply(event)
-            rollout.known.position = recorded.position
+            rollout.trajectory.position = recorded.position
         return turn_log
 
     async def _run(
         self, function: GenerateFunction, request: RolloutRequested, prompt: PromptSubmitted, journal: Journal
     ) -> Any:
-        """What the function returns. An error in its turns goes before what the function made of it."""
+        """Return the function's result. An error in its turns takes precedence over the function's own."""
         args = CallArgs(self._args, lambda: listener.open())
         session = Session(journal, self._tokenizer, request.sampling, args, prompt.tools)
         here = asyncio.get_running_loop()
         listener = Listener(session, self._http, lambda: here.call_soon_threadsafe(lambda: running.cancel()))
         call = function(
             args,
-            sample_to_make(request, prompt),
+            requested_sample(request, prompt),
             sampling_params(request.sampling),
             rollout_id=request.min_version,
             evaluation=request.purpose is Purpose.EVAL,
@@ -343,7 +359,7 @@ class CustomGenerate:
             async with asyncio.timeout(self._timeout_s) as limit:
                 returned = await running
         except (Exception, SystemExit, asyncio.CancelledError) as error:
-            check_cancelled()  # else what was cancelled is the function's own
+            check_cancelled()  # past this line the function itself was cancelled
             if journal.failure is not None:
                 raise journal.failure from error
             if limit.expired():
@@ -351,8 +367,9 @@ class CustomGenerate:
                     f"the generate function {function.name} took longer than {self._timeout_s:g} s for "
                     f"{request.sample} (--generate-timeout)"
                 ) from error
-            known = error if isinstance(error, SlimeEventsError) else function.error_of(error, listener.refused)
-            raise known from error
+            raise (
+                error if isinstance(error, SlimeEventsError) else function.error_of(error, listener.refused)
+            ) from error
         finally:
             await listener.close()
         if journal.failure is not None:
@@ -362,7 +379,7 @@ class CustomGenerate:
     def _rewards(
         self, function: GenerateFunction, returned: Any, events: list[RolloutCompleted], request: RolloutRequested
     ) -> list[Event]:
-        """Rewards of the samples that the function graded itself. As in slime, a group grader overrides them."""
+        """Return the rewards of samples that the function graded itself. As in slime, a group grader overrides them."""
         if self._args.group_rm:
             return []
         samples: list[Sample] = returned if isinstance(returned, list) else [returned]

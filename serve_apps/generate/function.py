@@ -1,4 +1,4 @@
-"""A user's generate function: how it is loaded, what a replica needs to run it, and the thread it runs in."""
+"""A user's generate function: how to load it, the setup that a replica needs to run it, and the thread it runs in."""
 
 import asyncio
 import contextlib
@@ -7,10 +7,11 @@ import threading
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.errors import EngineError, PlugPointError
 from schemas.text import raised_text
 from serve_apps.generate.hooks import SampleHook
@@ -26,13 +27,15 @@ T = TypeVar("T")
 
 
 class GenerateFunction:
-    """slime's signature: `async (args, sample, sampling_params[, evaluation])`, and optionally our `session`.
+    """A function with slime's signature `async (args, sample, sampling_params[, evaluation])`, and optionally our
+    `session`.
 
-    hooks: called with what it returns. code: names of it and its hooks, and the sha256 of their sources.
+    `hooks` are called with its result. `code` has the names of the function and its hooks, with the sha256 (hex) of
+    their sources.
     """
 
     def __init__(self, path: str, user_dir: str | Path, hooks: Sequence[SampleHook] = ()) -> None:
-        """Raises PlugPointMissing, NameTaken, PlugPointError (its import raised, or it cannot be called as it is)."""
+        """Raises PlugPointMissing, NameTaken, or PlugPointError if its import raises or it cannot be called."""
         self._function = load_function(path, default_names=("generate",), user_dir=user_dir)
         self.name, self.digest = name_of(self._function), digest_of(self._function)
         self._hooks = hooks
@@ -42,7 +45,7 @@ class GenerateFunction:
         check_call(self._function, "(args, sample, sampling_params)", 3, set(self._optional), awaits=True)
         if not inspect.iscoroutinefunction(self._function):
             raise PlugPointError(
-                f"{self.name.partition(':')[2]}{defined_at(self._function)} has to be `async def`: it awaits its turns"
+                f"{self.name.partition(':')[2]}{defined_at(self._function)} must be `async def`: it awaits its turns"
             )
 
     async def __call__(
@@ -55,25 +58,28 @@ class GenerateFunction:
         evaluation: bool,
         session: Session,
     ) -> Any:
-        """What it returns, and its hooks make of that. Its exceptions are passed on as they are; a SystemExit and the
-        like, which would end more than this rollout, as PlugPointError.
+        """Return the function's result after its hooks.
+
+        The function's exceptions are passed on unchanged. A SystemExit and similar, which would end more than this
+        rollout, become PlugPointError.
         """
-        offered = {"evaluation": evaluation, "session": session}
+        values = {"evaluation": evaluation, "session": session}
         CURRENT.set(session)
-        wanted = {name: offered[name] for name in self._optional}
+        optional = {name: values[name] for name in self._optional}
         try:
-            made = await self._function(view, sample, sampling_params, **wanted)
+            result = await self._function(view, sample, sampling_params, **optional)
             for hook in self._hooks:
-                made = await hook(view, made, rollout_id=rollout_id, evaluation=evaluation)
+                result = await hook(view, result, rollout_id=rollout_id, evaluation=evaluation)
         except (Exception, asyncio.CancelledError, Suspended):
             raise
         except BaseException as error:
             raise self.error_of(error) from error
-        return made
+        return result
 
     def error_of(self, error: BaseException, refused: PlugPointError | None = None) -> PlugPointError:
-        """An exception of the function's, with the line that raised it. refused: why the engine refused a request
-        before, of which a client of the function's own saw a status.
+        """Return the error for an exception of the function, with the line that raised it.
+
+        `refused` is the reason why the engine refused an earlier request: the function's HTTP client saw only a status.
         """
         raised = f"{raised_text(error)}{place_of(error)}"
         before = "" if refused is None else f"; before, a request to its engine was refused: {refused}"
@@ -81,36 +87,37 @@ class GenerateFunction:
 
 
 class GenerateSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica needs to run the functions.
+    """Setup that a replica needs to run the functions."""
 
-    path: of the run's generate function; empty where an engine answers a prompt in one turn, but for prompts that name
-    a function of their own. hooks: paths. user_dir: the folder that they are looked up in. timeout_s: seconds that a
-    function may take for one rollout. args: what it sees as `args`. tokenizer: an HF folder.
-    """
-
-    path: str
-    user_dir: str
-    timeout_s: float
-    args: dict[str, Any]
-    tokenizer: str
-    hooks: tuple[str, ...] = ()
+    path: Annotated[
+        str,
+        doc(
+            "The run's generate function. Empty if engines answer each prompt in one turn, except prompts that name a "
+            "function."
+        ),
+    ]
+    user_dir: Annotated[str, doc("Folder of relative paths.")]
+    timeout_s: Annotated[float, doc("Time limit of a function for one rollout [s].")]
+    args: Annotated[dict[str, Any], doc("Attributes of the function's `args`.")]
+    tokenizer: Annotated[str, doc("HF folder.")]
+    hooks: Annotated[tuple[str, ...], doc("Paths of sample hooks.")] = ()
 
 
 DEFAULT = "slime.rollout.sglang_rollout.generate"
-"""slime's own: one turn. It makes what hooks are called with where the run has no generate function."""
+"""slime's own function: one turn. It makes the samples for hooks if the run has no generate function."""
 
 
 def generate_setup(settings: TrainSettings) -> GenerateSetup | None:
-    """The setup of generate functions and sample hooks; None where engines answer each prompt in one turn.
+    """Return the setup of generate functions and sample hooks; None if engines answer each prompt in one turn.
 
-    Raises PlugPointError and its kinds.
+    Raises PlugPointError and its subclasses.
     """
     rollout = settings.rollout
     path, hooks = rollout.custom_generate_function_path or "", tuple(rollout.rollout_sample_hook_path)
-    may_name_one = settings.data.data_source_path or settings.evaluation.has_functions  # for a prompt
+    may_name_one = settings.data.data_source_path or settings.evaluation.has_functions  # a prompt may name a function
     if not (path or hooks or may_name_one):
         return None
-    if path := path or (DEFAULT if hooks else ""):  # so that a broken one ends the run before anything heavy starts
+    if path := path or (DEFAULT if hooks else ""):  # loads it early: a broken function ends the run now
         GenerateFunction(path, Path.cwd(), [SampleHook(hook, Path.cwd()) for hook in hooks])
     return GenerateSetup(
         path=path,
@@ -123,10 +130,10 @@ def generate_setup(settings: TrainSettings) -> GenerateSetup | None:
 
 
 class UserLoop:
-    """An event loop in a thread of its own: a user's function that blocks does not stop leases, chunks or weights.
+    """An event loop in its own thread: a user's function that blocks does not delay leases, chunks or weights.
 
-    threads: for tools that are no coroutines; one for each rollout in flight, so that no tool waits for another's
-    within its time limit. name: of the thread.
+    `threads` run tools that are not coroutines: one for each rollout in flight, so that no tool waits for another
+    within its time limit. `name` is the thread's.
     """
 
     def __init__(self, threads: int, name: str = "generate") -> None:
@@ -138,23 +145,25 @@ class UserLoop:
 
     def _serve(self) -> None:
         while not self._ended:
-            with contextlib.suppress(SystemExit, KeyboardInterrupt):  # asyncio lets them out of a task and of its loop
+            with contextlib.suppress(
+                SystemExit, KeyboardInterrupt
+            ):  # asyncio passes them on from a task through its loop
                 self._loop.run_forever()
         self._loop.close()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Its result; a cancellation here cancels it there."""
+        """Return the result. Cancelling this call cancels the work."""
         return await asyncio.wrap_future(self.begin(work))
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run it; for any thread. Raises EngineError where the thread has ended."""
+        """Start the work, from any thread. Raises EngineError if the loop's thread has ended."""
         if self._ended:
             work.close()
             raise EngineError(f"the thread {self._thread.name!r} of the engine has ended")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def stop(self) -> None:
-        """Cancel what is still running in the thread and end it, without waiting for either."""
+        """Cancel the work in progress and end the thread, without waiting for either."""
         asyncio.run_coroutine_threadsafe(self._end(), self._loop)
 
     async def _end(self) -> None:

@@ -1,4 +1,4 @@
-"""The turns of one rollout: `TurnLog` folds those in the log, `Journal` makes new ones and appends each as it ends.
+"""The turns of one rollout: `TurnLog` folds the recorded ones, `Journal` makes new ones and appends each when it ends.
 
 A generate function that is run again after a crash is answered from the log until the log ends.
 """
@@ -10,12 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
 from schemas.arrays import EMPTY_TOKENS, pack_tokens, unpack
+from schemas.doc import doc
 from schemas.errors import GenerateDiffers, PlugPointError, ToolFailed, ToolInterrupted
 from schemas.event import Event
 from schemas.rollouts import RolloutProgressed, Sampling, StopReason
@@ -29,14 +30,14 @@ _canonical = msgspec.msgpack.Encoder(order="sorted")
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A turn that has ended, with all its tokens; a tool call has none."""
+    """A turn that has ended, with all its tokens. A tool call has no tokens."""
 
     event: TurnRecorded
     tokens: Tokens
     log_probs: LogProbs
 
-    def result(self) -> Any:
-        """The tool's result. Raises ToolFailed with the error that it raised."""
+    def result(self) -> Any:  # a JSON value
+        """Return the tool's result. Raises ToolFailed if the tool raised."""
         if self.event.error:
             raise ToolFailed(self.event.error)
         return self.event.result
@@ -44,18 +45,18 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A turn that has begun, here or on an engine that was lost. asked: digest of its request. draft: its tokens."""
+    """A turn that has begun, here or on an engine that was lost."""
 
     index: int
-    asked: str
-    draft: Trajectory
+    digest: Annotated[str, doc("Digest of its request.")]
+    draft: Annotated[Trajectory, doc("Its tokens so far.")]
     call: ToolCall | None = None
 
 
 class TurnLog:
-    """The fold of a sample's turn events. Each turn is the answer to one request, which has to be equal to the first.
+    """The fold of a sample's turn events. A repeated request must equal the recorded one.
 
-    generated: tokens in the log, of all turns. next_index: of the next new turn.
+    `generated` counts the tokens of all turns in the log. `next_index` is the index of the next new turn.
     """
 
     def __init__(self, sample: str, fetch: Fetch) -> None:
@@ -66,7 +67,7 @@ class TurnLog:
         self.generated = self.next_index = 0
 
     def apply(self, event: object) -> None:
-        """Fold one event in; events about other things are ignored."""
+        """Fold one event in. Events about other things are ignored."""
         if isinstance(event, RolloutProgressed) and event.turn is not None:
             self._drafts.setdefault(event.turn, self._new_draft(event.turn)).progress(event, self._fetch)
             self.generated += event.tokens.n
@@ -81,46 +82,46 @@ class TurnLog:
             self.generated += event.tokens.n
             self.next_index = max(self.next_index, event.index + 1)
 
-    def new_turn(self, asked: str, call: ToolCall | None = None) -> InFlight:
-        """The next turn, with no tokens."""
+    def new_turn(self, digest: str, call: ToolCall | None = None) -> InFlight:
+        """Return the next turn, without tokens."""
         index = self.next_index
         self.next_index += 1
-        return InFlight(index, asked, self._new_draft(index), call)
+        return InFlight(index, digest, self._new_draft(index), call)
 
     def _new_draft(self, turn: int) -> Trajectory:
         return Trajectory(f"{self._sample}, turn {turn}", EMPTY_TOKENS)
 
-    def _forget_begun(self, asked: str) -> None:
-        """A turn that several lost engines began is one turn."""
-        self._begun = {index: event for index, event in self._begun.items() if event.asked != asked}
+    def _forget_begun(self, digest: str) -> None:
+        """Forget the beginnings of a request: a turn that several lost engines began is one turn."""
+        self._begun = {index: event for index, event in self._begun.items() if event.asked != digest}
 
-    def claim(self, asked: str, call: ToolCall | None = None) -> Ended | InFlight | None:
-        """The recorded turn of the same request, or None where this one is new.
+    def claim(self, digest: str, call: ToolCall | None = None) -> Ended | InFlight | None:
+        """Return the recorded turn of the same request; None for a new request.
 
-        asked: digest of the request; call: of a tool, else it is a generation. Raises GenerateDiffers where the log
-        holds another request at this point; turns that overlapped may come in another order.
+        `digest` is the request's. `call` is the tool call, or None for a generation. Raises GenerateDiffers if the log
+        holds another request at this point. Turns that overlapped may come in any order.
         """
         for index, ended in self._ended.items():
-            if ended.event.asked == asked:
+            if ended.event.asked == digest:
                 return self._ended.pop(index)
-        if begun := [event for event in self._begun.values() if event.asked == asked]:
-            self._forget_begun(asked)
+        if begun := [event for event in self._begun.values() if event.asked == digest]:
+            self._forget_begun(digest)
             index = begun[-1].index
-            return InFlight(index, asked, self._drafts.pop(index, self._new_draft(index)), begun[-1].call)
+            return InFlight(index, digest, self._drafts.pop(index, self._new_draft(index)), begun[-1].call)
         first = next((turn for turn in self._unclaimed() if not turn.overlapping), None)
         if first is not None:
             raise GenerateDiffers(
-                f"rollout {self._sample}: run again after a crash, its generate function asks for {described(call)} "
-                f"where the log has turn {first.index}, {described(first.call)}: it must be deterministic (no "
-                "clock, no randomness; tools through session.call)"
+                f"rollout {self._sample}: run again after a crash, its generate function requests {described(call)}, "
+                f"but the log has turn {first.index}, {described(first.call)}: it must be deterministic (no clock, "
+                "no randomness; tools through session.call)"
             )
         return None
 
     def check_all_claimed(self) -> None:
-        """Raises GenerateDiffers where the function has ended without asking for a turn that the log holds."""
+        """Raise GenerateDiffers if the function ended without requesting a turn that the log holds."""
         if unclaimed := self._unclaimed():
             raise GenerateDiffers(
-                f"rollout {self._sample}: run again after a crash, its generate function ended without asking for turn "
+                f"rollout {self._sample}: run again after a crash, its generate function ended without requesting turn "
                 f"{unclaimed[0].index}, {described(unclaimed[0].call)}, which the log holds"
             )
 
@@ -130,7 +131,7 @@ class TurnLog:
 
 
 def described(call: ToolCall | None) -> str:
-    """A turn in a message: a call with as much of its arguments as fits, or a generation."""
+    """Return a turn as text for a message: a tool call with as many arguments as fit, or "a generation"."""
     if call is None:
         return "a generation"
     arguments = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
@@ -140,14 +141,14 @@ def described(call: ToolCall | None) -> str:
 class Journal:
     """Makes the turns of one rollout, on the worker's event loop.
 
-    turns: the generations so far, with their prompts, in the order they ended. failure: the first error that the
-    function may not handle; every later call raises it again, whatever the function does with it.
+    `turns` are the generations so far with their prompts, in the order in which they ended. `failure` is the first
+    error that the function may not handle: every later call raises it again, even if the function catches it.
     """
 
     def __init__(self, rollout: Rollout, turn_log: TurnLog, context: RolloutContext) -> None:
         self._request, self._engine_id = rollout.request, rollout.engine
         self._turn_log, self._context = turn_log, context
-        self._asked: Counter[str] = Counter()
+        self._occurrences: Counter[str] = Counter()
         self._open: dict[int, bool] = {}
         self._append_lock = asyncio.Lock()
         self.turns: list[tuple[Tokens, Ended]] = []
@@ -156,15 +157,16 @@ class Journal:
     async def generate(
         self, prompt: Tokens, sampling: Sampling, seed: int | None, payload: Mapping[str, Any] | None = None
     ) -> Ended:
-        """One generation, from the log or live. seed: default, one that depends on the sample and the prompt. payload:
-        see `GenerateRequest`.
+        """Return one generation, from the log or from the engine.
+
+        The default `seed` depends on the sample and the prompt. For `payload` see `GenerateRequest`.
         """
         with self._keeping_failure():
             self._check()
             content = hashlib.sha256(np.ascontiguousarray(prompt, "<i4").tobytes())
             content.update(_canonical.encode((sampling, seed, payload) if payload else (sampling, seed)))
-            asked, occurrence = self._name(content)
-            turn = self._turn_log.claim(asked) or self._turn_log.new_turn(asked)
+            digest, occurrence = self._name(content)
+            turn = self._turn_log.claim(digest) or self._turn_log.new_turn(digest)
             if isinstance(turn, InFlight):
                 seed = _seed(self._request.seed, occurrence) if seed is None else seed
                 turn = await self._generate(prompt, sampling, seed, turn, dict(payload or {}))
@@ -172,22 +174,24 @@ class Journal:
             return turn
 
     async def begin_call(self, call: ToolCall) -> Ended | InFlight:
-        """The result in the log, or permission to call the tool now: `end_call` has to follow.
+        """Return the recorded result, or a turn that permits calling the tool now. `end_call` must follow.
 
-        Raises ToolInterrupted where the call was in flight when its engine was lost, and may not be repeated.
+        Raises ToolInterrupted if the call was in flight when its engine was lost, and may not be repeated.
         """
         with self._keeping_failure():
             self._check()
-            asked, _ = self._name(hashlib.sha256(_canonical.encode((call.name, call.arguments))))
-            known = self._turn_log.claim(asked, call)
-            if isinstance(known, Ended):
-                return known
-            if known is not None and not (known.call is not None and known.call.may_repeat and call.may_repeat):
+            digest, _ = self._name(hashlib.sha256(_canonical.encode((call.name, call.arguments))))
+            recorded = self._turn_log.claim(digest, call)
+            if isinstance(recorded, Ended):
+                return recorded
+            if recorded is not None and not (
+                recorded.call is not None and recorded.call.may_repeat and call.may_repeat
+            ):
                 raise ToolInterrupted(
                     f"{described(call)} of rollout {self._request.sample} was in flight when its engine was lost, and "
-                    "may have had its effect: pass may_repeat=True to session.call where that does no harm"
+                    "may have had its effect: if a repetition is harmless, pass may_repeat=True to session.call"
                 )
-            turn = self._turn_log.new_turn(asked, call)
+            turn = self._turn_log.new_turn(digest, call)
             await self._append([self._begun(turn, TurnRole.TOOL)])
             self._begin(turn.index)
             return turn
@@ -199,7 +203,7 @@ class Journal:
                 sample=self._request.sample,
                 index=turn.index,
                 role=TurnRole.TOOL,
-                asked=turn.asked,
+                asked=turn.digest,
                 engine=self._engine_id,
                 call=turn.call,
                 result=result,
@@ -211,7 +215,7 @@ class Journal:
             return Ended(event, turn.draft.tokens, turn.draft.log_probs)
 
     def close(self) -> None:
-        """Refuse further turns: tasks that the function left running end at their next call."""
+        """Refuse further turns. Tasks that the function left running end at their next call."""
         self.failure = self.failure or PlugPointError(
             f"the generate function of rollout {self._request.sample} has ended; its tasks must end with it"
         )
@@ -230,15 +234,15 @@ class Journal:
             self.failure = self.failure or error
             raise
 
-    def _name(self, content: Any) -> tuple[str, int]:
-        """A digest of the request, and how often an equal one was made before."""
+    def _name(self, content: "hashlib._Hash") -> tuple[str, int]:
+        """Return a digest of the request, and how many equal requests came before."""
         digest = content.hexdigest()
-        occurrence = self._asked[digest]
-        self._asked[digest] += 1
+        occurrence = self._occurrences[digest]
+        self._occurrences[digest] += 1
         return hashlib.sha256(f"{digest}:{occurrence}".encode()).hexdigest(), occurrence
 
     def _begin(self, index: int) -> None:
-        """Open a turn; each open one is marked where there are several."""
+        """Open a turn. If several are open, mark each as overlapping."""
         self._open[index] = False
         if len(self._open) > 1:
             self._open = dict.fromkeys(self._open, True)
@@ -248,7 +252,7 @@ class Journal:
             sample=self._request.sample,
             index=turn.index,
             role=role,
-            asked=turn.asked,
+            asked=turn.digest,
             engine=self._engine_id,
             call=turn.call,
             overlapping=len(self._open.keys() - {turn.index}) > 0,
@@ -265,13 +269,13 @@ class Journal:
         rollout = Rollout(self._request, turn.draft, self._engine_id)
 
         async def append(chunk: RolloutProgressed) -> int:
-            """With the first chunk goes the turn's beginning."""
+            """Append a chunk, together with the turn's beginning if it is the first."""
             nonlocal has_begun
             beginning = [] if has_begun else [self._begun(turn, TurnRole.ASSISTANT)]
             await self._append([*beginning, msgspec.structs.replace(chunk, turn=turn.index)])
             has_begun = True
             self._turn_log.generated += chunk.tokens.n
-            return 0  # the fence is over more than the turn
+            return 0  # unused: the fence covers more than the turn
 
         self._begin(turn.index)
         try:
@@ -287,7 +291,7 @@ class Journal:
             sample=done.sample,
             index=turn.index,
             role=TurnRole.ASSISTANT,
-            asked=turn.asked,
+            asked=turn.digest,
             engine=done.engine,
             extends=extends,
             observed=pack_tokens(prompt[shared:]),
@@ -309,7 +313,9 @@ class Journal:
         return Ended(event, turn.draft.tokens, turn.draft.log_probs)
 
     def _continues(self, prompt: Tokens) -> tuple[int | None, int]:
-        """(the turn that this prompt continues, how many tokens of the prompt that turn covers)."""
+        """Return the index of the turn that this prompt continues, and how many tokens of the prompt that turn
+        covers.
+        """
         for before, ended in reversed(self.turns):
             whole = np.concatenate([before, ended.tokens])
             if len(whole) <= len(prompt) and np.array_equal(prompt[: len(whole)], whole):
@@ -318,7 +324,7 @@ class Journal:
 
 
 def _seed(seed: int, occurrence: int) -> int:
-    """The sample's own seed, or one of 31 bits for the n-th request of the same prompt."""
+    """Return the sample's own seed, or a 31-bit seed for the n-th request of the same prompt."""
     if not occurrence:
         return seed
     return int.from_bytes(hashlib.blake2b(f"{seed}:{occurrence}".encode(), digest_size=4).digest()) & 0x7FFFFFFF

@@ -1,7 +1,7 @@
-"""`Listener`: SGLang's HTTP interface to one rollout's engine, for generate functions that bring a client of their own.
+"""`Listener`: SGLang's HTTP interface to one rollout's engine, for generate functions with their own HTTP client.
 
-Each call of a function has a port of its own on loopback, so that a request belongs to its sample without a header. It
-is answered as `slime_compat.post` answers it: by the same turns.
+Each call of a function has its own port on loopback, so that a request belongs to its sample without a header. It is
+answered as `slime_compat.post` answers it: by the same turns.
 """
 
 import asyncio
@@ -22,17 +22,15 @@ from serve_apps.rollout import Suspended
 from slime_events.plugins.args_view import ROUTER
 from storage.cancellation import end_all
 
-CLOSE_S = 1.0
-"""Seconds for an answer that is being written when the call ends."""
+CLOSE_S = 1.0  # seconds for an answer that is being written when the call ends
 _JSON = "application/json"
 
 
 class Listener:
-    """Open from when its port is first asked for until `close`. It has a loop apart from the function's, which a client
-    that is not async blocks.
+    """HTTP server of one call, open from the first request for its port until `close`.
 
-    refused: why the first request of those was not answered that cannot be. failed: called, in another thread, once the
-    rollout makes no more turns.
+    Its loop is not the function's, which a synchronous client blocks. `refused` is the reason for the first request
+    that it could not answer. `failed` is called, in another thread, once the rollout makes no more turns.
     """
 
     def __init__(self, session: Session, loop: UserLoop, failed: Callable[[], object]) -> None:
@@ -44,10 +42,10 @@ class Listener:
         self.refused: PlugPointError | None = None
 
     def open(self) -> int:
-        """Its port. The first call binds it. Raises PlugPointError after `close`."""
+        """Return the port. The first call binds it. Raises PlugPointError after `close`."""
         with self._opening:
             if self._closed:
-                raise PlugPointError("the generate call whose engine would answer here has ended")
+                raise PlugPointError("the generate call has ended: its engine no longer answers")
             if self._socket is None:
                 self._socket = socket.create_server((str(ROUTER["sglang_router_ip"]), 0))
                 self._session.router_port = int(self._socket.getsockname()[1])
@@ -55,7 +53,7 @@ class Listener:
         return self._session.router_port
 
     async def close(self) -> None:
-        """Close the port and its connections, and end the turns that nobody waits for any more."""
+        """Close the port and its connections, and cancel the turns that no client waits for."""
         with self._opening:
             self._closed = True
         if self._socket is not None:
@@ -85,22 +83,26 @@ class Listener:
             return _refusal(503, error)
 
     async def _answer(self, method: str, path: str, body: bytes) -> tuple[str, bytes]:
-        """A request whose client has gone goes on, and answers the next equal one: that is the client's retry."""
-        asked = (method, path, body)
-        task = self._left[asked].pop(0) if self._left[asked] else asyncio.create_task(self._ask(*asked))
+        """Answer a request. If its client disconnects, the work continues and answers the next equal request: the
+        client's retry.
+        """
+        key = (method, path, body)
+        task = self._left[key].pop(0) if self._left[key] else asyncio.create_task(self._ask(*key))
         self._tasks.add(task)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            self._left[asked].append(task)
+            self._left[key].append(task)
             raise
 
     async def _ask(self, method: str, path: str, body: bytes) -> tuple[str, bytes]:
-        """Content type and body. A stream is one event with the whole answer, as the last one of SGLang's has it."""
+        """Return content type and body. A stream is one event with the whole answer, as in the last event of SGLang's
+        streams.
+        """
         payload = msgspec.json.decode(body) if body else {}
         streams = isinstance(payload, dict) and payload.pop("stream", False)
-        found = msgspec.json.encode(await answer(self._session, method, path, payload))
-        return ("text/event-stream", b"data: %b\n\ndata: [DONE]\n\n" % found) if streams else (_JSON, found)
+        encoded = msgspec.json.encode(await answer(self._session, method, path, payload))
+        return ("text/event-stream", b"data: %b\n\ndata: [DONE]\n\n" % encoded) if streams else (_JSON, encoded)
 
     def _refuse(self, status: int, error: PlugPointError) -> web.Response:
         self.refused = self.refused or error

@@ -1,8 +1,8 @@
-"""`read_sample`: what a user's function left on a sample, with the types that an event has."""
+"""`read_sample`: a user function's sample with the types that an event needs."""
 
 import copy
 import operator
-from typing import Any
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 
@@ -12,9 +12,9 @@ from slime_events.plugins.sample import Sample
 
 
 def read_sample(sample: Sample) -> Sample:
-    """A copy whose response is a valid text, whose length is a number and whose mask and tokens are numbers.
+    """Return a copy with a valid text as response, a number as its length, and numbers as mask and tokens.
 
-    Numbers of numpy and torch, subclasses of our types and half characters are taken as what they stand for. Raises
+    Numbers of numpy and torch and subclasses of our types are converted, unpaired surrogates replaced. Raises
     PlugPointError that names the field for anything else.
     """
     read = copy.copy(sample)
@@ -30,34 +30,34 @@ def read_sample(sample: Sample) -> Sample:
     read.remove_sample = bool(sample.remove_sample)
     for counts in ("spec_info", "prefix_cache_info"):
         if not callable(getattr(getattr(sample, counts), "to_dict", None)):
-            raise _wrong(counts, getattr(sample, counts), "what the sample began with")
+            raise _wrong(counts, getattr(sample, counts), "an object like the sample's first one")
     return read
 
 
-def _text(field: str, value: Any) -> str:
+def _text(field: str, value: object) -> str:
     if not isinstance(value, str):
         raise _wrong(field, value, "a text")
     return valid_text(str.__str__(value))
 
 
-def _length(value: Any) -> int:
+def _length(value: object) -> int:
     if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
         raise _wrong("response_length", value, "a number of tokens")
-    return operator.index(value)
+    return operator.index(cast(SupportsIndex, value))
 
 
-def _check_numbers(field: str, values: Any, kinds: str, wanted: str) -> None:
-    """kinds: of numpy's types. An empty list has none."""
+def _check_numbers(field: str, values: object, kinds: str, expected: str) -> None:
+    """Raise PlugPointError unless `values` is empty, or a list of numbers of these `kinds` (numpy's letters)."""
     try:
         array = np.asarray(values)
-    except (TypeError, ValueError, OverflowError):  # lists of several lengths, numbers of any size
+    except (TypeError, ValueError, OverflowError):  # lists of different lengths, numbers of any size
         array = np.asarray(None)
     if array.ndim != 1 or (array.size and array.dtype.kind not in kinds):
-        raise _wrong(field, values, f"a list of {wanted}")
+        raise _wrong(field, values, f"a list of {expected}")
 
 
 def _check_log_probs(values: Any) -> None:
-    """A number for each token, or None where there is none."""
+    """Raise PlugPointError unless `values` has a number for each token, or None for a token without."""
     try:
         array = np.asarray(values)
         if array.dtype.kind == "O" and array.ndim == 1:
@@ -65,9 +65,9 @@ def _check_log_probs(values: Any) -> None:
     except (TypeError, ValueError, OverflowError):
         array = np.asarray(None)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iuf"):
-        raise _wrong("rollout_log_probs", values, "a list of numbers, or None where a token has none")
+        raise _wrong("rollout_log_probs", values, "a list of numbers, or None for a token without")
 
 
-def _wrong(field: str, value: Any, wanted: str) -> PlugPointError:
-    found = type(value).__name__ if value is None else f"{type(value).__name__} {repr_text(value)}"
-    return PlugPointError(f"sample.{field} is {found}, not {wanted}")
+def _wrong(field: str, value: object, expected: str) -> PlugPointError:
+    actual = type(value).__name__ if value is None else f"{type(value).__name__} {repr_text(value)}"
+    return PlugPointError(f"sample.{field} is {actual}, not {expected}")

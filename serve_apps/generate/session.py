@@ -12,7 +12,7 @@
         return sample
 
 After a crash the function is run again from its start, and its calls are answered from the log until the log ends. So
-it has to be deterministic: everything that reads the outside world goes through `call`.
+it must be deterministic: everything that reads the outside world goes through `call`.
 """
 
 import asyncio
@@ -22,11 +22,12 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
 
+from schemas.doc import doc
 from schemas.errors import InvalidValue, PlugPointError, shown_text
 from schemas.rollouts import Sampling, StopReason
 from schemas.text import message_text, raised_text, repr_text, valid_text
@@ -40,52 +41,54 @@ from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import name_of
 from slime_events.plugins.plain_values import plain
 from slime_events.plugins.sample import Sample, carried
+from slime_events.plugins.tokenizer import Tokenizer
 from storage.log import MAX_EVENT_BYTES
 
 T = TypeVar("T")
-Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
-"""A text, token ids, or chat messages."""
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]  # a text, token ids, or chat messages
 Tools = list[dict[str, Any]]
-_KNOWN = frozenset(Sampling.__struct_fields__) - {"more"}
+_FIELDS = frozenset(Sampling.__struct_fields__) - {"more"}
 _ALLOWED = FIXED_SAMPLING | {"n": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One generation. log_probs: natural, of logits / temperature, one per token. versions: of the weights."""
+    """One generation."""
 
     index: int
     prompt_tokens: list[int]
     tokens: list[int]
-    log_probs: list[float]
+    log_probs: Annotated[list[float], doc("One per token, nats, of logits / temperature.")]
     text: str
     stop: StopReason
-    versions: tuple[int, ...]
-    said: Mapping[str, Any] = field(default_factory=dict)
-    """What the engine said beside the rest, where it was asked for more."""
+    versions: Annotated[tuple[int, ...], doc("Weight versions that generated the tokens.")]
+    meta: Annotated[Mapping[str, Any], doc("Additional values of the engine's answer, if requested.")] = field(
+        default_factory=dict
+    )
 
     @property
     def meta_info(self) -> dict[str, Any]:
-        """As SGLang's answer has it."""
+        """`meta_info` as in SGLang's answer."""
         return {
             "finish_reason": {"type": self.stop.value},
             "prompt_tokens": len(self.prompt_tokens),
             "completion_tokens": len(self.tokens),
             "cached_tokens": 0,
-            **self.said,
+            **self.meta,
             "weight_version": str(max(self.versions, default=0)),
         }
 
     def add_to(self, sample: Sample) -> None:
-        """Append it to a sample's response, as trained tokens."""
+        """Append the turn to a sample's response, as trained tokens."""
         sample.append_response_tokens(
             tokens=self.tokens, log_probs=self.log_probs, text=self.text, meta_info=self.meta_info
         )
 
 
 class Turns(Protocol):
-    """Who makes a session's turns: a rollout's journal, or the calls of a rollout function. failure: why it makes none
-    any more.
+    """Maker of a session's turns: a rollout's journal, or the calls of a rollout function.
+
+    `failure` is the reason why it makes no more turns.
     """
 
     failure: BaseException | None
@@ -100,35 +103,37 @@ class Turns(Protocol):
 
 
 class Session:
-    """The session of one rollout, made on the worker's event loop. Several tasks of the function may use it at once.
+    """The session of one rollout, created on the worker's event loop. Several tasks of the function may use it
+    concurrently.
 
-    of_function: it is a rollout function's, which makes all rollouts of a step with it, and may `abort` them. aborted:
-    it has done so, and not `reset` it.
+    `of_function` marks the session of a rollout function, which makes all rollouts of a step and may `abort` them.
+    `aborted` is set from `abort` until `reset`.
     """
 
     of_function = aborted = False
 
     def __init__(
-        self, journal: Turns, tokenizer: Any, sampling: Sampling, args: ArgsView, tools: Tools | None = None
+        self, journal: Turns, tokenizer: Tokenizer, sampling: Sampling, args: ArgsView, tools: Tools | None = None
     ) -> None:
         self._journal, self._loop, self._tools = journal, asyncio.get_running_loop(), tools
         self.tokenizer, self.sampling, self.args = tokenizer, sampling, args
         self.router_port = 0
-        """Where `Listener` answers for this rollout, once it is open."""
+        """Port of this rollout's `Listener`; 0 until it is open."""
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the rollout makes no more turns."""
+        """Reason why the rollout makes no more turns."""
         return self._journal.failure
 
     def tokenize(self, prompt: Prompt) -> list[int]:
-        """Token ids of a text, or of chat messages after the model's template, without special tokens added."""
+        """Return token ids of a text, or of chat messages after the model's template. No special tokens are added."""
         if isinstance(prompt, str):
             return list(self.tokenizer.encode(valid_text(prompt), add_special_tokens=False))
         if all(isinstance(part, Mapping) for part in prompt):
             tools = {"tools": self._tools} if self._tools else {}
             extra = tools | getattr(self.args, "apply_chat_template_kwargs", {})
-            text = self.tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True, **extra)
+            messages = cast(Sequence[Mapping[str, Any]], prompt)
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **extra)
             return self.tokenize(text)
         try:
             return list(token_ids(prompt, None, "prompt").tolist())
@@ -141,14 +146,16 @@ class Session:
         sampling_params: Mapping[str, Any] | None = None,
         payload: Mapping[str, Any] | None = None,
     ) -> Turn:
-        """One turn of the model. sampling_params: SGLang's names; they override the run's. payload: other fields of
-        SGLang's /generate (`logprob_start_len`, `image_data`, ...), whose answers are in the turn's `meta_info`.
+        """Generate one turn.
 
-        Raises PlugPointError for parameters that cannot be, EngineError for those that SGLang refuses, GenerateDiffers.
+        `sampling_params` has SGLang's names, and overrides the run's. `payload` has other fields of SGLang's /generate
+        (`logprob_start_len`, `image_data`, ...); the answers to them are in the turn's `meta_info`.
+
+        Raises PlugPointError for invalid parameters, EngineError for parameters that SGLang refuses, GenerateDiffers.
         """
         tokens = self.tokenize(prompt)
         if not tokens:
-            raise PlugPointError("session.generate was given an empty prompt")
+            raise PlugPointError("session.generate got an empty prompt")
         sampling, seed = read_sampling(self.sampling, sampling_params or {})
         more = carried(dict(payload or {}), "payload")
         ended = await self._on_worker_loop(self._journal.generate(np.array(tokens, np.int32), sampling, seed, more))
@@ -161,7 +168,7 @@ class Session:
             text=event.text,
             stop=event.stop or StopReason.STOP,
             versions=tuple(span.version for span in event.spans),
-            said=event.meta,
+            meta=event.meta,
         )
 
     async def call(
@@ -172,11 +179,12 @@ class Session:
         may_repeat: bool = False,
         timeout_s: float | None = None,
     ) -> Any:
-        """What `tool(**arguments)` returns, as a JSON value; awaited, or run in a thread where it is no coroutine.
+        """Return the result of `tool(**arguments)` as a JSON value. A coroutine is awaited, other tools run in a
+        thread.
 
-        It is called once, however often the function is run again. may_repeat: it may be called a second time where an
-        engine was lost during the call; else such a rollout fails. Raises ToolFailed with what the tool raised, or
-        after `timeout_s`.
+        The tool is called once, even if the function is run again. If an engine is lost during the call, a tool with
+        `may_repeat` is called a second time; without it the rollout fails. Raises ToolFailed if the tool raises, or
+        after `timeout_s` seconds.
         """
         call = ToolCall(name_of(tool), _plain_arguments(tool, arguments), may_repeat)
         answer = await self._on_worker_loop(self._journal.begin_call(call))
@@ -188,18 +196,18 @@ class Session:
         return answer.result()
 
     async def abort(self) -> None:
-        """End the generations that are under way, with the tokens that they have. Raises PlugPointError."""
+        """Raise PlugPointError: only a rollout function may end the generations in progress."""
         raise PlugPointError(
-            "abort: a run ends or suspends its own rollouts; --partial-rollout keeps what they have so far, "
-            "--over-sampling-batch-size asks for more than a step needs"
+            "abort: a run ends or suspends its own rollouts; --partial-rollout keeps their tokens so far, "
+            "--over-sampling-batch-size requests more groups than a step needs"
         )
 
     def reset(self) -> None:
-        """Generate again after `abort`."""
+        """Allow generations again after `abort`."""
         self.aborted = False
 
     async def _on_worker_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run on the worker's loop; the function has a loop of its own, so that it cannot block the engine."""
+        """Run on the worker's loop. The function has its own loop, so that it cannot block the engine."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
@@ -211,7 +219,7 @@ _OF_PROCESS: list[Session] = []
 
 @contextlib.contextmanager
 def session_of_process(session: Session) -> Iterator[None]:
-    """Meanwhile it is the session of threads that have none: a rollout function may start some."""
+    """Make the session the default of threads that have none: a rollout function may start threads."""
     _OF_PROCESS.append(session)
     try:
         yield
@@ -220,39 +228,41 @@ def session_of_process(session: Session) -> Iterator[None]:
 
 
 def session_here() -> Session | None:
-    """The session of the calling rollout; None outside of a run, as in a test of a plug-in."""
+    """Return the session of the calling rollout; None outside of a run, as in a test of a plug-in."""
     return CURRENT.get(_OF_PROCESS[0] if _OF_PROCESS else None)
 
 
 def current_session() -> Session:
-    """The session of the calling rollout, for functions with slime's signature. Raises PlugPointError elsewhere."""
+    """Return the session of the calling rollout, for functions with slime's signature. Raises PlugPointError
+    elsewhere.
+    """
     session = session_here()
     if session is None:
-        raise PlugPointError("there is no session here: only a generate function that is making a rollout has one")
+        raise PlugPointError("there is no session here: only a running generate function has one")
     return session
 
 
 def _plain_arguments(tool: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """As the log gives them back. Raises PlugPointError for values that are not JSON."""
+    """Return the arguments as the log returns them. Raises PlugPointError for values that are not JSON."""
     try:
         try:
             encoded = msgspec.msgpack.encode(dict(arguments))
-        except UnicodeEncodeError:  # a model's JSON may have half a character: "\\ud83d"
+        except UnicodeEncodeError:  # a model's JSON may have an unpaired surrogate: "\\ud83d"
             encoded = msgspec.msgpack.encode(carried(dict(arguments), "arguments"))
         return msgspec.msgpack.decode(encoded, type=dict[str, Any])
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-        raise PlugPointError(f"arguments of {name_of(tool)} have to be JSON values: {message_text(error)}") from error
+        raise PlugPointError(f"arguments of {name_of(tool)} must be JSON values: {message_text(error)}") from error
 
 
 def _in_thread(tool: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     try:
         return tool(**arguments)
-    except StopIteration as error:  # no future takes it, and whoever waits would wait for ever
+    except StopIteration as error:  # a future rejects it, so that the caller would never return
         raise RuntimeError(f"StopIteration: {message_text(error)}") from error
 
 
 async def _call_tool(tool: Callable[..., Any], arguments: dict[str, Any], timeout_s: float | None) -> tuple[Any, str]:
-    """(result, error) of a call; without an error the error is empty."""
+    """Return (result, error) of a call. The error is empty if the call succeeded."""
     limit = asyncio.timeout(timeout_s)
     try:
         async with limit:
@@ -260,7 +270,7 @@ async def _call_tool(tool: Callable[..., Any], arguments: dict[str, Any], timeou
             result = await (tool(**arguments) if is_coroutine else asyncio.to_thread(_in_thread, tool, arguments))
             if inspect.isawaitable(result):
                 result = await result
-        return plain(result, room=MAX_EVENT_BYTES), ""  # one that is larger fails its sample when it is appended
+        return plain(result, room=MAX_EVENT_BYTES), ""  # a larger result fails its sample when it is appended
     except (asyncio.CancelledError, Suspended):
         raise
     except BaseException as error:
@@ -269,14 +279,15 @@ async def _call_tool(tool: Callable[..., Any], arguments: dict[str, Any], timeou
         return None, f"{name_of(tool)} {reason}"
 
 
-def read_sampling(given: Sampling, params: Mapping[str, Any]) -> tuple[Sampling, int | None]:
-    """The sampling of one turn and its seed: `params` override the run's. Those without a field of ours go to SGLang as
-    they are. Raises PlugPointError for a value that cannot be.
+def read_sampling(defaults: Sampling, params: Mapping[str, Any]) -> tuple[Sampling, int | None]:
+    """Return the sampling of one turn and its seed: `params` override `defaults`.
+
+    Parameters that are not a field of ours go to SGLang unchanged. Raises PlugPointError for an invalid value.
     """
     own = {name: value for name, value in params.items() if value is not None}
     seed = own.pop("sampling_seed", None)
-    more = dict(given.more)
-    for name in [name for name in own if name not in _KNOWN]:
+    more = dict(defaults.more)
+    for name in [name for name in own if name not in _FIELDS]:
         value = carried(own.pop(name), f"sampling parameter {name}")
         if name not in _ALLOWED:
             more[name] = value
@@ -291,10 +302,10 @@ def read_sampling(given: Sampling, params: Mapping[str, Any]) -> tuple[Sampling,
             own["stop_token_ids"] = token_ids(_listed(own["stop_token_ids"]), None, "stop_token_ids").tolist()
         if "stop" in own:
             own["stop"] = _listed(own["stop"])
-        sampling = msgspec.convert(msgspec.to_builtins(given) | own | {"more": more}, Sampling)
+        sampling = msgspec.convert(msgspec.to_builtins(defaults) | own | {"more": more}, Sampling)
         check_sampling(sampling, None)
         if seed is not None and not -(2**63) <= (seed := _seed(seed)) < 2**63:
-            raise InvalidValue(f"sampling_seed: it has {seed.bit_length()} bits, and 63 are taken")
+            raise InvalidValue(f"sampling_seed: it has {seed.bit_length()} bits, at most 63 are allowed")
     except (msgspec.ValidationError, InvalidValue) as error:
         raise PlugPointError(f"sampling parameters {repr_text(dict(params), 400)}: {error}") from error
     if sampling.max_new_tokens < 1:
@@ -302,14 +313,14 @@ def read_sampling(given: Sampling, params: Mapping[str, Any]) -> tuple[Sampling,
     return sampling, seed
 
 
-def _listed(values: Any) -> Any:
-    """A set or a tuple as a list."""
+def _listed(values: object) -> object:
+    """Return a set or a tuple as a list."""
     return list(values) if isinstance(values, set | frozenset | tuple) else values
 
 
 def _seed(value: Any) -> int:
-    """A whole number, as a float or a text too. Raises InvalidValue."""
+    """Return a whole number, also from a float or a text. Raises InvalidValue."""
     try:
         return int(value)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidValue(f"sampling_seed: this has to be a whole number, not {value!r:.40}") from None
+        raise InvalidValue(f"sampling_seed: must be a whole number, not {value!r:.40}") from None

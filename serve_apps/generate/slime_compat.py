@@ -1,8 +1,8 @@
 """slime's helpers for generate functions on the rollout's session: `post`, `get`, `get_model_url`.
 
-A function written for slime posts to its router's `/generate`; here that is a turn of the rollout's own engine, without
-a network (with one: `listener.py`). A post to another address is a tool call that may be repeated, as slime's own
-retries do. Outside of a run, as in a test of a plug-in, both are plain requests.
+A function written for slime posts to its router's `/generate`. Here that is a turn of the rollout's own engine, without
+a network (`listener.py` offers the same over HTTP). A post to another address is a tool call that may be repeated, as
+slime's own retries do. Outside of a run, as in a test of a plug-in, both are plain requests.
 """
 
 import asyncio
@@ -14,29 +14,31 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from schemas.errors import PlugPointError
-from serve_apps.generate.session import Session, current_session, session_here
-from slime_events.plugins.args_view import ROUTER
+from serve_apps.generate.session import Prompt, Session, current_session, session_here
+from slime_events.plugins.args_view import ROUTER, ArgsView
 
 REQUEST_S = 60.0
 _KEYS = {"input_ids", "text", "sampling_params", "return_logprob", "stream", "rid"}
-"""Fields of /generate that are answered here; all others go to SGLang."""
+"""Fields of /generate that are handled here. All others go to SGLang."""
 
 
 class UnknownPath(PlugPointError):
-    """The rollout's engine has nothing under this path."""
+    """The rollout's engine does not serve this path."""
 
 
-def get_model_url(args: Any, model_name: str, endpoint: str = "/generate") -> str:
-    """The URL that `post` takes for this rollout's engine; there is one model."""
+def get_model_url(args: ArgsView, model_name: str, endpoint: str = "/generate") -> str:
+    """Return the URL of this rollout's engine, for `post`. There is one model."""
     return f"http://{args.sglang_router_ip}:{args.sglang_router_port}{endpoint}"
 
 
-async def post(url: str, payload: dict[str, Any] | None, max_retries: int = 60, headers: Any = None) -> Any:
-    """What the engine says where the URL is the router's, else a recorded POST of JSON. headers: only outside of a run.
+async def post(
+    url: str, payload: dict[str, Any] | None, max_retries: int = 60, headers: Mapping[str, str] | None = None
+) -> Any:
+    """Return the engine's answer if the URL is the router's, else that of a recorded POST of JSON.
 
-    Raises PlugPointError, ToolFailed; outside of a run what urllib raises.
+    `headers` are sent only outside of a run. Raises PlugPointError, ToolFailed; outside of a run the errors of urllib.
     """
-    if session_here() is None and urlsplit(url).port != 0:  # nothing listens there: the address on a run's `args`
+    if session_here() is None and urlsplit(url).port != 0:  # port 0 is the address on a run's `args`
         return await post_json(url, payload or {}, max_retries, headers)
     session = current_session()
     if _is_router(url, session):
@@ -46,7 +48,9 @@ async def post(url: str, payload: dict[str, Any] | None, max_retries: int = 60, 
 
 
 async def get(url: str) -> Any:
-    """What the engine says where the URL is the router's, else a recorded GET of JSON. Raises as `post`."""
+    """Return the engine's answer if the URL is the router's, else that of a recorded GET of JSON. Raises the errors of
+    `post`.
+    """
     if session_here() is None and urlsplit(url).port != 0:
         return await get_json(url)
     session = current_session()
@@ -60,10 +64,10 @@ def _is_router(url: str, session: Session) -> bool:
     return (parts.hostname, parts.port) == (ROUTER["sglang_router_ip"], session.router_port)
 
 
-async def answer(session: Session, method: str, path: str, payload: Any) -> Any:
-    """What the rollout's engine says to a request, by SGLang's paths: JSON. A generation is a turn.
+async def answer(session: Session, method: str, path: str, payload: object) -> dict[str, Any] | list[dict[str, Any]]:
+    """Return the answer of the rollout's engine to a request on one of SGLang's paths, as JSON. A generation is a turn.
 
-    Raises UnknownPath, PlugPointError for a payload that cannot be answered, and what `Session.generate` raises.
+    Raises UnknownPath, PlugPointError for an invalid payload, and the errors of `Session.generate`.
     """
     if method != "GET" and path == "/generate":
         return await _generate(session, payload)
@@ -80,9 +84,11 @@ async def answer(session: Session, method: str, path: str, payload: Any) -> Any:
     )
 
 
-async def _generate(session: Session, payload: Any) -> Any:
-    """SGLang's /generate; of a list of prompts, a list."""
-    prompt = payload.get("input_ids", payload.get("text")) if isinstance(payload, dict) else None
+async def _generate(session: Session, payload: object) -> dict[str, Any] | list[dict[str, Any]]:
+    """Answer SGLang's /generate. A list of prompts gives a list."""
+    if not isinstance(payload, dict):
+        payload = {}
+    prompt = payload.get("input_ids", payload.get("text"))
     if prompt is None or payload.get("stream"):
         raise PlugPointError("/generate needs input_ids or text here, and does not stream")
     if not isinstance(prompt, list) or not prompt or isinstance(prompt[0], int):
@@ -90,12 +96,14 @@ async def _generate(session: Session, payload: Any) -> Any:
     sampling = payload.get("sampling_params")
     each = sampling if isinstance(sampling, list) else [sampling] * len(prompt)
     if len(each) != len(prompt):
-        raise PlugPointError(f"/generate was given {len(prompt)} prompts and {len(each)} sampling_params")
-    asked = zip(prompt, each, strict=True)
-    return await asyncio.gather(*(_turn(session, one, params, payload) for one, params in asked))
+        raise PlugPointError(f"/generate got {len(prompt)} prompts and {len(each)} sampling_params")
+    pairs = zip(prompt, each, strict=True)
+    return await asyncio.gather(*(_turn(session, part, params, payload) for part, params in pairs))
 
 
-async def _turn(session: Session, prompt: Any, sampling: Any, payload: dict[str, Any]) -> dict[str, Any]:
+async def _turn(
+    session: Session, prompt: Prompt, sampling: Mapping[str, Any] | None, payload: dict[str, Any]
+) -> dict[str, Any]:
     more = {name: value for name, value in payload.items() if name not in _KEYS and value is not None}
     turn = await session.generate(prompt, sampling, more)
     meta: dict[str, Any] = {"id": str(turn.index), **turn.meta_info}
@@ -107,8 +115,8 @@ async def _turn(session: Session, prompt: Any, sampling: Any, payload: dict[str,
 
 async def post_json(
     url: str, payload: dict[str, Any], max_retries: int, headers: Mapping[str, str] | None = None
-) -> Any:
-    """A server's answer to JSON, as JSON or else as text; retried each second, as slime does."""
+) -> object:
+    """Return a server's answer to JSON, as JSON or else as text. Retries every second, as slime does."""
     for attempt in range(1, max_retries + 1):
         try:
             return await asyncio.to_thread(_post_json, url, payload, dict(headers or {}))
@@ -119,17 +127,17 @@ async def post_json(
     raise PlugPointError(f"max_retries is {max_retries}: {url} was never called")
 
 
-async def get_json(url: str) -> Any:
-    """A server's answer, as JSON or else as text."""
+async def get_json(url: str) -> object:
+    """Return a server's answer, as JSON or else as text."""
     return await asyncio.to_thread(_answer, urllib.request.Request(url))
 
 
-def _post_json(url: str, payload: dict[str, Any], headers: dict[str, str]) -> Any:
+def _post_json(url: str, payload: dict[str, Any], headers: dict[str, str]) -> object:
     sent = {"Content-Type": "application/json"} | headers
     return _answer(urllib.request.Request(url, json.dumps(payload).encode(), sent))
 
 
-def _answer(request: urllib.request.Request) -> Any:
+def _answer(request: urllib.request.Request) -> object:
     with urllib.request.urlopen(request, timeout=REQUEST_S) as answer:
         body = answer.read().decode()
     try:

@@ -1,10 +1,11 @@
-"""slime's `sglang_rollout` for code that makes a rollout: `generate`, `generate_and_rm` and `generate_and_rm_group`.
+"""slime's `sglang_rollout` for code that makes rollouts: `generate`, `generate_and_rm` and `generate_and_rm_group`.
 
-Each works on the session of the generate function or rollout function that calls it. A rollout function's rollouts are
-made as the run's settings say: by --custom-generate-function-path and --rollout-sample-hook-path where they are set.
+Each uses the session of the generate function or rollout function that calls it. Rollouts of a rollout function follow
+the run's settings, --custom-generate-function-path and --rollout-sample-hook-path included.
 
-Outside of a run, as in a test of a plug-in, `args` says it, and the engine is behind `post`. As in slime each of these
-functions looks up the others in `slime.rollout.sglang_rollout`: what has been put in their place there is called.
+Outside of a run, as in a test of a plug-in, `args` has the settings, and the engine is behind `post`. As in slime,
+these functions look up each other in `slime.rollout.sglang_rollout`: if a name there is replaced, the replacement is
+called.
 """
 
 import asyncio
@@ -13,9 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from serve_apps.generate.session import Session, current_session, session_here
+from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import accepted, load_function
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.slime_compat import in_force, replaced
+from slime_events.plugins.tokenizer import Tokenizer
 from storage.cancellation import end_all
 
 DONE = (Status.COMPLETED, Status.TRUNCATED)
@@ -27,8 +30,10 @@ _HOOKS = ("apply_rollout_sample_hooks", HOME, "slime.rollout.sample_hooks")
 _HUB = "slime.rollout.rm_hub"
 
 
-async def generate(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
-    """One turn of the run's engine, appended to the sample. max_new_tokens counts what the response already has."""
+async def generate(args: ArgsView, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    """Append one turn of the run's engine to the sample. `max_new_tokens` includes the tokens of the response
+    so far.
+    """
     session = session_here()
     room = int(sampling_params["max_new_tokens"]) - sample.response_length
     if room <= 0:
@@ -43,8 +48,8 @@ async def generate(args: Any, sample: Sample, sampling_params: dict[str, Any]) -
     return sample
 
 
-async def _generate_by_post(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
-    """By SGLang's `/generate` at the router of `args`."""
+async def _generate_by_post(args: ArgsView, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    """Generate with SGLang's `/generate` at the router of `args`."""
     tokenizer = in_force("GenerateState", HOME)(args).tokenizer
     if not sample.tokens:
         sample.tokens = list(tokenizer.encode(_text(sample, tokenizer), add_special_tokens=False))
@@ -71,19 +76,19 @@ async def _generate_by_post(args: Any, sample: Sample, sampling_params: dict[str
     return sample
 
 
-def _text(sample: Sample, tokenizer: Any) -> str:
+def _text(sample: Sample, tokenizer: Tokenizer) -> str:
     if isinstance(sample.prompt, str):
         return sample.prompt
     return str(tokenizer.apply_chat_template(sample.prompt, tokenize=False, add_generation_prompt=True))
 
 
 async def generate_and_rm(
-    args: Any, sample: Sample, sampling_params: dict[str, Any], evaluation: bool = False
+    args: ArgsView, sample: Sample, sampling_params: dict[str, Any], evaluation: bool = False
 ) -> Sample | list[Sample]:
-    """A rollout by the sample's own generate function (`generate_function_path`) or `generate`, and its rewards.
+    """Make a rollout with the sample's own generate function (`generate_function_path`) or `generate`, and its rewards.
 
-    Samples that are finished, or have a reward, are left as they are. Under `args.group_rm` there are no rewards. Of a
-    sample that goes on, --mask-offpolicy-in-partial-rollout masks what it has.
+    Samples that are finished or have a reward stay unchanged. With `args.group_rm` there are no rewards. If the sample
+    already has a response, --mask-offpolicy-in-partial-rollout masks it.
     """
     if sample.status in DONE:
         return sample
@@ -96,18 +101,21 @@ async def generate_and_rm(
             sample.status = Status.ABORTED
             return sample
         with state.dp_rank_context():
-            made: Sample | list[Sample] = await _made(args, sample, sampling_params, evaluation, session)
+            result: Sample | list[Sample] = await _call_generate(args, sample, sampling_params, evaluation, session)
     if session is None or session.of_function or replaced(*_HOOKS):
-        made = await in_force(*_HOOKS)(args, made, evaluation=evaluation)
+        result = await in_force(*_HOOKS)(args, result, evaluation=evaluation)
     if not getattr(args, "group_rm", False):
-        await _grade(args, made)
-    return made
+        await _grade(args, result)
+    return result
 
 
-async def _made(
-    args: Any, sample: Sample, sampling_params: dict[str, Any], evaluation: bool, session: Session | None
+async def _call_generate(
+    args: ArgsView, sample: Sample, sampling_params: dict[str, Any], evaluation: bool, session: Session | None
 ) -> Any:
-    """What the sample's generate function gives. Of a generate function that calls this, `args` names itself."""
+    """Return the result of the sample's generate function.
+
+    If a generate function calls this, `args` names that function itself, so that its path is ignored.
+    """
     path = sample.generate_function_path
     if session is None or session.of_function:
         path = path or getattr(args, "custom_generate_function_path", None)
@@ -115,16 +123,17 @@ async def _made(
         return await in_force("generate", HOME)(args, sample, sampling_params)
     load = replaced(*_LOAD)
     function = load(path) if load else load_function(path, default_names=("generate",))
-    offered = {"evaluation": evaluation} | ({} if session is None else {"session": session})
-    names = {name: offered[name] for name in accepted(function, offered)}
+    values = {"evaluation": evaluation} | ({} if session is None else {"session": session})
+    names = {name: values[name] for name in accepted(function, values)}
     return await function(args, sample, sampling_params, **names)
 
 
 async def generate_and_rm_group(
-    args: Any, group: Sequence[Sample], sampling_params: dict[str, Any], evaluation: bool = False
+    args: ArgsView, group: Sequence[Sample], sampling_params: dict[str, Any], evaluation: bool = False
 ) -> list[Sample | list[Sample]]:
-    """`generate_and_rm` of several samples side by side; under `args.group_rm` they are graded together. Where one
-    raises, the others are cancelled.
+    """Apply `generate_and_rm` to several samples concurrently. With `args.group_rm` they are graded together.
+
+    If one raises, the others are cancelled.
     """
     state = in_force("GenerateState", HOME)(args)
     if state.aborted:
@@ -136,41 +145,42 @@ async def generate_and_rm_group(
     if session_here() is None:
         for sample in group:
             sample.session_id = sample.session_id or str(uuid.uuid4())
-    one = in_force("generate_and_rm", HOME)
-    asked = zip(group, each, strict=True)
-    tasks = [asyncio.create_task(one(args, sample, params, evaluation=evaluation)) for sample, params in asked]
+    make, pairs = in_force("generate_and_rm", HOME), zip(group, each, strict=True)
+    tasks = [asyncio.create_task(make(args, sample, params, evaluation=evaluation)) for sample, params in pairs]
     try:
-        made = await asyncio.gather(*tasks)
+        results = await asyncio.gather(*tasks)
     finally:
         await end_all(*tasks)
     if getattr(args, "group_rm", False) and not state.aborted:
-        samples = [sample for part in made for sample in (part if isinstance(part, list) else [part])]
+        samples = [sample for part in results for sample in (part if isinstance(part, list) else [part])]
         if all(sample.status is not Status.ABORTED for sample in samples):
             await _grade_all(args, samples)
-    return list(made)
+    return list(results)
 
 
-async def _grade(args: Any, made: Sample | list[Sample]) -> None:
-    """The rewards of those that have none. As in slime there are none for several of which one was aborted."""
-    if isinstance(made, list):
-        if all(sample.status is not Status.ABORTED for sample in made):
-            await _grade_all(args, [sample for sample in made if sample.reward is None])
-    elif made.status is not Status.ABORTED and made.reward is None:
-        made.reward = await in_force("async_rm", HOME, _HUB)(args, made)
+async def _grade(args: ArgsView, result: Sample | list[Sample]) -> None:
+    """Set the rewards of samples without one. As in slime there are none for several samples of which one was
+    aborted.
+    """
+    if isinstance(result, list):
+        if all(sample.status is not Status.ABORTED for sample in result):
+            await _grade_all(args, [sample for sample in result if sample.reward is None])
+    elif result.status is not Status.ABORTED and result.reward is None:
+        result.reward = await in_force("async_rm", HOME, _HUB)(args, result)
 
 
-async def _grade_all(args: Any, samples: list[Sample]) -> None:
+async def _grade_all(args: ArgsView, samples: list[Sample]) -> None:
     if samples:
         rewards = await in_force("batched_async_rm", HOME, _HUB)(args, samples)
         for sample, reward in zip(samples, rewards, strict=True):
             sample.reward = reward
 
 
-async def abort(args: Any, rollout_id: int) -> list[list[Sample]]:
-    """End what a rollout function still generates: its tasks get aborted samples. Raises PlugPointError elsewhere.
+async def abort(args: ArgsView, rollout_id: int) -> list[list[Sample]]:
+    """End the generations of a rollout function: its tasks get aborted samples. Raises PlugPointError elsewhere.
 
-    Outside of a run whatever is asked for from now on is aborted, and so is what the engines behind the router of
-    `args` generate. The tasks are the caller's.
+    Outside of a run all later requests are aborted, and the engines behind the router of `args` abort theirs. The
+    caller handles its own tasks.
     """
     if session_here() is not None:
         await current_session().abort()

@@ -1,1 +1,1 @@
-"""A user's rollout function: called step by step in the place of the run's own loop; what it returns is events."""
+"""A user's rollout function: called step by step instead of the run's own loop. Its result is recorded as events."""

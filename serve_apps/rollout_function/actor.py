@@ -20,10 +20,10 @@ from storage.payloads import fetch, offload_async
 
 
 class RolloutFunctionActor:
-    """In the place of the run's own loop."""
+    """The actor that replaces the run's own loop."""
 
     async def run(self, address: RunAddress, settings: TrainSettings) -> None:
-        """Call the functions to the end of the run."""
+        """Call the functions until the run ends."""
         begun, blobs = time.perf_counter(), BlobStore(address.blob_url)
         async with join_run(address, "rollout-function") as worker:
             context = RunnerContext(
@@ -37,7 +37,7 @@ class RolloutFunctionActor:
             )
             paths = ((ROLLOUT, settings.rollout.rollout_function_path), (EVALUATION, settings.evaluation.own_function))
             train, evaluate = (RolloutFunction(flag, path) if path else None for flag, path in paths)
-            # The conductor's snapshots: they are read alone.
+            # The conductor's snapshots, only read here.
             keeper = StateKeeper[Snapshot](Snapshots(Path(address.folder) / "snapshots"), address.archive_url)
             await worker.join({"ready": time.perf_counter() - begun})
             await FunctionRunner(worker, context, train, evaluate, keeper).run()

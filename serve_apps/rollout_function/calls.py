@@ -1,5 +1,6 @@
-"""`Calls`: the generations that a rollout function asks for (`serve_apps/calls.py`), each named by what it asks: a
-function that is called again after a crash gets the answers that are in the log.
+"""`Calls`: the generations that a rollout function requests (`serve_apps/calls.py`), each named by its request.
+
+A function that is called again after a crash gets the answers that are in the log.
 """
 
 import hashlib
@@ -7,11 +8,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from schemas.arrays import EMPTY_TOKENS, pack_tokens
+from schemas.doc import doc
 from schemas.event import Purpose
 from schemas.ids import call_group_id, sample_id
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason, WeightSpan
@@ -25,6 +27,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.trajectory import Fetch, Trajectory
 from slime_events.loop.conductor.draw import sample_seed
 from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.tokenizer import Tokenizer
 from storage.group_commit import GroupCommit
 from storage.log import Append, Recorded
 
@@ -33,22 +36,22 @@ _canonical = msgspec.msgpack.Encoder(order="sorted")
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What all calls of a run share. seed: the run's. attempts: of one generation, at most. made: where they are noted.
-    decode: the text of tokens.
-    """
+    """Objects that all calls of a run share."""
 
     worker: Participant
     commit: GroupCommit
     fetch: Fetch
-    seed: int
-    attempts: int
-    made: MadeTurns
-    decode: Callable[[list[int]], str]
+    seed: Annotated[int, doc("The run's seed.")]
+    attempts: Annotated[int, doc("Maximum attempts of one generation.")]
+    turns: Annotated[MadeTurns, doc("Where generations are added.")]
+    decode: Annotated[Callable[[list[int]], str], doc("Token ids to text.")]
 
 
 class Calls:
-    """The generations of one call of the function, for a `Session`. versions: the weights that may make one that is
-    requested now, oldest and newest. looks_up: the log may have some of them from before this process.
+    """The generations of one call of the function, for a `Session`.
+
+    `versions` returns the oldest and newest weight version that may answer a request made now. With `looks_up` the log
+    may have answers from before this process.
     """
 
     def __init__(
@@ -63,29 +66,29 @@ class Calls:
         self._context, self._versions, self._looks_up = context, versions, looks_up
         self._group = partial(call_group_id, step, evaluation=evaluation)
         self._step = step
-        self._asked: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         self._open = OpenCalls(context.worker, self._append, context.fetch, context.attempts, versions)
         self._turns = 0
-        self.failure: BaseException | None = None  # a generation that fails says so by itself
+        self.failure: BaseException | None = None  # stays None: a failed generation raises by itself
         self.has_returned = self.aborted = False
-        """Whether the function has, and whether nothing is generated any more."""
+        """Whether the function has returned; whether it has aborted its generations."""
         self.spans: list[WeightSpan] = []
-        """Of all its generations."""
+        """Spans of all its generations."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the function has returned, and nothing is under way in its own threads."""
+        """Whether the function has returned, and its threads have no generation in progress."""
         return self.has_returned and not self._open.by_sample
 
     async def generate(self, prompt: Tokens, sampling: Sampling, seed: int | None, payload: dict[str, Any]) -> Ended:
-        """One generation. Raises EngineError where no engine could make it."""
+        """Return one generation. Raises EngineError if no engine could make it."""
         if self.aborted:
             return self._ended(None, Trajectory("", EMPTY_TOKENS))
         question = (prompt.tobytes(), msgspec.to_builtins(sampling), seed, payload)
         group = self._group(hashlib.sha256(_canonical.encode(question)).hexdigest())
-        index = self._asked[group]
+        index = self._counts[group]
         sample = sample_id(group, index)
-        self._asked[group] += 1
+        self._counts[group] += 1
         oldest, newest = self._versions()
         request = RolloutRequested(
             sample=sample,
@@ -105,19 +108,19 @@ class Calls:
                 await self._open.read(sample)
             if not call.requested:
                 await self._open.request(request)
-            ended = self._ended(await call.ended, call.known)
+            ended = self._ended(await call.ended, call.trajectory)
         finally:
             self._open.close(sample)
         self._turns += 1
         self.spans += ended.event.spans
-        self._context.made.add(MadeTurn(prompt, ended, sample), self._step)
+        self._context.turns.add(MadeTurn(prompt, ended, sample), self._step)
         return ended
 
     async def abort(self) -> None:
-        """End what is under way: it returns with the tokens that the log has, and `abort` as its finish reason."""
+        """End the generations in progress. They return the tokens in the log, with finish reason `abort`."""
         self.aborted = True
         for call in list(self._open.by_sample.values()):
-            await self._open.abort(call, "the rollout function wants no more of it")
+            await self._open.abort(call, "the rollout function aborted it")
 
     def apply(self, recorded: Recorded) -> None:
         """Take in the next event of the log."""
@@ -126,28 +129,28 @@ class Calls:
     async def _append(self, append: Append) -> None:
         await self._context.commit.append([append])
 
-    def _ended(self, completed: RolloutCompleted | None, known: Trajectory) -> Ended:
-        """completed: None for what was aborted."""
+    def _ended(self, completed: RolloutCompleted | None, trajectory: Trajectory) -> Ended:
+        """Return the turn of a generation. `completed` is None for an aborted one."""
         event = TurnRecorded(
-            sample=known.sample,
+            sample=trajectory.sample,
             index=self._turns,
             role=TurnRole.ASSISTANT,
             asked="",
             engine="" if completed is None else completed.engine,
-            length=known.length,
-            spans=known.spans,
+            length=trajectory.length,
+            spans=trajectory.spans,
             stop=StopReason.ABORT if completed is None else completed.stop,
-            text=self._context.decode(known.tokens.tolist()) if completed is None else completed.text,
+            text=self._context.decode(trajectory.tokens.tolist()) if completed is None else completed.text,
             meta={} if completed is None else completed.meta,
         )
-        return Ended(event, known.tokens, known.log_probs)
+        return Ended(event, trajectory.tokens, trajectory.log_probs)
 
     async def begin_call(self, call: ToolCall) -> InFlight:
-        """A tool runs in the function's process. What the function makes of it is recorded, not the call."""
+        """Let the tool run in the function's process. Its call is not recorded, only the function's result."""
         return InFlight(self._turns, "", Trajectory("tool", EMPTY_TOKENS), call)
 
-    async def end_call(self, turn: InFlight, result: Any, error: str, seconds: float) -> Ended:
-        """The tool's answer."""
+    async def end_call(self, turn: InFlight, result: object, error: str, seconds: float) -> Ended:
+        """Return the tool's answer."""
         event = TurnRecorded(
             sample="tool", index=turn.index, role=TurnRole.TOOL, asked="", engine="", result=result, error=error
         )
@@ -159,15 +162,15 @@ class FunctionSession(Session):
 
     of_function = True
 
-    def __init__(self, calls: Calls, tokenizer: Any, sampling: Sampling, args: ArgsView) -> None:
+    def __init__(self, calls: Calls, tokenizer: Tokenizer, sampling: Sampling, args: ArgsView) -> None:
         super().__init__(calls, tokenizer, sampling, args)
         self._calls = calls
 
     async def abort(self) -> None:
-        """See `Calls.abort`."""
+        """Abort the generations: see `Calls.abort`."""
         self.aborted = True
         await self._on_worker_loop(self._calls.abort())
 
     def reset(self) -> None:
-        """Generate again."""
+        """Allow generations again after `abort`."""
         self.aborted = self._calls.aborted = False

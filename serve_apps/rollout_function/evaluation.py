@@ -1,7 +1,6 @@
 """The results of a user's evaluation function as `eval.completed` events."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from schemas.evals import EvalCompleted
 from schemas.rollouts import WeightSpan
@@ -15,10 +14,11 @@ from slime_events.plugins.sample import Sample
 
 
 def evaluated(
-    data: Any, version: int, function: RolloutFunction, spans: Sequence[WeightSpan], args: ArgsView
+    data: object, version: int, function: RolloutFunction, spans: Sequence[WeightSpan], args: ArgsView
 ) -> Iterator[EvalCompleted]:
-    """One event for each data set of slime's `{name: {rewards, truncated, samples}}`. spans: of the generations that
-    the function asked for. Raises PlugPointError for anything else.
+    """Yield one event for each data set of slime's `{name: {rewards, truncated, samples}}`.
+
+    `spans` are those of the generations that the function requested. Raises PlugPointError for anything else.
     """
     if not isinstance(data, Mapping) or not data:
         raise function.error(version, f"returned {repr_text(data)}, not {{name: {{rewards, ...}}}}", evaluation=True)
@@ -46,5 +46,5 @@ def evaluated(
             functions={function.name: function.digest},
             function=function.name,
             rewards=tuple(values),
-            truncated=tuple(bool(one) for one in of_set.get("truncated") or ()),
+            truncated=tuple(map(bool, of_set.get("truncated") or ())),
         )

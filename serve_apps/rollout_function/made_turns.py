@@ -1,4 +1,4 @@
-"""`MadeTurns`: the generations of a rollout function, found again by the tokens of the samples that it returns."""
+"""`MadeTurns`: generations of a rollout function, looked up by the tokens of the samples that it returns."""
 
 from collections import defaultdict
 from operator import itemgetter
@@ -19,36 +19,38 @@ class MadeTurn(NamedTuple):
 
 
 class MadeTurns:
-    """kept_steps: turns of older steps are forgotten, since no sample may be so old."""
+    """Generations by prompt. Turns older than `kept_steps` steps are forgotten, since no sample may be so old."""
 
     def __init__(self, kept_steps: int) -> None:
         self._kept_steps = kept_steps
         self._by_prompt: dict[bytes, list[tuple[int, MadeTurn]]] = defaultdict(list)
 
     def add(self, turn: MadeTurn, step: int) -> None:
-        """Note a generation of a step."""
+        """Add a generation of a step."""
         self._by_prompt[turn.prompt.tobytes()].append((step, turn))
 
     def forget_before(self, step: int) -> None:
-        """Let go of what is too old for a step."""
+        """Forget turns that are too old for a step."""
         kept = {
-            prompt: [one for one in turns if one[0] >= step - self._kept_steps]
+            prompt: [(made_in, turn) for made_in, turn in turns if made_in >= step - self._kept_steps]
             for prompt, turns in self._by_prompt.items()
         }
         self._by_prompt = defaultdict(list, {prompt: turns for prompt, turns in kept.items() if turns})
 
     def of(self, tokens: Tokens) -> list[MadeTurn]:
-        """The turns that these tokens are of, in order: of those with one prompt, the one that they share most with."""
-        found, lengths = list[MadeTurn](), sorted({len(prompt) // tokens.itemsize for prompt in self._by_prompt})
+        """Return the turns that these tokens contain, in order. Of several turns with one prompt, the longest match
+        counts.
+        """
+        matches, lengths = list[MadeTurn](), sorted({len(prompt) // tokens.itemsize for prompt in self._by_prompt})
         for length in lengths:
             if turns := self._by_prompt.get(tokens[:length].tobytes()):
                 share, turn = max(((_shared(turn, tokens), turn) for _, turn in turns), key=itemgetter(0))
-                found += [turn] if share else []
-        return found
+                matches += [turn] if share else []
+        return matches
 
 
 def _shared(turn: MadeTurn, tokens: Tokens) -> int:
-    """How many of its tokens stand after its prompt."""
+    """Return how many of the turn's tokens follow its prompt in `tokens`."""
     there = tokens[len(turn.prompt) : len(turn.prompt) + len(turn.ended.tokens)]
     differ = np.nonzero(there != turn.ended.tokens[: len(there)])[0]
     return int(differ[0]) if len(differ) else len(there)

@@ -1,9 +1,9 @@
-"""`FunctionRunner`: calls a user's rollout function for each step, and makes events of what it returns.
+"""`FunctionRunner`: calls a user's rollout function for each step, and turns its result into events.
 
-    a step's weights are there -> the function, in a thread -> rollout.returned -> the events that its outcome names
+    a step's weights exist -> the function, in a thread -> rollout.returned -> the events that its outcome names
 
-What it returned is one event, appended once for each step; everything else follows from it. So a function that was
-called again, since its process was lost, has one outcome all the same.
+The result is one event, appended once for each step. All other events follow from it. So a function that is called
+again, because its process was lost, still has one outcome.
 """
 
 import asyncio
@@ -13,12 +13,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import zstandard
 
 from schemas.arrays import Array, pack
+from schemas.doc import doc
 from schemas.errors import Conflict, PlugPointError
 from schemas.event import Event
 from schemas.ids import returned_id, sample_id
@@ -36,7 +37,7 @@ from serve_apps.rollout_function.data_source import DrawnGroups, Groups
 from serve_apps.rollout_function.evaluation import evaluated
 from serve_apps.rollout_function.function import RolloutFunction
 from serve_apps.rollout_function.made_turns import MadeTurns
-from serve_apps.rollout_function.outcome import Making, drawn_group, flat, groups_of, outcome_of
+from serve_apps.rollout_function.outcome import OutcomeContext, drawn_group, flat, groups_of, outcome_of
 from slime_events.core.run.participant import Participant, run_events_before
 from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.run import RunState
@@ -47,7 +48,8 @@ from slime_events.loop.conductor.decide import function_eval_due
 from slime_events.loop.conductor.plan import Plan, at_boundary, may_decide
 from slime_events.plugins.args_view import ArgsView, CallArgs
 from slime_events.plugins.sample import Sample, carried
-from slime_events.plugins.sample_view import sample_to_make
+from slime_events.plugins.sample_view import requested_sample
+from slime_events.plugins.tokenizer import Tokenizer
 from storage.cancellation import end_all
 from storage.compression import decompress
 from storage.follow import Follower
@@ -57,37 +59,33 @@ from storage.log import MAX_BATCH, in_batches, once
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
-METRICS = 10_000
-"""Of a function's metrics, so many are kept."""
-KEPT_BYTES = 64 * 1024 * 1024
-"""Of a sample that is given back: it goes into the blob store."""
-Said = PromptSubmitted | RolloutRequested | RolloutCompleted | RolloutFailed | RewardAssigned | RewardFailed
-_outcome = msgspec.msgpack.Decoder(list[list[Said]])
+METRICS = 10_000  # metrics of a function that are kept
+KEPT_BYTES = 64 * 1024 * 1024  # of a sample that is given back: it goes into the blob store
+OutcomeEvent = PromptSubmitted | RolloutRequested | RolloutCompleted | RolloutFailed | RewardAssigned | RewardFailed
+_outcome = msgspec.msgpack.Decoder(list[list[OutcomeEvent]])
 _kept = msgspec.msgpack.Decoder(list[tuple[str, list[dict[str, Any]]]])
 
 
-def packed(value: Any) -> Array:
-    """As an event carries it: see `RolloutReturned`."""
+def packed(value: object) -> Array:
+    """Encode a value as `RolloutReturned` carries it."""
     return pack(memoryview(zstandard.compress(msgspec.msgpack.encode(value))).cast("b"), "int8")
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerContext:
-    """What a runner works with. fetch, offload: large arrays from the blob store, and into it. args: what the functions
-    see. grades: whether the run has graders; else samples without a reward have 0. vocabulary: ids of the model.
-    """
+    """Dependencies and settings of a runner."""
 
     plan: Plan
-    tokenizer: Any
-    args: ArgsView
-    fetch: Fetch
-    offload: Callable[[Any], Awaitable[Any]]
-    grades: bool = True
-    vocabulary: int | None = None
+    tokenizer: Tokenizer
+    args: Annotated[ArgsView, doc("The functions' `args`.")]
+    fetch: Annotated[Fetch, doc("Reads large arrays from the blob store.")]
+    offload: Annotated[Callable[[Any], Awaitable[Any]], doc("Moves an event's large arrays to the blob store.")]
+    grades: Annotated[bool, doc("Whether the run has graders; without them samples without a reward get 0.")] = True
+    vocabulary: Annotated[int | None, doc("Number of token ids of the model; None if unknown.")] = None
 
 
 class FunctionRunner:
-    """train, evaluate: the functions; None where the run has its own loop, or its own evaluations."""
+    """Calls `train` for steps and `evaluate` for evaluations. None means that the run does that itself."""
 
     def __init__(
         self,
@@ -100,7 +98,7 @@ class FunctionRunner:
         self._worker, self._context, self._train, self._evaluate = worker, context, train, evaluate
         self._keeper: StateKeeper[Snapshot] = keeper or StateKeeper(None)
         self._folded, self._prompts = StateFold(worker.log.run), Prompts(worker.log)
-        self._made = MadeTurns(context.plan.staleness_bound + 1)
+        self._turns = MadeTurns(context.plan.staleness_bound + 1)
         self._calls: list[Calls] = []
         self._kept: list[tuple[str, list[dict[str, Any]]]] = []
         self._handed: dict[str, PromptSubmitted] = {}
@@ -117,11 +115,11 @@ class FunctionRunner:
 
     @property
     def _step(self) -> int:
-        """The first step that the function has not returned."""
+        """First step that the function has not returned."""
         return max(self._state.by_function.next, self._state.next_step)
 
     async def run(self) -> None:
-        """Until the run is over. Raises PlugPointError where a function raises, or returns what it cannot."""
+        """Run until the run is over. Raises PlugPointError if a function raises, or returns an invalid result."""
         await self._keeper.restore(self._folded, self._worker.log)
         for recorded in await run_events_before(self._state.position + 1, self._worker):
             self._over = self._worker.is_over(self._over, recorded.envelope.event)
@@ -152,7 +150,7 @@ class FunctionRunner:
             self._http.stop()
 
     def _begin(self, tasks: dict[str, asyncio.Task[None]], commit: GroupCommit) -> None:
-        """Call what is due."""
+        """Start the calls that are due."""
         state, plan = self._state, self._context.plan
         if not may_decide(state, plan):
             return
@@ -176,12 +174,10 @@ class FunctionRunner:
         output = await self._called(function, step, source, calls, evaluation=False)
         groups = groups_of(output.samples)
         if not groups:
-            what = (
-                "no groups" if groups == [] else f"{repr_text(output.samples)}, not a list of groups, lists of samples"
-            )
+            what = "no groups" if groups == [] else f"{repr_text(output.samples)}, not a list of lists of samples"
             raise function.error(step, f"returned {what}", evaluation=False)
-        making = self._making(function, version)
-        outcome = await asyncio.to_thread(outcome_of, groups, self._handed, self._numbers, making)
+        context = self._outcome_context(function, version)
+        outcome = await asyncio.to_thread(outcome_of, groups, self._handed, self._numbers, context)
         events = [[await self._context.offload(event) for event in some] for some in outcome.events]
         kept = self._given_back(source.given_back, set(outcome.groups))
         held = {*outcome.groups, *(name for name, _ in kept)}
@@ -198,17 +194,17 @@ class FunctionRunner:
         )
         try:
             await self._append([[await self._context.offload(returned)]])
-        except Conflict:  # another process of this role was first: what it kept is in its event, which is folded first
+        except Conflict:  # another process of this role was first: fold its event, which has the groups it kept
             there = await self._worker.log.last(self._returned(step))
             self._appended = max(self._appended, there.position if there else 0)
             self._starts = self._first = True
             return
         self._kept = kept
         await self._append(events)
-        self._made.forget_before(step)
+        self._turns.forget_before(step)
 
     async def _finish(self, step: int) -> None:
-        """Append what a lost process had not, of the newest step that was returned."""
+        """Append the events that a lost process has not appended for the newest returned step."""
         last = await self._worker.log.last(self._returned(step))
         if last is None or not isinstance(last.envelope.event, RolloutReturned):
             return
@@ -223,20 +219,22 @@ class FunctionRunner:
         return decompress(self._context.fetch(array).tobytes())
 
     async def _append(self, together: Sequence[Sequence[Event]]) -> None:
-        """In order; those of each are stored in one call."""
+        """Append in order. The events of each inner list are stored in one call."""
         units = [[once(self._worker.enclose(event)) for event in events] for events in together]
         longest = max(map(len, units), default=1)
-        for batch in in_batches(units, lambda unit: sum(len(one.encoded()) for one in unit), MAX_BATCH // longest):
+        for batch in in_batches(
+            units, lambda unit: sum(len(append.encoded()) for append in unit), MAX_BATCH // longest
+        ):
             self._appended = max(
-                self._appended, *await self._worker.log.append([one for unit in batch for one in unit])
+                self._appended, *await self._worker.log.append([append for unit in batch for append in unit])
             )
 
-    def _making(self, function: RolloutFunction, version: int) -> Making:
+    def _outcome_context(self, function: RolloutFunction, version: int) -> OutcomeContext:
         context, state = self._context, self._state
-        return Making(
+        return OutcomeContext(
             function,
             context.plan,
-            self._made,
+            self._turns,
             context.tokenizer,
             self._worker.id,
             version,
@@ -248,13 +246,13 @@ class FunctionRunner:
         )
 
     def _open_calls(
-        self, step: int, commit: GroupCommit, versions: Callable[[], tuple[int, int | None]], **more: Any
+        self, step: int, commit: GroupCommit, versions: Callable[[], tuple[int, int | None]], **more: bool
     ) -> Calls:
         context, plan = self._context, self._context.plan
         decode = context.tokenizer.decode
-        shared = CallContext(self._worker, commit, context.fetch, plan.seed, plan.max_attempts, self._made, decode)
+        shared = CallContext(self._worker, commit, context.fetch, plan.seed, plan.max_attempts, self._turns, decode)
         calls = Calls(shared, step, versions, **more)
-        self._calls = [calls, *(one for one in self._calls if not one.is_over)]
+        self._calls = [calls, *(earlier for earlier in self._calls if not earlier.is_over)]
         return calls
 
     async def _called(
@@ -271,9 +269,9 @@ class FunctionRunner:
             await listener.close()
 
     async def _draw(self, groups: int) -> Groups:
-        """The next groups for the function: those given back, those that wait in the log, and new ones."""
+        """Return the next groups for the function: those given back, those waiting in the log, and new ones."""
         async with self._draws:
-            drawn, self._kept = [_samples(one) for one in self._kept[:groups]], self._kept[groups:]
+            drawn, self._kept = list(map(_samples, self._kept[:groups])), self._kept[groups:]
             for group in drawn:
                 name = drawn_group(group, self._state.groups, {})
                 if name is not None:
@@ -293,32 +291,34 @@ class FunctionRunner:
         return not taken and name not in state.dropped and state.step_of(name) is None
 
     async def _want(self, more: int) -> None:
-        """Ask the conductor for so many more prompts than it was asked for and has not drawn."""
+        """Request `more` new prompts from the conductor, beyond the drawn ones. Requests that are still open count."""
         state = self._state.by_function
         total = max(state.wanted, state.drawn + more)
         if total > state.wanted:
-            with contextlib.suppress(Conflict):  # it is there
+            with contextlib.suppress(Conflict):  # the request is already in the log
                 await self._append([[PromptWanted(total=total)]])
 
     async def _hand(self, name: str, group: list[Sample] | None = None) -> list[Sample]:
-        """Note a group as given to the function: as it was given back, or new, with numbers that no other has now."""
+        """Note a group as handed to the function. A new group gets numbers that no other open group has."""
         prompt, plan = await self._prompts.of(name), self._context.plan
         self._handed[name] = prompt
         if group is None:
             order = next(n for n in count(self._state.counts.groups_requested) if n not in self._numbers)
-            group = [sample_to_make(_asked(prompt, index, order, plan), prompt) for index in range(plan.samples)]
+            group = [
+                requested_sample(_shown_request(prompt, index, order, plan), prompt) for index in range(plan.samples)
+            ]
         if group[0].group_index is not None:
             self._numbers[group[0].group_index] = name
         return group
 
     def _given_back(self, groups: Groups, returned: set[str]) -> list[tuple[str, list[dict[str, Any]]]]:
-        """Those that were given back, with what was not handed out again, but for those that it returned too."""
-        given = []
+        """Return the groups to keep: those given back but not returned, then those that were not handed out again."""
+        kept = []
         for group in groups:
             name = drawn_group(group, self._handed, self._numbers) or ""
             if name not in returned:
-                given.append((name, [carried(sample.to_dict(), "sample", room=KEPT_BYTES) for sample in flat(group)]))
-        return [*given, *self._kept]
+                kept.append((name, [carried(sample.to_dict(), "sample", room=KEPT_BYTES) for sample in flat(group)]))
+        return [*kept, *self._kept]
 
     async def _make_evaluation(self, version: int, function: RolloutFunction, commit: GroupCommit) -> None:
         newest = version if self._context.plan.eval_exact else None
@@ -331,7 +331,7 @@ class FunctionRunner:
         except PlugPointError:
             raise
         except BaseException as error:
-            what = f"returned what cannot be read: {raised_text(error)}"
+            what = f"returned an unreadable object: {raised_text(error)}"
             raise function.error(version, what, evaluation=True) from error
         returned = RolloutReturned(
             step=version,
@@ -349,8 +349,10 @@ def _samples(kept: tuple[str, list[dict[str, Any]]]) -> list[Sample]:
     return [Sample.from_dict(fields) for fields in kept[1]]
 
 
-def _asked(prompt: PromptSubmitted, index: int, order: int, plan: Plan) -> RolloutRequested:
-    """As the function gets it; it is requested once the function has answered it."""
+def _shown_request(prompt: PromptSubmitted, index: int, order: int, plan: Plan) -> RolloutRequested:
+    """Return the request of a sample as the function sees it. The real request is appended after the function has
+    returned.
+    """
     return RolloutRequested(
         sample=sample_id(prompt.group, index),
         group=prompt.group,
@@ -362,12 +364,11 @@ def _asked(prompt: PromptSubmitted, index: int, order: int, plan: Plan) -> Rollo
     )
 
 
-def _numbers(metrics: Any) -> dict[str, float]:
-    """What of the function's metrics is a number."""
+def _numbers(metrics: Any) -> dict[str, float]:  # a user's object
+    """Return the function's metrics that are numbers."""
     try:
-        given = islice(dict(metrics or {}).items(), METRICS)
-        found = {valid_text(str(name), 200): float(value) for name, value in given if isinstance(value, int | float)}
-    except BaseException as error:  # whatever an object of the user's does: metrics are no reason to end a run
-        log.warning("the metrics that the rollout function returned cannot be read: %s", raised_text(error))
+        items = islice(dict(metrics or {}).items(), METRICS)
+        return {valid_text(str(name), 200): float(value) for name, value in items if isinstance(value, int | float)}
+    except BaseException as error:  # a user's object may raise anything; metrics must not end a run
+        log.warning("cannot read the metrics of the rollout function: %s", raised_text(error))
         return {}
-    return found

@@ -1,7 +1,7 @@
 """`ArgsView`: the `args` of a user's function, with slime's names.
 
-slime passes one mutable namespace to all plug points. Here each call has a copy of its own: a function may set what it
-likes on `args`, and no other call sees it. One list, `ArgsView.of_run`, is for all plug points.
+slime passes one mutable namespace to all plug points. Here each call gets its own copy: a function may set any
+attribute of `args`, and no other call sees it. `ArgsView.of_run` lists the settings for all plug points.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from slime_events.core.config.base import Settings
 from slime_events.core.config.settings import TrainSettings
 
 ROUTER = {"sglang_router_ip": "127.0.0.1", "sglang_router_port": 0}
-"""The address on `args`. Nothing listens at port 0; a generate call has a port of its own (`CallArgs`)."""
+"""Router address on `args`. Nothing listens at port 0; a generate call has its own port (`CallArgs`)."""
 
 
-def _usable(value: Any) -> Any:
-    """With its secrets, for the function that makes a connection of it; where they are not set, as it is recorded."""
+def _usable(value: object) -> object:
+    """Return the value with its secrets filled in, so that a function can connect with it. If a secret is not set,
+    return the value as it is recorded.
+    """
     try:
         return expand(value) if isinstance(value, str) and ("://" in value or "${" in value) else value
     except InvalidValue:
@@ -31,23 +33,26 @@ def _usable(value: Any) -> Any:
 
 
 class ArgsView:
-    """Settings as attributes. `getattr(args, name, default)`, `hasattr`, `vars`, `copy.deepcopy` and setting work as on
-    any object.
+    """Settings as attributes.
+
+    `getattr(args, name, default)`, `hasattr`, `vars`, `copy.deepcopy` and assignment work as on any object.
     """
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, object]) -> None:
         vars(self).update(values)
 
     @classmethod
     def of(cls, *settings: Settings) -> ArgsView:
-        """The fields of several settings structs side by side; of two with one name the later counts."""
+        """Return the fields of several settings structs side by side. If two share a name, the later struct wins."""
         fields = {name: value for group in settings for name, value in msgspec.to_builtins(group).items()}
         return cls({name: _usable(value) for name, value in fields.items()})
 
     @classmethod
     def of_run(cls, settings: TrainSettings) -> ArgsView:
-        """What every plug point of a run sees: the settings of all components but those of the run's own places and
-        servers, then what `--custom-config-path` adds.
+        """Return the settings that every plug point of a run sees.
+
+        These are the settings of all components except the run's own folders and servers, then the entries of
+        `--custom-config-path`.
         """
         groups = (settings.data, settings.evaluation, settings.trainer, settings.engine, settings.algorithm)
         shown = vars(cls.of(*groups, settings.reward, settings.rollout, settings.metrics))
@@ -69,19 +74,19 @@ class ArgsView:
         return f"ArgsView({vars(self)!r})"
 
     def as_dict(self) -> dict[str, Any]:
-        """A copy of everything in view."""
+        """Return a copy of all attributes."""
         return dict(vars(self))
 
 
 def for_one_call(args: ArgsView) -> ArgsView:
-    """A copy that a function may change: nobody else sees it."""
+    """Return a copy that a function may change without any other call seeing it."""
     return ArgsView(copy.deepcopy(vars(args)))
 
 
 class CallArgs(ArgsView):
-    """The `args` of one generate call: `for_one_call`, whose router's port is opened when it is first read.
+    """The `args` of one generate call: `for_one_call`, whose router port opens at the first read.
 
-    A copy, and what another process is given, is an `ArgsView` with that port.
+    A copy of it, or its pickle in another process, is an `ArgsView` with that port.
     """
 
     __slots__ = ("_open",)
@@ -92,7 +97,7 @@ class CallArgs(ArgsView):
 
     @property
     def sglang_router_port(self) -> int:
-        """Of the call's own engine, unless somebody has set another."""
+        """Port of the call's own engine, unless the function has set another."""
         if not vars(self).get("sglang_router_port"):
             self.sglang_router_port = self._open()
         port: int = vars(self)["sglang_router_port"]
@@ -102,5 +107,5 @@ class CallArgs(ArgsView):
     def sglang_router_port(self, port: int) -> None:
         vars(self)["sglang_router_port"] = port
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[ArgsView], tuple[dict[str, Any]]]:
         return ArgsView, (vars(self) | {"sglang_router_port": self.sglang_router_port},)

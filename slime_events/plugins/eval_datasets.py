@@ -1,6 +1,6 @@
-"""slime's `EvalDatasetConfig`: data sets of evaluations as objects, for user code that reads or makes such lists.
+"""slime's `EvalDatasetConfig`: data sets of evaluations as objects, for user code that reads or builds such lists.
 
-A run reads `--eval-config` by itself (`core/config/eval_config.py`).
+A run reads `--eval-config` itself (`core/config/eval_config.py`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,11 +21,11 @@ _FLAGS: dict[str, tuple[str, ...]] = {
     "metadata_key": ("metadata_key",),
     "n_samples_per_eval_prompt": ("n_samples_per_eval_prompt",),
 }
-"""Settings of a set, and the flags that say what it does not; the first one counts."""
+"""Setting of a data set to the flags that supply its default, the most specific flag first."""
 
 
 class EvalDatasetConfig:
-    """One data set: its name, and the settings of `EvalSet` as attributes. Raises TypeError for others."""
+    """A data set: its name, and the settings of `EvalSet` as attributes. Raises TypeError for an unknown setting."""
 
     name: str
 
@@ -34,45 +34,47 @@ class EvalDatasetConfig:
         vars(self).update(asdict(EvalSet(path=path, **settings)), name=name)
 
     @property
-    def cache_key(self) -> tuple[Any, ...]:
-        """What two sets that read the same prompts have in common."""
+    def cache_key(self) -> tuple[object, ...]:
+        """Key that is equal for two data sets with the same prompts."""
         names = ("name", "path", "input_key", "label_key", "tool_key", "metadata_key")
         return tuple(getattr(self, name) for name in names)
 
-    def inject_metadata(self, sample_metadata: Any) -> dict[str, Any]:
-        """The metadata of one question of the set. sample_metadata: its own; anything but a dict counts as none."""
-        one = EvalSet(**{name: value for name, value in vars(self).items() if name != "name"})
-        return one.metadata(sample_metadata if isinstance(sample_metadata, dict) else {})
+    def inject_metadata(self, sample_metadata: object) -> dict[str, Any]:
+        """Return the metadata of one question. `sample_metadata` is its own metadata, ignored if it is not a dict."""
+        dataset = EvalSet(**{name: value for name, value in vars(self).items() if name != "name"})
+        return dataset.metadata(sample_metadata if isinstance(sample_metadata, dict) else {})
 
 
-def ensure_dataset_list(config: Any) -> list[dict[str, Any]]:
-    """Data sets as a list: of one, or of a mapping from names to sets. Raises ValueError for a set without a name,
-    TypeError for anything else.
+def ensure_dataset_list(config: object) -> list[dict[str, Any]]:
+    """Return data sets as a list. Accepts a list, or a mapping from names to data sets.
+
+    Raises ValueError for a data set without a name, TypeError for anything else.
     """
     if isinstance(config, Mapping):
-        config = [{"name": name, **(one or {})} for name, one in config.items()]
+        config = [{"name": name, **(dataset or {})} for name, dataset in config.items()]
     if not isinstance(config, list | tuple | None):
-        raise TypeError(f"data sets of an evaluation are a list or a mapping, not {config!r}")
-    sets = [dict(one or {}) for one in config or ()]
-    if nameless := [number for number, one in enumerate(sets, 1) if "name" not in one]:
+        raise TypeError(f"data sets of an evaluation must be a list or a mapping, not {config!r}")
+    sets = [dict(dataset or {}) for dataset in config or ()]
+    if nameless := [number for number, dataset in enumerate(sets, 1) if "name" not in dataset]:
         raise ValueError(f"set {nameless[0]} of the evaluation has no name")
     return sets
 
 
 def build_eval_dataset_configs(
-    args: Any, raw_config: Iterable[Mapping[str, Any]], defaults: Mapping[str, Any] | None = None
+    args: object, raw_config: Iterable[Mapping[str, Any]], defaults: Mapping[str, Any] | None = None
 ) -> list[EvalDatasetConfig]:
-    """The sets, each with the `defaults`, then the flags of `args`, for what it does not say itself.
+    """Return the data sets. A setting that a data set leaves open comes from `defaults`, or else from the flags in
+    `args`.
 
-    Raises InvalidValue for a default that is no setting of a set.
+    Raises InvalidValue for a default that is not a setting of a data set.
     """
-    known = [field.name for field in fields(EvalSet)]
-    if unknown := sorted(set(defaults or {}) - set(known)):
-        raise InvalidValue(f"defaults has no key {unknown[0]}. There are {', '.join(known)}.")
+    names = [field.name for field in fields(EvalSet)]
+    if unknown := sorted(set(defaults or {}) - set(names)):
+        raise InvalidValue(f"defaults has no key {unknown[0]}. There are {', '.join(names)}.")
     flags = _over(*({name: getattr(args, flag, None)} for name, of in _FLAGS.items() for flag in reversed(of)))
-    return [EvalDatasetConfig(**_over(flags, defaults or {}, one)) for one in raw_config]
+    return [EvalDatasetConfig(**_over(flags, defaults or {}, dataset)) for dataset in raw_config]
 
 
 def _over(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Later ones go over earlier ones, but for what they leave open."""
+    """Merge the layers: later ones override earlier ones, except with None."""
     return {name: value for layer in layers for name, value in layer.items() if value is not None}

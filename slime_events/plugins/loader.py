@@ -1,4 +1,4 @@
-"""The plugin loader: a user's own function, by its name on the command line.
+"""The plugin loader: finds a user's function by its name on the command line.
 
 Three spellings name a function:
 
@@ -7,10 +7,10 @@ Three spellings name a function:
     rewards/mine.py:reward_func        a file; without `:name` the plug point's default name is looked for
 
 The folder of the user's code (the working directory, or the file's folder) goes to the END of `sys.path`: our packages
-and installed ones come first, so a user's module never replaces one of ours unseen. Where one has the name of one of
-our packages, `NameTaken` names the file to rename.
+and installed ones come first, so a user's module never silently replaces one of ours. If a module has the name of one
+of our packages, `NameTaken` names the file to rename.
 
-Plug-ins written for slime work as they are: see `slime_events/plugins/slime_compat.py`.
+Plug-ins written for slime work unchanged: see `slime_events/plugins/slime_compat.py`.
 """
 
 import difflib
@@ -36,25 +36,25 @@ from slime_events.plugins.slime_modules import NOT_HERE, SLIME_MODULES, SLIME_PA
 
 OUR_PACKAGES = ("schemas", "storage", "slime_events", "actors", "serve_apps")
 USER_FOLDER = "SLIME_EVENTS_USER_FOLDER"
-"""Variable of processes on other machines: the launcher's working directory."""
+"""Environment variable for processes on other machines: the launcher's working directory."""
 _OUR_ROOT = Path(__file__).resolve().parents[2]
 _NOT_THEIRS = tuple(
     f"{folder}{os.sep}"
     for folder in (*map(sysconfig.get_paths().get, ("stdlib", "purelib")), *(_OUR_ROOT / name for name in OUR_PACKAGES))
 )
-_SLIME_HINT = f"; of slime's own paths these are here: {', '.join(sorted(SLIME_PATHS))}"
+_SLIME_HINT = f"; available paths of slime: {', '.join(sorted(SLIME_PATHS))}"
 
 
 def load_function(
     path: str, *, default_names: Sequence[str] = (), user_dir: str | Path | None = None
 ) -> Callable[..., Any]:
-    """The callable that `path` names (see the module's docstring for the spellings).
+    """Return the callable that `path` names (see the module's docstring for the spellings).
 
-    default_names: looked up in a file that is named without a function. user_dir: the folder of relative paths and
-    modules, default the working directory: of the launcher, where it has said so (`USER_FOLDER`).
+    If `path` is a file without a function, the names in `default_names` are tried. `user_dir` is the folder of relative
+    paths and modules; by default `USER_FOLDER`, or else the working directory.
 
-    Raises NameTaken, PlugPointMissing (no such file, module or name), PlugPointError where importing it raised, or
-    UntrustedText where an archive alone names it.
+    Raises NameTaken, PlugPointMissing (no such file, module or name), PlugPointError if importing it raised, or
+    UntrustedText if only an archive names it.
     """
     check_trusted(path)
     install_slime_aliases()
@@ -87,15 +87,15 @@ def check_call(
     makes: bool = False,
     awaits: bool = False,
 ) -> None:
-    """Raises PlugPointError where a function cannot take `count` positional arguments and these named ones.
+    """Raise PlugPointError if a function cannot take `count` positional arguments and the keyword arguments `names`.
 
-    takes: the arguments in words. makes: it may be a class, whose objects are wanted. awaits: it may be `async def`. A
-    function without a signature, such as one of C, is accepted.
+    `takes` describes the arguments for the message. With `makes` a class is accepted: its objects are the result. With
+    `awaits` an `async def` is accepted. A function without a signature, such as one of C, is always accepted.
     """
     name, place = name_of(function).partition(":")[2], defined_at(function)
     if inspect.isclass(function) and not makes:
         raise PlugPointError(
-            f"{name}{place} is a class, and is called with {takes} as a function: name a function, or a static method "
+            f"{name}{place} is a class, but is called as a function with {takes}: name a function, or a static method "
             f"of it as {name}.method"
         )
     try:
@@ -107,13 +107,13 @@ def check_call(
     except TypeError as error:
         raise PlugPointError(f"{name}{signature}{place} is called with {takes}: {error}") from None
     if inspect.iscoroutinefunction(function) and not awaits:
-        raise PlugPointError(f"{name}{place} is `async def`, and nobody awaits it here: write `def`")
+        raise PlugPointError(f"{name}{place} is `async def`, but is not awaited here: write `def`")
 
 
 def count_taken(function: Callable[..., Any], takes: str, counts: Sequence[int]) -> int:
-    """How many positional arguments a function is called with: the first of these numbers that it can take.
+    """Return the number of positional arguments to call a function with: the first of `counts` that it accepts.
 
-    Raises PlugPointError as `check_call` for the first where it can take none of them.
+    If it accepts none of them, raises the PlugPointError of `check_call` for the first.
     """
     errors = []
     for count in counts:
@@ -127,19 +127,19 @@ def count_taken(function: Callable[..., Any], takes: str, counts: Sequence[int])
 
 
 def accepted(function: Callable[..., Any], names: Iterable[str]) -> list[str]:
-    """Those of the names that a function takes as keywords; all where it takes any."""
+    """Return the names that a function takes as keyword arguments: all of them if it has `**kwargs`."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return []
-    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     return [name for name in names if takes_any or name in parameters]
 
 
 def digest_of(function: Callable[..., Any]) -> str:
-    """sha256 (hex) of the source file that holds `function`, and its name in it.
+    """Return the sha256 (hex) of the source file that holds `function`, and of its name in the file.
 
-    The whole file, since a function depends on its helpers. Without source: of its byte code.
+    The digest covers the whole file, since a function depends on its helpers. Without source it covers the byte code.
     """
     target = inspect.unwrap(_unpartial(function))
     if not (inspect.isroutine(target) or inspect.isclass(target)):
@@ -154,14 +154,14 @@ def digest_of(function: Callable[..., Any]) -> str:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """`module:qualname`, for events and error messages."""
+    """Return `module:qualname`, for events and error messages."""
     function = _unpartial(function)
     target = function if hasattr(function, "__qualname__") else type(function)
     return f"{target.__module__}:{target.__qualname__}"
 
 
 def defined_at(function: Callable[..., Any]) -> str:
-    """` (/home/me/own.py:12)`: where a function or class begins, for a message; empty where there is no source."""
+    """Return ` (/home/me/own.py:12)`: where a function or class begins, for a message. Empty without source."""
     target = inspect.unwrap(_unpartial(function))
     try:
         return f" ({inspect.getsourcefile(target)}:{inspect.getsourcelines(target)[1]})"
@@ -170,7 +170,9 @@ def defined_at(function: Callable[..., Any]) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """` (file.py:12 in name)`: the line that raised it, for the end of a message; empty where it was not raised."""
+    """Return ` (file.py:12 in name)`: the line that raised the error, for the end of a message. Empty without a
+    traceback.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
 
@@ -194,21 +196,21 @@ def _from_file(source: str, name: str, default_names: Sequence[str], folder: Pat
     for default in default_names:
         if callable(getattr(module, default, None)):
             return _callable_in(module, default, source)
-    wanted = " or ".join(default_names) or "a function"
+    expected = " or ".join(default_names) or "a function"
     raise PlugPointMissing(
-        f"{file} has no {wanted}: write one, or name yours as {source}:function (there are: "
+        f"{file} has no {expected}: write it, or name another function as {source}:function (available: "
         f"{', '.join(_functions_of(module)) or 'none'})"
     )
 
 
 def _load_file(file: Path) -> ModuleType:
-    # A name of its own, so that a file math.py or utils.py replaces nothing in sys.modules.
+    # A unique name, so that a file math.py or utils.py replaces nothing in sys.modules.
     alias = f"user_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     if alias in sys.modules:
         return sys.modules[alias]
     spec = importlib.util.spec_from_file_location(alias, file)
     if spec is None or spec.loader is None:
-        raise PlugPointMissing(f"{file} cannot be loaded as a Python module: give a file that ends in .py")
+        raise PlugPointMissing(f"{file} cannot be loaded as a Python module: name a file that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[alias] = module
     try:
@@ -232,12 +234,12 @@ def _import_module(name: str, path: str, folder: Path) -> ModuleType:
             raise PlugPointMissing(f"{path!r}: {error}") from None
         near = _SLIME_HINT if top == "slime" else _nearest(top, (entry.stem for entry in _modules_in(folder)))
         raise PlugPointMissing(
-            f"no module {missing!r} for {path!r}: looked in what is installed and in {folder}{near}"
+            f"no module {missing!r} for {path!r}: looked in the installed packages and in {folder}{near}"
         ) from None
 
 
 def _shadowing_hint(module: ModuleType, name: str, folder: Path) -> str:
-    """What to do when an installed module was found in place of the user's."""
+    """Return advice if an installed module was imported although the user has one of that name."""
     theirs = folder / (name.replace(".", "/") + ".py")
     file = getattr(module, "__file__", None)
     if not theirs.is_file() or file is None or theirs.samefile(file):
@@ -266,8 +268,8 @@ def _append_to_path(folder: Path) -> None:
             if _is_module(taken) and taken.resolve() != _OUR_ROOT / taken.name:
                 kind = "folder" if taken.is_dir() else "file"
                 raise NameTaken(
-                    f"your {kind} {taken} has the name of our package {name!r}, so `import {name}` would not mean "
-                    f"yours: rename it, for example to my_{taken.name}, and the imports that use it"
+                    f"your {kind} {taken} has the name of our package {name!r}, so `import {name}` would not import "
+                    f"it: rename it, for example to my_{taken.name}, and the imports that use it"
                 )
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
@@ -282,12 +284,12 @@ def _import_failed(name: str, error: BaseException) -> PlugPointError:
     name_of_missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
     if name_of_missing not in NOT_HERE and name_of_missing.split(".")[0] == "slime":
         here = sorted(name for name, members in SLIME_MODULES.items() if members)
-        hint = f" (of slime's modules these are here: {', '.join(here)})"
+        hint = f" (available modules of slime: {', '.join(here)})"
     return PlugPointError(f"importing {name} raised {raised_text(error)}{_line_of(error)}{hint}")
 
 
 def _line_of(error: BaseException) -> str:
-    """` (file.py:12)`: the last line of a user's on the way to an error; a SyntaxError says it itself."""
+    """Return ` (file.py:12)`: the last line of user code in the traceback. A SyntaxError names its line itself."""
     if isinstance(error, SyntaxError):
         return ""
     theirs = [
@@ -298,8 +300,8 @@ def _line_of(error: BaseException) -> str:
     return f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""
 
 
-def _nearest(wanted: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(wanted, sorted(set(names)), n=3, cutoff=0.5)
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(set(names)), n=3, cutoff=0.5)
     return f"; nearest: {', '.join(near)}" if near else ""
 
 
@@ -307,5 +309,5 @@ def _modules_in(folder: Path) -> list[Path]:
     return [entry for entry in folder.iterdir() if _is_module(entry)] if folder.is_dir() else []
 
 
-def _functions_of(owner: Any) -> list[str]:
+def _functions_of(owner: object) -> list[str]:
     return [name for name, value in vars(owner).items() if callable(value) and not name.startswith("_")]

@@ -1,41 +1,45 @@
-"""`plain`: what a user's function returned, as an event may hold it.
+"""`plain`: a value that a user's function returned, converted for storage in an event.
 
-Whatever it is: a cycle, an object whose `repr` raises, half a character, ten million keys. What is no JSON value
-becomes a text, and of what is too large the beginning is kept with a note.
+It accepts any object: a cycle, an object whose `repr` raises, an unpaired surrogate, ten million keys. A value that
+JSON cannot hold becomes a text. A value that is too large is cut, with a note.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, cast
 
 from schemas.text import repr_text, valid_text
 
 DEPTH = 8
-PLAIN_BYTES = 1024 * 1024
-"""Of one value, encoded: an event has four times as much room."""
-CUT = "..."
-"""Key of the note in a dict that was cut."""
-_OTHER = 200
-"""Characters of a value that is no JSON value."""
+PLAIN_BYTES = 1024 * 1024  # of one value, encoded; an event holds four times as much
+CUT = "..."  # key of the note in a dict that was cut
+_OTHER = 200  # characters of a value that JSON cannot hold
 
 
-def plain(value: Any, depth: int = DEPTH, room: int = PLAIN_BYTES) -> Any:
-    """`value` as JSON can hold it: numbers, texts, lists, dicts; anything else as its `repr`, shortened.
+def plain(value: object, depth: int = DEPTH, room: int = PLAIN_BYTES) -> Any:
+    """Return `value` in the types of JSON: numbers, texts, lists, dicts. Anything else becomes its `repr`, shortened.
 
-    room: bytes that it may take, encoded. What a hostile object raises when it is looked at is passed on.
+    `room` is the maximum size of the encoded result [bytes]. Exceptions that a hostile object raises are passed on.
     """
     return _Plain(room).of(value, depth)
 
 
+class Array(Protocol):
+    """An array or tensor, of numpy or torch."""
+
+    def tolist(self) -> object:
+        """Return a number or nested lists of numbers."""
+
+
 class _Plain:
-    """room: bytes that are left."""
+    """Converter of one value. `room` is the number of bytes left."""
 
     def __init__(self, room: int) -> None:
         self._room = room
 
-    def of(self, value: Any, depth: int) -> Any:
-        """The value; its bytes are taken from the room."""
+    def of(self, value: object, depth: int) -> Any:
+        """Return the converted value, and subtract its bytes from the room."""
         self._room -= 1
         if value is None or isinstance(value, bool):
             return value
@@ -52,7 +56,7 @@ class _Plain:
         if depth and isinstance(value, list | tuple | set | frozenset):
             return self._list(value, depth)
         if depth and callable(getattr(value, "tolist", None)) and self._has_room_for(value):
-            return self.of(value.tolist(), depth - 1)
+            return self.of(cast("Array", value).tolist(), depth - 1)
         return self._text(repr_text(value, _OTHER))
 
     def _text(self, text: str) -> str:
@@ -62,23 +66,25 @@ class _Plain:
         return text
 
     def _dict(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-        made: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for key, item in value.items():
             if self._room <= 0:
-                return made | {CUT: f"{len(made):,} of {len(value):,} entries"}
+                return result | {CUT: f"{len(result):,} of {len(value):,} entries"}
             name = self._text(str.__str__(key if isinstance(key, str) else str(key)))
-            made[name] = self.of(item, depth - 1)
-        return made
+            result[name] = self.of(item, depth - 1)
+        return result
 
-    def _list(self, value: Any, depth: int) -> list[Any]:
-        made: list[Any] = []
-        for item in islice(value, len(value)):  # one that grows while it is read has an end
+    def _list(self, value: Collection[object], depth: int) -> list[Any]:
+        result: list[Any] = []
+        for item in islice(value, len(value)):  # bounded, even if the list grows while it is read
             if self._room <= 0:
-                return [*made, f"{CUT} ({len(made):,} of {len(value):,} values)"]
-            made.append(self.of(item, depth - 1))
-        return made
+                return [*result, f"{CUT} ({len(result):,} of {len(value):,} values)"]
+            result.append(self.of(item, depth - 1))
+        return result
 
-    def _has_room_for(self, array: Any) -> bool:
-        """Whether an array may become a list: a number takes eight bytes of it at most, and one at least here."""
+    def _has_room_for(self, array: object) -> bool:
+        """Return whether an array may become a list. A number has at most eight bytes in the array, and takes at least
+        one here.
+        """
         size = getattr(array, "nbytes", 0)
         return not isinstance(size, int) or size <= 8 * max(self._room, 0)

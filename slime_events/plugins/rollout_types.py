@@ -1,33 +1,40 @@
-"""slime's results of a rollout function, `RolloutFnTrainOutput` and `RolloutFnEvalOutput`, and how one is called."""
+"""slime's results of a rollout function, `RolloutFnTrainOutput` and `RolloutFnEvalOutput`, and the call that makes
+them.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from schemas.doc import doc
 from slime_events.plugins.sample import Sample
 
 RolloutBatch = dict[str, Any]
-"""What slime's trainer functions get of a step: lists by name, an entry for each sample."""
+"""A step as slime's trainer functions see it: lists by name, an entry for each sample."""
 
 
 @dataclass
 class RolloutFnTrainOutput:
-    """samples: groups. metrics: further ones of the step."""
+    """Result of a training step's rollouts."""
 
-    samples: list[list[Sample]]
-    metrics: dict[str, Any] | None = None
+    samples: Annotated[list[list[Sample]], doc("Groups of samples.")]
+    metrics: Annotated[dict[str, Any] | None, doc("Additional metrics of the step.")] = None
 
 
 @dataclass
 class RolloutFnEvalOutput:
-    """data: by data set, its `rewards`, `truncated` and `samples`. metrics: further ones of the evaluation."""
+    """Result of an evaluation."""
 
-    data: dict[str, dict[str, Any]]
-    metrics: dict[str, Any] | None = None
+    data: Annotated[dict[str, dict[str, Any]], doc("Data set to its `rewards`, `truncated` and `samples`.")]
+    metrics: Annotated[dict[str, Any] | None, doc("Additional metrics of the evaluation.")] = None
 
 
-def call_rollout_fn(fn: Callable[..., Any], *args: Any, evaluation: bool, **kwargs: Any) -> Any:
-    """`fn(*args, evaluation=evaluation, **kwargs)`; a bare result (slime's older form) becomes one of the types."""
+def call_rollout_fn(
+    fn: Callable[..., Any], *args: object, evaluation: bool, **kwargs: object
+) -> RolloutFnTrainOutput | RolloutFnEvalOutput:
+    """Call `fn(*args, evaluation=evaluation, **kwargs)`. A bare result (slime's older form) is wrapped in one of the
+    types.
+    """
     output = fn(*args, **kwargs, evaluation=evaluation)
     if isinstance(output, RolloutFnTrainOutput | RolloutFnEvalOutput):
         return output

@@ -1,24 +1,24 @@
-"""`Sample`: one rollout as a user's function sees it (slime's type, field by field).
+"""`Sample`: one rollout as a user's function sees it. It has every field of slime's type.
 
-A function may set further attributes, which go with the sample wherever it goes, if they are JSON values (`carried`).
+A function may set further attributes. They travel with the sample if they are JSON values (`carried`).
 
-Only plug points use it. Inside, a rollout is its events; a `Sample` is made from them for a user's filter or reward,
-and the function's decision goes back into an event.
+Only plug points use `Sample`. Inside the system a rollout is its events: a `Sample` is built from them for a user's
+filter or reward function, and the function's decision is recorded as an event.
 """
 
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, cast
 
+from schemas.doc import doc
 from schemas.errors import PlugPointError
 from schemas.text import repr_text, valid_text
+from slime_events.plugins.plain_values import Array
 from slime_events.plugins.sample_info import PrefixCacheInfo, SpecInfo
 
 
 class Status(enum.StrEnum):
-    """The status of a sample."""
-
     PENDING = "pending"
     COMPLETED = "completed"
     TRUNCATED = "truncated"
@@ -27,27 +27,28 @@ class Status(enum.StrEnum):
 
 
 FINISH = {"stop": Status.COMPLETED, "length": Status.TRUNCATED, "abort": Status.ABORTED}
-"""The status by an engine's finish reason."""
+"""Finish reason of an engine to status."""
 
 END_TOKENS = ("</s>", "<eos>", "<end_of_turn>", "[EOS]")
-"""End tokens that are not written as in `SPECIAL`."""
+"""End tokens that do not have one of the forms in `SPECIAL`."""
 SPECIAL = (("<|", "|>"), ("<｜", "｜>"))
-"""Special tokens of most models: Qwen, Llama, Phi, GLM and others, and DeepSeek."""
+"""Opening and closing text of special tokens: of Qwen, Llama, Phi, GLM and most other models, and of DeepSeek."""
 LAST = frozenset(token[-1] for token in (*END_TOKENS, *(closes for _, closes in SPECIAL)))
-"""Of each of them."""
+"""Last character of each special token."""
 LONGEST = 48
-"""Characters of a special token, at most."""
+"""Maximum length of a special token [characters]."""
 
 
 def answer_of(response: str) -> str:
-    """The answer in a response: the text after the last `</think>`, or all of it, without special tokens at its end
-    (`<|im_end|>`, `</s>`, ...) and without outer blanks.
+    """Return the answer in a response: the text after the last `</think>`, or the whole response if it has none.
+
+    Special tokens at the end (`<|im_end|>`, `</s>`, ...) and surrounding white space are removed.
     """
     return without_end(response).rpartition("</think>")[2].strip()
 
 
 def without_end(response: str) -> str:
-    """A response without the special tokens, and the blanks, at its end."""
+    """Return the response without special tokens and white space at its end."""
     end = len(response)
     while (shorter := _shorter(response, end)) != end:
         end = shorter
@@ -55,7 +56,7 @@ def without_end(response: str) -> str:
 
 
 def _shorter(text: str, end: int) -> int:
-    """The end of `text[:end]` without the blanks and the special token there."""
+    """Return the end of `text[:end]` without trailing white space and one trailing special token."""
     while end and text[end - 1].isspace():
         end -= 1
     if text[end - 1 : end] not in LAST:
@@ -73,32 +74,31 @@ def _shorter(text: str, end: int) -> int:
 
 
 def _grown(values: Any, more: list[Any]) -> list[Any]:
-    """The same list with more in it; of an array or a tuple, a list."""
+    """Extend `values` in place and return it. If it is no list (an array, a tuple), return a new list."""
     grown: list[Any] = values if isinstance(values, list) else list(values)
     grown += more
     return grown
 
 
 def carried(value: Any, where: str, depth: int = 64, room: int = 4 * 1024 * 1024) -> Any:
-    """`value` as the log carries it: None, numbers, texts, lists, and dicts with text keys, `depth` deep.
+    """Return `value` as the log stores it: None, numbers, texts, lists, and dicts with text keys, at most `depth` deep.
 
-    A tuple becomes a list, a scalar or array of numpy or torch a number or a list, half a character U+FFFD. where: what
-    holds it, for the message. room: bytes that it may take, about as an event has. Raises PlugPointError for anything
-    else.
+    A tuple becomes a list, a scalar or array of numpy or torch a number or a list, an unpaired surrogate U+FFFD.
+    `where` names the holder of the value for error messages. `room` is the maximum size [bytes], about as much as an
+    event has. Raises PlugPointError for anything else.
     """
     try:
         return _Carrier(where, room).of(value, depth)
     except _NotCarried as error:
-        place = where + "".join(reversed(error.path))
+        source = where + "".join(reversed(error.path))
         raise PlugPointError(
-            f"{valid_text(place, 400)} is {error}: what a sample carries to its grader goes through the log, so it has "
-            "to be made of None, numbers, texts, lists and dicts with text keys; convert it, or delete it before the "
-            "function returns"
+            f"{valid_text(source, 400)} is {error}: the log carries a sample to its grader, and takes None, numbers, "
+            "texts, lists and dicts with text keys; convert it, or delete it before the function returns"
         ) from None
 
 
 class _NotCarried(Exception):
-    """What a value is that the log does not carry. path: to it, the last step first."""
+    """A value that the log cannot store. `path` leads to the value, the innermost step first."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -106,15 +106,17 @@ class _NotCarried(Exception):
 
 
 class _Carrier:
-    """whole: what holds all of it. room: bytes that are left; what is looked at takes one at least, so that neither a
-    cycle nor ten million keys take long.
+    """Converter of one value, with a budget of bytes.
+
+    `whole` names the holder of the value. `room` is the number of bytes left. Each value that is visited takes at least
+    one byte, so that neither a cycle nor ten million keys take long.
     """
 
     def __init__(self, whole: str, room: int) -> None:
         self._whole, self._most, self._room = whole, room, room
 
-    def of(self, value: Any, depth: int) -> Any:
-        """The value. Raises _NotCarried; PlugPointError where there is no room."""
+    def of(self, value: object, depth: int) -> Any:
+        """Return the converted value. Raises _NotCarried, or PlugPointError if the value is too large."""
         self._take(1)
         if value is None or isinstance(value, bool | float):
             return value if value is None or isinstance(value, bool) else float(value)
@@ -127,34 +129,34 @@ class _Carrier:
         if depth and isinstance(value, list | tuple):
             return self._list(value, depth)
         if depth and callable(getattr(value, "tolist", None)) and not isinstance(value, type):
-            least = getattr(value, "nbytes", 0) // 8
-            self._take(least)  # before a list is made of it, whose items are what counts
+            least: int = getattr(value, "nbytes", 0) // 8
+            self._take(least)  # before `tolist`, so that a huge array makes no list; then the list's items are counted
             self._room += least
-            return self.of(value.tolist(), depth - 1)
+            return self.of(cast(Array, value).tolist(), depth - 1)
         raise _NotCarried(f"{type(value).__name__} {repr_text(value, 80)}" if depth else "nested too deep")
 
     def _dict(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
-        made, key = dict[str, Any](), None
+        result, key = dict[str, Any](), None
         try:
             for key, item in value.items():
                 if not isinstance(key, str):
-                    raise _NotCarried(f"a dict with keys that are no texts, such as {repr_text(key, 40)}")
-                made[self._text(key)] = self.of(item, depth - 1)
+                    raise _NotCarried(f"a dict with keys that are not texts, such as {repr_text(key, 40)}")
+                result[self._text(key)] = self.of(item, depth - 1)
         except _NotCarried as error:
             if isinstance(key, str):
                 error.path.append(f"[{repr_text(key, 40)}]")
             raise
-        return made
+        return result
 
-    def _list(self, value: Any, depth: int) -> list[Any]:
-        made: list[Any] = []
+    def _list(self, value: Iterable[object], depth: int) -> list[Any]:
+        result: list[Any] = []
         try:
             for item in value:
-                made.append(self.of(item, depth - 1))
+                result.append(self.of(item, depth - 1))
         except _NotCarried as error:
-            error.path.append(f"[{len(made)}]")
+            error.path.append(f"[{len(result)}]")
             raise
-        return made
+        return result
 
     def _text(self, text: str) -> str:
         text = valid_text(str.__str__(text))
@@ -165,8 +167,8 @@ class _Carrier:
         self._room -= size
         if self._room < 0:
             raise PlugPointError(
-                f"{self._whole} takes more than {self._most} bytes, which is all that an event has: keep what is large "
-                "in a file, and its path here"
+                f"{self._whole} takes more than {self._most} bytes, the limit of an event: keep large data in a file, "
+                "and its path here"
             )
 
 
@@ -174,54 +176,62 @@ class _Carrier:
 class Sample:
     """One response to one prompt.
 
-    `tokens` is prompt + response (ids); `loss_mask` (0/1) and `rollout_log_probs` (nats, of logits / temperature)
-    are aligned with the response, the last `response_length` of them. So are `teacher_log_probs` (nats), which a reward
-    function sets for the trainer. Those of images, expert routing and top-p replay are for code that knows slime's
-    fields: nothing here fills them in.
+    Fields for images, expert routing and top-p replay exist for code that knows slime's fields: no run sets them.
     """
 
-    group_index: int | None = None
-    index: int | None = None
+    group_index: Annotated[int | None, doc("Number of the prompt, in the order of drawing.")] = None
+    index: Annotated[int | None, doc("Number of the rollout, counted over all groups.")] = None
     rollout_id: int | None = None
-    prompt: str | list[dict[str, Any]] = ""
-    tokens: list[int] = field(default_factory=list)
+    prompt: Annotated[
+        str | list[dict[str, Any]],
+        doc("Text after the chat template, or chat messages if the run applies no template."),
+    ] = ""
+    tokens: Annotated[list[int], doc("Token ids of prompt and response.")] = field(default_factory=list)
     multimodal_inputs: dict[str, Any] | None = None
     multimodal_train_inputs: dict[str, Any] | None = None
     multimodal_train_input_id: str | None = None
     apply_chat_template_kwargs: dict[str, Any] | None = None
-    response: str = ""
-    response_length: int = 0
-    label: Any = None
-    reward: float | dict[str, Any] | None = None
-    loss_mask: list[int] | None = None
-    weight_versions: list[str] = field(default_factory=list)
-    rollout_log_probs: list[float] | None = None
+    response: Annotated[str, doc("Text of the response, with its thinking and its end token.")] = ""
+    response_length: Annotated[int, doc("Tokens of the response: the last ones of `tokens`.")] = 0
+    label: Annotated[Any, doc("Expected answer, as the prompt's data has it.")] = None
+    reward: Annotated[float | dict[str, Any] | None, doc("Reward, or several by name.")] = None
+    loss_mask: Annotated[list[int] | None, doc("int [response_length]: 1 for a token that is trained, else 0.")] = None
+    weight_versions: Annotated[list[str], doc("Weight versions that generated the response, oldest first.")] = field(
+        default_factory=list
+    )
+    rollout_log_probs: Annotated[list[float] | None, doc("float [response_length], nats, of logits / temperature.")] = (
+        None
+    )
     rollout_top_p_token_ids: list[int] | None = None
     rollout_top_p_token_offsets: list[int] | None = None
     rollout_routed_experts: Any = None
-    remove_sample: bool = False
-    teacher_log_probs: list[float] | None = None
+    remove_sample: Annotated[bool, doc("Whether the step leaves the sample out of the loss.")] = False
+    teacher_log_probs: Annotated[
+        list[float] | None, doc("float [response_length], nats: a reward function sets them for distillation.")
+    ] = None
     status: Status = Status.PENDING
-    metadata: Any = field(default_factory=dict)
-    generate_function_path: str | None = None
-    custom_rm_path: str | None = None
+    metadata: Annotated[Any, doc("Metadata of the prompt, and what user functions add to it.")] = field(
+        default_factory=dict
+    )
+    generate_function_path: Annotated[str | None, doc("Generate function of this sample, if not the run's.")] = None
+    custom_rm_path: Annotated[str | None, doc("Reward function of this sample, if not the run's.")] = None
     train_metadata: dict[str, Any] | None = None
-    session_id: str | None = None
+    session_id: Annotated[str | None, doc("Name of the sample in the log.")] = None
     non_generation_time: float = 0.0
     spec_info: SpecInfo = field(default_factory=SpecInfo)
     prefix_cache_info: PrefixCacheInfo = field(default_factory=PrefixCacheInfo)
-    trace: dict[str, Any] | None = None
+    trace: Annotated[dict[str, Any] | None, doc("Spans noted by `slime_events.plugins.traces`.")] = None
 
     Status, SpecInfo, PrefixCacheInfo = Status, SpecInfo, PrefixCacheInfo
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, and what else was set on it, as slime's dumps hold them."""
+        """Return all fields and additional attributes, as slime's dumps hold them."""
         counts = {"spec_info": self.spec_info.to_dict(), "prefix_cache_info": self.prefix_cache_info.to_dict()}
         return vars(self) | {"status": str(self.status)} | counts
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "Sample":
-        """The sample of `to_dict`. Keys that are no fields become attributes."""
+        """Return the sample of `to_dict`. A key that is not a field becomes an attribute."""
         read = {
             "status": Status(data.get("status", Status.PENDING)),
             "spec_info": SpecInfo.from_dict(data.get("spec_info") or {}),
@@ -231,8 +241,8 @@ class Sample:
         vars(sample).update(data, **read)
         return sample
 
-    def get_reward_value(self, args: Any) -> Any:
-        """The reward, or its `args.reward_key` entry where the grader gave a dict."""
+    def get_reward_value(self, args: object) -> Any:
+        """Return the reward. If the grader gave a dict and `args.reward_key` is set, return that entry."""
         key = getattr(args, "reward_key", None)
         if isinstance(self.reward, dict) and key:
             return self.reward[key]
@@ -242,18 +252,18 @@ class Sample:
     def answer(self) -> str:
         """The response without its thinking and its end token: see `answer_of`. `response` has both, as in slime.
 
-        It is what `--rm-type exact` compares with the label. A stop string of --rollout-stop is text, and stays.
+        `--rm-type exact` compares it with the label. A stop string of --rollout-stop is ordinary text, so it stays.
         """
         return answer_of(self.response)
 
     @property
     def effective_response_length(self) -> int:
-        """Trainable tokens of the response."""
+        """Number of trainable response tokens."""
         return sum(self.loss_mask) if self.loss_mask is not None else self.response_length
 
     def append_response_tokens(
         self,
-        args: Any = None,
+        args: object = None,
         *,
         tokens: Iterable[int] | None = None,
         log_probs: Iterable[float] | None = None,
@@ -262,39 +272,39 @@ class Sample:
         text: str | None = None,
         update_terminal_info: bool = True,
     ) -> None:
-        """Append the tokens of a generation or a tool; mask and log-probs stay aligned with the response.
+        """Append the tokens of a generation or a tool. Loss mask and log-probs stay aligned with the response.
 
-        The sample's lists grow in place, as in slime: who holds `sample.loss_mask` sees what is appended.
+        The sample's lists grow in place, as in slime: code that holds `sample.loss_mask` sees the appended entries.
 
-        Trainable tokens come with their log-probs (nats); the others (a tool's, the environment's) come without and
-        get mask 0 and log-prob 0.0. `meta_info` is the engine's: each call adds one weight version and its prefix
-        cache counts, and its finish reason becomes the status unless `update_terminal_info` is off. `args` is
-        for slime's signature. Raises PlugPointError for log-probs that are missing, unexpected or of another length.
+        Trainable tokens need log-probs (nats). Tokens of a tool or of the environment have none: they get mask 0 and
+        log-prob 0.0. `meta_info` is the engine's: each call adds one weight version and its prefix cache counts, and
+        its finish reason becomes the status unless `update_terminal_info` is off. `args` is there for slime's
+        signature. Raises PlugPointError if log-probs are missing, unexpected or of the wrong length.
         """
         new = [int(token) for token in tokens or ()]
-        given = None if log_probs is None else [float(value) for value in log_probs]
-        self._check_appended(len(new), given, trainable)
+        new_log_probs = None if log_probs is None else [float(value) for value in log_probs]
+        self._check_appended(len(new), new_log_probs, trainable)
         before = self.response_length
         if text is not None:
             self.response += text
         if new:
             self.response_length += len(new)
             mask = [1] * before if self.loss_mask is None else self.loss_mask
-            known = [0.0] * before if self.rollout_log_probs is None else self.rollout_log_probs
+            old_log_probs = [0.0] * before if self.rollout_log_probs is None else self.rollout_log_probs
             self.tokens = _grown(self.tokens, new)
             self.loss_mask = _grown(mask, [int(trainable)] * len(new))
-            self.rollout_log_probs = _grown(known, given or [0.0] * len(new))
+            self.rollout_log_probs = _grown(old_log_probs, new_log_probs or [0.0] * len(new))
         if meta_info is not None:
             self._add_meta_info(meta_info, update_terminal_info)
 
-    def update_from_meta_info(self, args: Any, meta_info: dict[str, Any]) -> None:
-        """Take in what the engine says of one generation: its weight version, how it ended, prefix cache, and under
-        `args.sglang_speculative_algorithm` its drafts.
+    def update_from_meta_info(self, args: object, meta_info: dict[str, Any]) -> None:
+        """Record an engine's report of one generation: weight version, finish reason, prefix cache counts, and with
+        `args.sglang_speculative_algorithm` the counts of speculative decoding.
         """
         self._add_meta_info(meta_info, True, speculates=bool(getattr(args, "sglang_speculative_algorithm", None)))
 
     def _check_appended(self, count: int, log_probs: list[float] | None, trainable: bool) -> None:
-        """Raises PlugPointError before a bad call changes anything."""
+        """Raise PlugPointError before a bad call changes anything."""
         where = f"sample {self.index}"
         if log_probs is not None and len(log_probs) != count:
             raise PlugPointError(f"{where}: {len(log_probs)} log-probs for {count} tokens: give one for each")
@@ -308,7 +318,7 @@ class Sample:
     def _add_meta_info(
         self, meta_info: dict[str, Any], update_terminal_info: bool, *, speculates: bool | None = None
     ) -> None:
-        """Keep weight version, prefix cache counts and finish reason of one generation call."""
+        """Record weight version, prefix cache counts and finish reason of one generation."""
         if "weight_version" in meta_info:
             self.weight_versions = _grown(self.weight_versions, [str(meta_info["weight_version"])])
         self.prefix_cache_info.add(meta_info)
@@ -316,12 +326,12 @@ class Sample:
             self.spec_info.add(meta_info)
         reason = (meta_info.get("finish_reason") or {}).get("type")
         if update_terminal_info and reason is not None:
-            self.status = FINISH.get(reason, self.status)  # as in slime, a reason that nobody knows changes nothing
+            self.status = FINISH.get(reason, self.status)  # as in slime, an unknown reason changes nothing
 
 
 _FIELDS = frozenset(Sample.__dataclass_fields__)
 
 
 def own_attributes(sample: Sample) -> dict[str, Any]:
-    """What a user's code set on a sample that is no field of it, by name."""
+    """Return the attributes that a user's code added to a sample, by name."""
     return {name: value for name, value in vars(sample).items() if name not in _FIELDS}

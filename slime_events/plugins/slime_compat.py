@@ -1,8 +1,8 @@
-"""Aliases for slime's names and our own earlier ones, so that command lines, plug-ins and recorded paths work.
+"""Aliases for slime's names and our own earlier names, so that command lines, plug-ins and recorded paths work.
 
 `from slime.utils.types import Sample` and the other imports of `SLIME_MODULES` give our types, unless a real `slime`
-package is installed, which then goes first. Modules of slime that are not listed do not exist here. A folder `slime`
-without an `__init__.py`, such as a clone of slime in the working directory, is no package that is installed.
+package is installed, which then takes precedence. Modules of slime that are not listed do not exist here. A folder
+`slime` without an `__init__.py`, such as a clone of slime in the working directory, is not an installed package.
 """
 
 import importlib
@@ -21,16 +21,16 @@ EARLIER_PACKAGES = {
     "slime_events.rewards": "slime_events.plugins.rewards",
     "slime_events.sample": "slime_events.plugins.sample",
 }
-"""Module names of plug-ins and recorded settings before 0.2, and their names now; a module goes before its package.
+"""Module names of plug-ins and recorded settings before 0.2, and their names now. A module comes before its package.
 
-Logs keep such paths for ever.
+Logs keep such paths permanently.
 """
 
 
 class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Serves SLIME_MODULES and EARLIER_PACKAGES. It comes first: Python takes any folder for a package.
+    """Importer of SLIME_MODULES and EARLIER_PACKAGES. It comes first, since Python accepts any folder as a package.
 
-    served: what each of slime's modules had under its names when it was made.
+    `served` holds the names of each slime module at the time it was imported.
     """
 
     served: ClassVar[dict[str, dict[str, Any]]] = {}
@@ -61,55 +61,56 @@ class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _is_installed() -> bool:
-    """Whether a real `slime` is there: imported, or to be found with code of its own."""
+    """Return whether a real `slime` package is imported, or can be imported and has code."""
     if (root := sys.modules.get("slime")) is not None:
         spec = root.__spec__
         return spec is None or not (isinstance(spec.loader, _AliasFinder) or _is_folder(spec))
     others = (finder for finder in sys.meta_path if not isinstance(finder, _AliasFinder))
-    found = (finder.find_spec("slime", None) for finder in others)
-    return any(spec is not None and not _is_folder(spec) for spec in found)
+    specs = (finder.find_spec("slime", None) for finder in others)
+    return any(spec is not None and not _is_folder(spec) for spec in specs)
 
 
 def _is_folder(spec: importlib.machinery.ModuleSpec) -> bool:
-    """Whether this is a namespace package: a folder that has a package's name, and no code."""
+    """Return whether this is a namespace package: a folder that has a package's name, but no code."""
     return spec.origin is None and spec.submodule_search_locations is not None
 
 
 def _current_name(module: str) -> str | None:
-    """Today's name of a module under one of EARLIER_PACKAGES; None for any other."""
+    """Return today's name of a module under one of EARLIER_PACKAGES; None for any other module."""
     return next(
         (new + module[len(old) :] for old, new in EARLIER_PACKAGES.items() if f"{module}.".startswith(f"{old}.")), None
     )
 
 
 def _ours(module: str, name: str) -> Any:
-    """What SLIME_MODULES has for a name of slime's."""
+    """Return our object for a name of slime's."""
     home, _, attribute = SLIME_MODULES[module][name].partition(":")
     return getattr(importlib.import_module(home), attribute)
 
 
 def replaced(name: str, *modules: str) -> Any:
-    """What a user's code or test has put in the place of a name in one of slime's modules, the first that has
-    something else than what was served there; None where none has.
+    """Return the object that a user's code or test assigned to a name in one of slime's modules.
+
+    Searches `modules` in order for a value that differs from the served one. None if no module has one.
     """
     for module in modules:
-        known, served = sys.modules.get(module), _AliasFinder.served.get(module, {})
-        loader = getattr(getattr(known, "__spec__", None), "loader", None)
-        if name in served and isinstance(loader, _AliasFinder) and getattr(known, name) is not served[name]:
-            return getattr(known, name)
+        loaded, served = sys.modules.get(module), _AliasFinder.served.get(module, {})
+        loader = getattr(getattr(loaded, "__spec__", None), "loader", None)
+        if name in served and isinstance(loader, _AliasFinder) and getattr(loaded, name) is not served[name]:
+            return getattr(loaded, name)
     return None
 
 
 def in_force(name: str, *modules: str) -> Any:
-    """What slime's code would call by this name now: what has replaced it in these modules of slime's, else ours.
+    """Return the object that slime's code would call by this name now: a replacement in these modules, or else ours.
 
-    slime's functions look up each other in their modules, and its users replace them there.
+    slime's functions look up each other in their modules, and users replace them there.
     """
-    found = replaced(name, *modules)
-    return _ours(modules[0], name) if found is None else found
+    replacement = replaced(name, *modules)
+    return _ours(modules[0], name) if replacement is None else replacement
 
 
 def install_slime_aliases() -> None:
-    """Let `from slime.utils.types import Sample` give ours where no slime is installed. Costs nothing until used."""
+    """Make `from slime.utils.types import Sample` give our type if no slime is installed. Costs nothing until used."""
     if not any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AliasFinder())

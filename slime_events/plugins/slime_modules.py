@@ -1,6 +1,7 @@
-"""`SLIME_MODULES`: what a file written for slime may import, and where it is here. `slime_compat.py` serves it.
+"""`SLIME_MODULES`: modules and names that a file written for slime may import, and our homes for them.
 
-Targets are names only: a file that holds a reward beside its generate function is imported where nothing is served.
+`slime_compat.py` serves them. Targets are only names: a file that holds a reward function beside its generate function
+is also imported where `serve_apps` is not available.
 """
 
 _GENERATE, _GRADERS, _PLUGINS = "serve_apps.generate", "slime_events.plugins.rewards", "slime_events.plugins"
@@ -10,7 +11,7 @@ _ALGORITHMS, _PROMPTS = "slime_events.algorithms", "slime_events.loop.prompts"
 
 
 def _of(home: str, names: str = "", **renamed: str) -> dict[str, str]:
-    """Names of a module of ours by slime's names. renamed: slime's name, and ours."""
+    """Return slime's names to places in our module `home`. `renamed` maps slime's name to ours."""
     return {
         name: f"{home}:{ours}" for name, ours in (*zip(names.split(), names.split(), strict=True), *renamed.items())
     }
@@ -177,7 +178,7 @@ NOT_HERE: dict[str, str] = {
     "slime.agent": "an agent needs no adapter: `train --agents --gateway` gives it a base URL, which answers the chat, "
     "responses and messages APIs, and keeps its turns (docs/agents.md)",
 }
-"""Packages of slime's that are not here, and what does their work."""
+"""Packages of slime that have no counterpart, and what to use instead."""
 
 _MIS = "train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"
 _ON_COMMAND_LINES = (
@@ -189,4 +190,4 @@ SLIME_PATHS: dict[str, str] = {
     **{f"{module}.{name}": target for module in _ON_COMMAND_LINES for name, target in SLIME_MODULES[module].items()},
     **dict.fromkeys((_MIS, f"examples.{_MIS}"), f"{_ALGORITHMS}.mis:compute_mis_weights_with_cp"),
 }
-"""slime's dotted paths as they stand in its command lines, its example's among them, and our functions for them."""
+"""slime's dotted paths as its command lines and its example have them, to our functions."""

@@ -1,16 +1,17 @@
-"""`Texts`: what completed samples of open groups say, and what users' code left on them, for filters that look at it. A
-fold of the log beside the state.
+"""`Texts`: texts of completed samples in open groups, and the values that user code left on them, for filters that need
+them. A fold of the log beside the state.
 
-No state and no snapshot holds a text: they would be most of its bytes, and are needed once, by a filter, if there is
-one. A process that begins with a snapshot reads those of the open groups from the log again.
+States and snapshots hold no texts: texts would be most of their bytes, and only a filter needs them, once. A process
+that begins with a snapshot reads the texts of open groups from the log again.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from schemas.doc import doc
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected
@@ -26,67 +27,66 @@ from storage.log import Readable
 
 LEAVING = (GroupRejected, StepCommitted, EvalCompleted)
 """Events by which groups leave the state."""
-AT_ONCE = 16
-"""Completed rollouts that are read in one question: each may have megabytes of tokens."""
+AT_ONCE = 16  # completed rollouts per query: each may have megabytes of tokens
 
 
-class Said(NamedTuple):
-    """response: of one sample. prompt: the text of a prompt of its own; empty where it has the group's. left: on the
-    sample; None where it is nothing.
-    """
+class SampleTexts(NamedTuple):
+    """Texts of one sample."""
 
     response: str
-    prompt: str
-    left: Left | None = None
+    prompt: Annotated[str, doc("Text of the sample's own prompt; empty if it has the group's.")]
+    left: Annotated[Left | None, doc("Values that user code left on the sample; None without any.")] = None
 
     @classmethod
-    def of(cls, event: RolloutCompleted) -> "Said":
-        """What a completed rollout says."""
+    def of(cls, event: RolloutCompleted) -> "SampleTexts":
+        """Return the texts of a completed rollout."""
         versions = tuple(span.version for span in event.spans) if len(event.spans) > 1 else ()
         is_bare = not (event.metadata or event.attributes or versions)
         left = None if is_bare else Left(event.metadata, event.attributes, versions=versions)
         return cls(event.text, event.prompt_text, left)
 
-    def graded(self, event: RewardAssigned) -> "Said":
-        """With the metadata that its grader left."""
+    def graded(self, event: RewardAssigned) -> "SampleTexts":
+        """Return a copy with the metadata that the grader left."""
         metadata = graded_metadata(event)
         return self._replace(left=replace(self.left or Left(), graded=metadata)) if metadata else self
 
 
 class Texts:
-    """Of training groups without a verdict. until_trained: until they leave the state, since the rewards of a batch are
-    made of them. of_all: of every group until it leaves the state, and nothing but texts, as states held them once:
-    their digests cover them.
+    """Texts of training groups without a verdict.
+
+    With `until_trained` a group stays until it leaves the state, since the batch's rewards are computed from its texts.
+    With `of_all` every group stays until it leaves the state, and only the texts are added: earlier states held exactly
+    these, and recorded digests cover them.
     """
 
     def __init__(self, *, of_all: bool = False, until_trained: bool = False) -> None:
         self._of_all, self._stays = of_all, of_all or until_trained
-        self._said: dict[str, dict[str, Said]] = {}
-        self._asked: dict[str, PromptSubmitted] = {}
+        self._texts: dict[str, dict[str, SampleTexts]] = {}
+        self._prompts: dict[str, PromptSubmitted] = {}
 
     def apply(self, event: Event, state: RunState) -> None:
         """Fold one event in, after it was folded into the state."""
         if isinstance(event, RolloutCompleted):
             group = state.groups.get(event.group)
             if group is not None and (self._of_all or group.purpose is Purpose.TRAIN):
-                self._said.setdefault(event.group, {})[event.sample] = Said.of(event)
+                self._texts.setdefault(event.group, {})[event.sample] = SampleTexts.of(event)
         elif isinstance(event, PromptSubmitted):
-            if event.purpose is Purpose.TRAIN and _says_more(event) and not self._of_all:
-                self._asked[event.group] = event
+            if event.purpose is Purpose.TRAIN and _has_more(event) and not self._of_all:
+                self._prompts[event.group] = event
         elif isinstance(event, RewardAssigned):
-            said = self._said.get(event.group, {})
-            if event.sample in said:
-                said[event.sample] = said[event.sample].graded(event)
+            texts = self._texts.get(event.group, {})
+            if event.sample in texts:
+                texts[event.sample] = texts[event.sample].graded(event)
         elif isinstance(event, GroupAccepted | GroupRejected) and not self._stays:
-            self._said.pop(event.group, None)
-            self._asked.pop(event.group, None)
+            self._texts.pop(event.group, None)
+            self._prompts.pop(event.group, None)
         elif isinstance(event, LEAVING):
-            self._said = {name: said for name, said in self._said.items() if name in state.groups}
-            self._asked = {name: asked for name, asked in self._asked.items() if name in state.groups}
+            self._texts = {name: texts for name, texts in self._texts.items() if name in state.groups}
+            self._prompts = {name: prompt for name, prompt in self._prompts.items() if name in state.groups}
 
     async def restore(self, log: Readable, state: RunState) -> None:
-        """Read what was folded into a state that was not folded here."""
-        self._said, self._asked = {}, {}
+        """Read from the log the texts of a state that was not folded in this process."""
+        self._texts, self._prompts = {}, {}
         groups = list(_open(state, accepted=self._stays))
         samples = [name for group in groups for name, sample in group.samples.items() if sample.stop is not None]
         prompts = [group.group for group in groups]
@@ -97,23 +97,23 @@ class Texts:
                 for recorded in (await log.last_of_each(subjects)).values():
                     self.apply(recorded.envelope.event, state)
 
-    def told(self, group: GroupState) -> GroupState:
-        """The group with the texts of its samples, and what was left on them."""
-        said = self._said.get(group.group, {})
+    def with_texts(self, group: GroupState) -> GroupState:
+        """Return the group with the texts of its samples, and the values left on them."""
+        texts = self._texts.get(group.group, {})
         samples = {
-            name: self._told(sample, said[name]) if name in said else sample for name, sample in group.samples.items()
+            name: self._with(sample, texts[name]) if name in texts else sample for name, sample in group.samples.items()
         }
-        return replace(group, samples=samples, asked=self._asked.get(group.group, UNSET))
+        return replace(group, samples=samples, asked=self._prompts.get(group.group, UNSET))
 
-    def _told(self, sample: SampleState, said: Said) -> SampleState:
-        left = UNSET if said.left is None or self._of_all else said.left
-        return replace(sample, text=said.response, prompt_text=said.prompt or UNSET, left=left)
+    def _with(self, sample: SampleState, texts: SampleTexts) -> SampleState:
+        left = UNSET if texts.left is None or self._of_all else texts.left
+        return replace(sample, text=texts.response, prompt_text=texts.prompt or UNSET, left=left)
 
 
-def _says_more(asked: PromptSubmitted) -> bool:
-    """Whether a sample of it has more than the state holds: tools, messages in the place of a text, paths, ..."""
-    own = asked.generate_function_path or asked.custom_rm_path or asked.attributes
-    return bool(asked.tools or asked.chat or own)
+def _has_more(prompt: PromptSubmitted) -> bool:
+    """Return whether the prompt has values that the state does not hold: tools, messages, paths, attributes."""
+    own = prompt.generate_function_path or prompt.custom_rm_path or prompt.attributes
+    return bool(prompt.tools or prompt.chat or own)
 
 
 def _open(state: RunState, *, accepted: bool) -> Iterator[GroupState]:

@@ -1,4 +1,4 @@
-"""The checkpoint's tokenizer, without the weight of torch."""
+"""The checkpoint's tokenizer, loaded without importing torch."""
 
 import contextlib
 import importlib.metadata
@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from schemas.errors import InvalidValue
 
 PIECE = 64 * 1024
-"""Characters of a long text that are counted at once."""
+"""Characters of a long text that are tokenized at once."""
 COUNTED = 8
-"""A text of more characters for each token that it may have is counted first: of most texts a token has four."""
+"""A text with more characters per allowed token than this is counted before use. Most texts have four per token."""
 
 
 class Tokenizer(Protocol):
@@ -27,29 +27,36 @@ class Tokenizer(Protocol):
     def __call__(
         self, text: str, *, add_special_tokens: bool = ..., return_offsets_mapping: bool = ...
     ) -> Mapping[str, Any]:
-        """A text as `input_ids`, and the `offset_mapping` where it is asked for."""
+        """Return `input_ids`, and `offset_mapping` if requested."""
 
     def __hash__(self) -> int:
-        """Tells one object from another: what is made of a tokenizer once is kept by it."""
+        """Return a hash of the identity: caches use a tokenizer as key."""
 
     def __len__(self) -> int:
-        """Ids are below it."""
+        """Return the number of ids."""
 
     def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]:
-        """Token ids of a text."""
+        """Return the token ids of a text."""
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of some tokens."""
+    def decode(
+        self,
+        token_ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = ...,
+        spaces_between_special_tokens: bool = ...,
+        clean_up_tokenization_spaces: bool = ...,
+    ) -> str:
+        """Return the text of token ids."""
 
     def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **kwargs: Any) -> Any:
-        """A chat as text."""
+        """Return a chat as text."""
 
     def get_added_vocab(self) -> Mapping[str, int]:
-        """Tokens that were added to the vocabulary, with their ids."""
+        """Return the tokens added to the vocabulary, with their ids."""
 
 
 def load_tokenizer(folder: str) -> Tokenizer:
-    """The tokenizer of an HF folder. Raises InvalidValue where the folder holds none."""
+    """Return the tokenizer of an HF folder. Raises InvalidValue if the folder holds none."""
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     with _lightly():
         from transformers import AutoTokenizer
@@ -62,7 +69,9 @@ def load_tokenizer(folder: str) -> Tokenizer:
 
 
 class TokenizerAhead:
-    """A handle on a tokenizer that a thread loads. It is none itself: `loaded_tokenizer` gives the tokenizer."""
+    """A tokenizer that a thread is loading. It has no tokenizer's methods: call `loaded_tokenizer` for the
+    tokenizer.
+    """
 
     def __init__(self, load: Callable[[], Tokenizer]) -> None:
         thread = ThreadPoolExecutor(1)
@@ -71,38 +80,42 @@ class TokenizerAhead:
 
     @property
     def loaded(self) -> Tokenizer:
-        """The tokenizer, once it is loaded. Raises what loading raised."""
+        """The tokenizer, once it is loaded. Raises the exception that loading raised."""
         return self._loading.result()
 
 
 TokenizerSource = Tokenizer | TokenizerAhead
-"""What holds a tokenizer until a text has to be read: the type checker lets nobody call one of the two."""
+"""A tokenizer, loaded or loading. The type checker rejects a call of the union, so that callers use
+`loaded_tokenizer`.
+"""
 
 
 def loaded_tokenizer(source: TokenizerSource) -> Tokenizer:
-    """The tokenizer itself; waits for one that is being loaded, and raises what loading raised."""
+    """Return the tokenizer. Waits until it is loaded, and raises the exception that loading raised."""
     return source.loaded if isinstance(source, TokenizerAhead) else source
 
 
 def encode_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """What `tokenizer.encode(text, add_special_tokens=False)` gives for each text, in a third of the time for many.
+    """Return `tokenizer.encode(text, add_special_tokens=False)` of each text. For many texts it takes a third of the
+    time.
 
-    That call prepares the tokenizers library's tokenizer below it, and passes one text on. So the first text goes the
-    whole way, and the others straight there, in one call, unless a class of the model's own encodes otherwise.
+    `encode` configures the Rust tokenizer below it, and passes the text on. So the first text goes through `encode`,
+    and the others directly to the Rust tokenizer in one call, unless a model's own class overrides encoding.
     """
     alone = len(texts) if not _is_plain(tokenizer) else 1
-    found = [tokenizer.encode(text, add_special_tokens=False) for text in texts[:alone]]
+    encoded = [tokenizer.encode(text, add_special_tokens=False) for text in texts[:alone]]
     if rest := list(texts[alone:]):
         plain: Any = tokenizer
-        found += [one.ids for one in plain.backend_tokenizer.encode_batch(rest, add_special_tokens=False)]
-    return found
+        encoded += [text.ids for text in plain.backend_tokenizer.encode_batch(rest, add_special_tokens=False)]
+    return encoded
 
 
 def has_far_more(tokenizer: Tokenizer, text: str, most: int) -> bool:
-    """Whether a text has more than twice `most` tokens. It is counted in pieces, and no further than to the answer.
+    """Return whether a text has more than twice `most` tokens. Counts in pieces, and stops as soon as the answer is
+    known.
 
-    A tokenizer takes some 150 bytes of memory for each character: of a text of megabytes that is only refused, a
-    gigabyte. Where a text is cut its tokens differ a little, hence twice. One that is not very long is not counted.
+    A tokenizer takes some 150 bytes of memory per character: a gigabyte for a text of megabytes that is refused anyway.
+    The cuts change a few tokens, hence the factor of two. A text that is not very long is not counted.
     """
     if len(text) <= max(PIECE, COUNTED * most):
         return False
@@ -115,43 +128,43 @@ def has_far_more(tokenizer: Tokenizer, text: str, most: int) -> bool:
 
 
 def _is_plain(tokenizer: Tokenizer) -> bool:
-    """Whether nothing between its class and the one that passes texts on has anything to do with encoding."""
+    """Return whether no class between the tokenizer's own and the one that passes texts on overrides encoding."""
     classes = type(tokenizer).__mro__
-    passes_on = next((n for n, one in enumerate(classes) if "backend_tokenizer" in vars(one)), None)
+    passes_on = next((n for n, cls in enumerate(classes) if "backend_tokenizer" in vars(cls)), None)
     if passes_on is None:
         return False
-    return not any("encode" in name for one in classes[:passes_on] for name in vars(one)) and not any(
+    return not any("encode" in name for cls in classes[:passes_on] for name in vars(cls)) and not any(
         "encode" in name for name in vars(tokenizer)
     )
 
 
-class _FoundLater(Mapping[str, list[str]]):
-    """What `find` returns, found when it is first looked into."""
+class _Lazy(Mapping[str, list[str]]):
+    """The mapping that `find` returns, computed at the first access."""
 
     def __init__(self, find: Callable[[], Mapping[str, list[str]]]) -> None:
         self._find = find
 
     @cached_property
-    def _found(self) -> Mapping[str, list[str]]:
+    def _mapping(self) -> Mapping[str, list[str]]:
         return self._find()
 
     def __getitem__(self, name: str) -> list[str]:
-        return self._found[name]
+        return self._mapping[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._mapping)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._mapping)
 
 
 @contextlib.contextmanager
 def _lightly() -> Iterator[None]:
-    """While transformers is imported.
+    """Make the import of transformers cheap, for the duration of the block.
 
-    It imports torch where it finds it: 6 s of start-up and 300 MB that a tokenizer does not need. And it reads the list
-    of files of every installed package, a third of a second, to know versions that no tokenizer asks for. Other threads
-    find torch.
+    transformers imports torch if it finds it: 6 s of start-up and 300 MB that a tokenizer does not need. It also reads
+    the file list of every installed package, a third of a second, for versions that no tokenizer needs. In other
+    threads torch can still be imported.
     """
     if "torch" in sys.modules or "transformers" in sys.modules:
         yield
@@ -159,11 +172,11 @@ def _lightly() -> Iterator[None]:
     find_spec, distributions = importlib.util.find_spec, importlib.metadata.packages_distributions
     own = threading.get_ident()
 
-    def found(name: str, package: str | None = None) -> ModuleSpec | None:
+    def find_spec_but_torch(name: str, package: str | None = None) -> ModuleSpec | None:
         return None if name == "torch" and threading.get_ident() == own else find_spec(name, package)
 
-    importlib.util.find_spec = found
-    importlib.metadata.packages_distributions = lambda: _FoundLater(distributions)
+    importlib.util.find_spec = find_spec_but_torch
+    importlib.metadata.packages_distributions = lambda: _Lazy(distributions)
     try:
         yield
     finally:

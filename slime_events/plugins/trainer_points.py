@@ -1,11 +1,12 @@
-"""`POINTS`: where the trainer and the sealing of batches call a user's own function, with slime's signatures."""
+"""`POINTS`: the places where the trainer and the sealing of batches call a user's function, with slime's signatures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, NoReturn
 
+from schemas.doc import doc
 from schemas.errors import PlugPointError, SlimeEventsError
 from schemas.text import raised_text, repr_text
 from slime_events.core.config.base import Settings
@@ -16,28 +17,29 @@ from slime_events.plugins.loader import accepted, check_call, count_taken, diges
 
 @dataclass(frozen=True, slots=True)
 class PlugPoint:
-    """component, field: the setting that names the function. takes: its arguments in words; `positional` of them come
-    in order, and `names` by name. also: other numbers of positional arguments that it may take.
-    """
+    """A place where a user's function is called."""
 
-    component: str
-    field: str
-    takes: str
-    positional: int
-    names: tuple[str, ...] = ()
-    also: tuple[int, ...] = ()
+    component: Annotated[str, doc("Settings component of the field.")]
+    field: Annotated[str, doc("Setting that names the function.")]
+    takes: Annotated[str, doc("Its arguments, in words.")]
+    positional: Annotated[int, doc("Number of positional arguments.")]
+    names: Annotated[tuple[str, ...], doc("Keyword arguments.")] = ()
+    also: Annotated[tuple[int, ...], doc("Other accepted numbers of positional arguments.")] = ()
 
     @property
     def flag(self) -> str:
-        """The flag that names the function."""
         return "--" + self.field.replace("_", "-")
 
     def check(self, path: str) -> None:
-        """Raises PlugPointError, PlugPointMissing or NameTaken where `path` names no function that can be called."""
+        """Raise PlugPointError, PlugPointMissing or NameTaken unless `path` names a function that can be called
+        here.
+        """
         self.count(load_function(path))
 
     def count(self, function: Callable[..., Any]) -> int:
-        """How many positional arguments a function is called with. Raises PlugPointError where it takes others."""
+        """Return the number of positional arguments to call a function with. Raises PlugPointError if it
+        accepts none.
+        """
         if self.also:
             return count_taken(function, self.takes, (self.positional, *self.also))
         check_call(function, self.takes, self.positional, self.names)
@@ -74,49 +76,49 @@ BEFORE_TRAIN_STEP = PlugPoint(
 WRITTEN = PlugPoint("trainer", "custom_update_weight_post_write_path", "(args, version_dir, rollout_engines)", 3)
 POINTS = (LOSS, ADVANTAGE, DATA, TIS, REDUCER, POST_PROCESS, INIT, MODEL, BEFORE_LOG_PROB, BEFORE_TRAIN_STEP, WRITTEN)
 IN_RANKS = tuple(point for point in POINTS if point is not POST_PROCESS)
-"""Called by the trainer's ranks."""
+"""Points that the trainer's ranks call."""
 IN_STEPS = tuple(point for point in IN_RANKS if point is not WRITTEN)
-"""Those that a step depends on."""
+"""Points that a step's result depends on."""
 
 
 def rank_args(settings: TrainSettings) -> dict[str, Any]:
-    """What functions in the trainer's ranks see as `args`: the settings under slime's names, Megatron's among them."""
+    """Return the `args` of functions in the trainer's ranks: the settings under slime's names, and Megatron's."""
     return settings.trainer.megatron | ArgsView.of_run(settings).as_dict()
 
 
 def points_in_use(settings: TrainSettings) -> Iterator[tuple[PlugPoint, str]]:
-    """Each point that the settings name a function for, and its path."""
+    """Yield each point that the settings name a function for, and the function's path."""
     for point in POINTS:
         if path := getattr(getattr(settings, point.component), point.field):
             yield point, path
 
 
 class UserFunction:
-    """A user's function at a plug point. digest: of its source. positional: arguments that it is called with."""
+    """A user's function at a plug point. `digest` is that of its source; `positional` the number of its arguments."""
 
     def __init__(self, point: PlugPoint, path: str) -> None:
-        """Raises what `load_function` raises."""
+        """Raises the errors of `load_function`."""
         self._point, self._function = point, load_function(path)
         self.positional = point.count(self._function) if point.also else point.positional
         self.name, self.digest = name_of(self._function), digest_of(self._function)
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """What it returns. Raises PlugPointError where it raises."""
+    def __call__(self, *arguments: object, **named: object) -> Any:
+        """Return the function's result. Raises PlugPointError if the function raises."""
         try:
             return self._function(*arguments, **named)
         except SlimeEventsError:
             raise
-        except BaseException as error:  # SystemExit too: the run fails, and says by whose function
+        except BaseException as error:  # SystemExit too: the run fails and names the function
             raise PlugPointError(f"{self} raised {raised_text(error)}{place_of(error)}") from error
 
     def accepts(self, name: str) -> bool:
-        """Whether it takes an argument of this name."""
+        """Return whether the function takes an argument of this name."""
         return bool(accepted(self._function, [name]))
 
-    def refuse(self, returned: object, wanted: str) -> PlugPointError:
-        """The error for what it gave. wanted: what it has to give, in words."""
+    def refuse(self, returned: object, expected: str) -> PlugPointError:
+        """Return the error for a bad result. `expected` describes a good one."""
         return PlugPointError(
-            f"{self} gave {type(returned).__name__} {repr_text(returned, 200)}: it has to give {wanted}"
+            f"{self} returned {type(returned).__name__} {repr_text(returned, 200)}: it must return {expected}"
         )
 
     def __str__(self) -> str:
@@ -124,22 +126,22 @@ class UserFunction:
 
 
 class RunEngines(Sequence[Any]):
-    """The `rollout_engines` of a function that sees written weights. Any look into it is refused."""
+    """The `rollout_engines` argument of a function that sees written weights. Every access raises PlugPointError."""
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, index: object) -> NoReturn:
         raise PlugPointError(
-            "rollout_engines: engines load each version by themselves once it is published, so there is none to call"
+            "rollout_engines: there is no engine to call: engines load each version themselves once it is published"
         )
 
     def __len__(self) -> int:
-        return self[0]  # type: ignore[no-any-return]
+        return self[0]
 
 
 class TrainerFunctions:
-    """Those that a rank calls; None where the settings name none. args: what they are given as `args`."""
+    """The functions that a rank calls. `args` is their `args`."""
 
-    def __init__(self, args: Any, *settings: Settings) -> None:
-        """Raises what `load_function` raises."""
+    def __init__(self, args: object, *settings: Settings) -> None:
+        """Raises the errors of `load_function`."""
         self.args = args
         self._by_point: dict[PlugPoint, UserFunction] = {}
         for point in IN_RANKS:
@@ -148,14 +150,14 @@ class TrainerFunctions:
                     self._by_point[point] = UserFunction(point, path)
 
     def at(self, point: PlugPoint) -> UserFunction | None:
-        """The function at a point."""
+        """Return the function at a point; None if the settings name none."""
         return self._by_point.get(point)
 
-    def notify(self, point: PlugPoint, *arguments: Any) -> None:
-        """Call the hook at a point, if there is one, with `args` and these."""
+    def notify(self, point: PlugPoint, *arguments: object) -> None:
+        """Call the hook at a point, if there is one, with `args` and `arguments`."""
         if hook := self.at(point):
             hook(self.args, *arguments)
 
     def digests(self, *points: PlugPoint) -> dict[str, str]:
-        """Of the source of each at these points, by the setting that names it."""
-        return {point.field: one.digest for point, one in self._by_point.items() if point in points}
+        """Return the sha256 (hex) of the source of each function at these points, by setting."""
+        return {point.field: function.digest for point, function in self._by_point.items() if point in points}

@@ -174,7 +174,7 @@ class Turns:
 
     def tell(self, tokens: Sequence[int]) -> None:
         self._told += tokens
-        self.call.known = Known(np.array(self._told, np.int32))  # type: ignore[assignment]
+        self.call.trajectory = Known(np.array(self._told, np.int32))  # type: ignore[assignment]
         self.call.moved.set()
 
 

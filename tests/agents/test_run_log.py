@@ -113,17 +113,17 @@ async def ended(call: Call) -> list[int]:
     """Its tokens, once it has ended."""
     async with asyncio.timeout(20):
         assert await call.ended
-    return [int(token) for token in call.known.tokens]
+    return [int(token) for token in call.trajectory.tokens]
 
 
 async def test_what_is_told_is_there_at_once() -> None:
     async with called(MemoryLog(RUN), NEVER_S) as (place, call, engine):
         first = await made(engine, chunk(0, 1))
-        assert call.known.length == 0
+        assert call.trajectory.length == 0
         await engine.log.notify(place.worker.id, [first])
-        assert call.known.length == 1
+        assert call.trajectory.length == 1
         await engine.log.notify(place.worker.id, [first])
-        assert call.known.length == 1, "what is told twice counts once"
+        assert call.trajectory.length == 1, "what is told twice counts once"
         await engine.log.notify(place.worker.id, [await made(engine, completed(1))])
         assert await ended(call) == TOKENS.tolist()
 

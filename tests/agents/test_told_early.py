@@ -126,10 +126,10 @@ async def test_a_call_that_another_gateway_requested_is_read() -> None:
         await made(other, chunk(0, 1))
         call = await place.read_call(SAMPLE)
         assert call is not None
-        assert (call.request, call.requested, call.known.length) == (REQUEST, True, 1)
+        assert (call.request, call.requested, call.trajectory.length) == (REQUEST, True, 1)
         await made(other, completed(1))
         ended: Any = await call.ended
-        assert ended.length == call.known.length == 3
+        assert ended.length == call.trajectory.length == 3
         place.calls.close(SAMPLE)
         assert (await place.read_call(SAMPLE)) is not None
 

@@ -94,7 +94,7 @@ async def test_a_buffer_filter_is_shown_the_newest_group_as_it_was_graded(archiv
     for recorded in (await small_run()).records:
         event = recorded.envelope.event
         if isinstance(event, GroupAccepted | GroupRejected):
-            shown[event.group] = group_samples(texts.told(state.groups[event.group]))
+            shown[event.group] = group_samples(texts.with_texts(state.groups[event.group]))
         apply(state, recorded)
         texts.apply(event, state)
     for number, row in enumerate(found.rows):

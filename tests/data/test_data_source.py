@@ -18,7 +18,7 @@ from slime_events.loop.prompts.data_source import DataSource, RolloutDataSource,
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.sample import Sample, Status
-from slime_events.plugins.sample_view import completed_sample, sample_to_make
+from slime_events.plugins.sample_view import completed_sample, requested_sample
 from tests.simulation.parts import Letters
 
 MINE = """
@@ -144,7 +144,7 @@ def test_what_a_source_sets_on_a_sample_is_there_for_functions_graders_and_filte
     data = DataSettings(data_source_path=f"{tmp_path}/mine.py:Mine")
     (drawn,) = UserDataSource(data, ArgsView({}), Letters(), None).take({}, 1)
     assert isinstance(drawn, PromptSubmitted)
-    made = sample_to_make(requested(drawn), drawn)
+    made = requested_sample(requested(drawn), drawn)
     graded = completed_sample(completed(drawn, attributes={"seen": "changed"}), drawn)
     assert (vars(made)["level"], vars(made)["seen"]) == (3, {"in": [1, 2]})
     assert (vars(graded)["level"], vars(graded)["seen"]) == (3, "changed")

@@ -13,12 +13,12 @@ from schemas.errors import EngineError, PlugPointError
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason, Timings, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
-from serve_apps.generate.custom import ATTRIBUTES_BYTES, Made, completions
+from serve_apps.generate.custom import ATTRIBUTES_BYTES, CompletionContext, completions
 from serve_apps.generate.journal import Ended
 from slime_events.core.trajectory import Trajectory
 from slime_events.loop.training.pending_batches import engine_log_probs
 from slime_events.plugins.sample import Sample, Status
-from slime_events.plugins.sample_view import completed_sample, sample_to_make
+from slime_events.plugins.sample_view import completed_sample, requested_sample
 from tests.simulation.parts import Letters
 
 PROMPT = [1, 2]
@@ -44,17 +44,17 @@ WHOLE = [1, 2, 3, 4, 9, 7]
 """Two turns, and a tool result between them."""
 
 
-def made(turns: list[Any] | None = None, **request: Any) -> Made:
+def made(turns: list[Any] | None = None, **request: Any) -> CompletionContext:
     asked = msgspec.structs.replace(REQUEST, **request)
     known = TURNS if turns is None else turns
-    return Made(asked, ASKED, np.array(PROMPT, np.int32), known, "e", Letters(), Timings())
+    return CompletionContext(asked, ASKED, np.array(PROMPT, np.int32), known, "e", Letters(), Timings())
 
 
 def sample_of(**fields: Any) -> Sample:
     return Sample(**({"tokens": WHOLE, "response_length": 4, "status": Status.COMPLETED} | fields))
 
 
-def completed(sample: Sample, shared: Made | None = None) -> RolloutCompleted:
+def completed(sample: Sample, shared: CompletionContext | None = None) -> RolloutCompleted:
     (event,) = completions(sample, shared or made())
     return event
 
@@ -131,7 +131,7 @@ def test_a_sample_says_what_it_adds() -> None:
 
 def left(**attributes: Any) -> Sample:
     """As the function is given it, with tokens, and then these attributes."""
-    sample = sample_to_make(REQUEST, ASKED)
+    sample = requested_sample(REQUEST, ASKED)
     vars(sample).update({"tokens": WHOLE, "response_length": 4} | attributes)
     return sample
 
@@ -171,7 +171,7 @@ def test_a_sample_made_anew_has_its_rollout_s_numbers() -> None:
     "value", [object(), {1: 2}, b"x", {1, 2}, 2**70, [{"deep": lambda: 0}]], ids=lambda value: type(value).__name__
 )
 def test_what_cannot_be_carried_is_refused_with_its_name(value: Any) -> None:
-    with pytest.raises(PlugPointError, match=r"sample\.tool_call_count.* has to be made of"):
+    with pytest.raises(PlugPointError, match=r"sample\.tool_call_count.* the log carries"):
         completed(left(tool_call_count=value))
     with pytest.raises(PlugPointError, match=r"sample\.metadata\['more'\]"):
         completed(left(metadata={"more": value}))

@@ -102,7 +102,7 @@ async def test_it_reads_up_to_the_last_that_was_said_and_stops_where_it_has_ende
         await worker.append([REQUEST])
         await worker.append([TurnBegun(sample="g-s0", index=0, role=TurnRole.ASSISTANT, asked="a", engine="lost")])
         record = await making._read(rollout)
-        assert (rollout.known.position, record.next_index) == (2, 1)
+        assert (rollout.trajectory.position, record.next_index) == (2, 1)
         await worker.append([completed("g-s0")])
         with pytest.raises(Conflict):
             await making._read(rollout)

@@ -111,7 +111,7 @@ async def test_a_function_that_changes_its_mind_is_told(tmp_path: Path) -> None:
     await run.run()
     (failed,) = events(run, RolloutFailed)
     assert failed.kind is FailureKind.INVALID
-    assert "asks for a generation where the log has turn 0, a generation" in failed.message
+    assert "requests a generation, but the log has turn 0, a generation" in failed.message
     assert "no clock, no randomness" in failed.message
 
 
@@ -131,14 +131,14 @@ async def test_a_function_that_asks_for_less_than_before_is_told(tmp_path: Path)
     await run.run()
     (failed,) = events(run, RolloutFailed)
     assert failed.kind is FailureKind.INVALID
-    assert "ended without asking for turn 1, a generation, which the log holds" in failed.message
+    assert "ended without requesting turn 1, a generation, which the log holds" in failed.message
     assert not events(run, RolloutCompleted, sample=failed.sample)
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("def generate(args, sample, sampling_params): ...\n", "has to be `async def`"),
+        ("def generate(args, sample, sampling_params): ...\n", "must be `async def`"),
         ("async def other(args, sample, sampling_params): ...\n", "has no generate"),
         ("import nowhere_at_all\n", "nowhere_at_all"),
     ],

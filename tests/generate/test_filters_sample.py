@@ -52,7 +52,7 @@ async def made(folder: Path, monkeypatch: pytest.MonkeyPatch, shown: dict[str, S
     """A run whose filter notes what it is shown, by sample."""
 
     def judge(group: GroupState) -> FilterDecision:
-        samples = [one for one in group_samples(texts.told(group)) if isinstance(one, Sample)]
+        samples = [one for one in group_samples(texts.with_texts(group)) if isinstance(one, Sample)]
         shown.update(zip(group.samples, samples, strict=True))
         return keep_all(group)
 
@@ -85,8 +85,8 @@ async def test_after_a_restart_too_and_no_state_holds_it(tmp_path: Path, monkeyp
         if isinstance(event, GroupAccepted):
             again = Texts(until_trained=True)
             await again.restore(run.log, state)
-            told = texts.told(state.groups[event.group])
-            assert told == again.told(state.groups[event.group])
+            told = texts.with_texts(state.groups[event.group])
+            assert told == again.with_texts(state.groups[event.group])
             assert all(sample.left for sample in told.samples.values())
             compared += 1
         apply(state, recorded)
@@ -106,7 +106,7 @@ async def test_a_post_processing_sees_it(tmp_path: Path, monkeypatch: pytest.Mon
         apply(state, recorded)
         texts.apply(recorded.envelope.event, state)
         if isinstance(recorded.envelope.event, GroupAccepted):
-            groups.append(texts.told(state.groups[recorded.envelope.event.group]))
+            groups.append(texts.with_texts(state.groups[recorded.envelope.event.group]))
     processed = PostProcess(f"{tmp_path}/own.py:post_process", ArgsView({}))(groups)
     assert sorted(processed.raw) == [0.0, 1.0, 2.0, 3.0]
     assert processed.rewards == tuple(-one for one in processed.raw)

@@ -119,7 +119,7 @@ def hook(function: Any) -> SampleHook:
     return made
 
 
-@pytest.mark.parametrize(("returned", "said"), [(3, "it returns a Sample or None"), ([Sample()], "returned")])
+@pytest.mark.parametrize(("returned", "said"), [(3, "must return a Sample or None"), ([Sample()], "returned")])
 async def test_a_hook_that_returns_something_else_fails_the_rollout(returned: Any, said: str) -> None:
     with pytest.raises(PlugPointError, match=said):
         await hook(lambda args, sample: returned)(ArgsView({}), Sample(), rollout_id=0, evaluation=False)

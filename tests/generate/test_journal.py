@@ -300,7 +300,7 @@ async def test_a_tool_has_its_time() -> None:
 
 async def test_arguments_are_json_and_results_come_as_json_holds_them() -> None:
     session = await session_of(MemoryLog("r"))
-    with pytest.raises(PlugPointError, match="have to be JSON values"):
+    with pytest.raises(PlugPointError, match="must be JSON values"):
         await session.call(str, {"object": object()})
     assert await session.call(divmod_of, {"a": 7, "b": 2}) == [3, 1], "a tuple is a list, now and after a crash"
 

@@ -119,7 +119,7 @@ async def test_a_filter_is_shown_what_the_grader_was_shown(tmp_path: Path) -> No
         return keep_all(group)
 
     texts = Texts()
-    run = await made(tmp_path, "fan_out", judge=lambda group: judge(texts.told(group)), texts=texts)
+    run = await made(tmp_path, "fan_out", judge=lambda group: judge(texts.with_texts(group)), texts=texts)
     assert shown == {sample.session_id: sample.prompt for sample in graded(run.log)}
 
 

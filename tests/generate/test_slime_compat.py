@@ -73,7 +73,7 @@ async def test_its_pages_are_not_fetched_again_after_a_crash(tmp_path: Path, ret
 
 
 async def test_there_is_no_session_outside_of_a_rollout() -> None:
-    with pytest.raises(PlugPointError, match="only a generate function"):
+    with pytest.raises(PlugPointError, match="only a running generate function"):
         await post("http://127.0.0.1:0/generate", {"text": "hello"})
 
 

@@ -11,7 +11,7 @@ from schemas.codec import encode_event
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutRequested
 from serve_apps.rollout_function.made_turns import MadeTurns
-from serve_apps.rollout_function.outcome import Making, groups_of, outcome_of
+from serve_apps.rollout_function.outcome import OutcomeContext, groups_of, outcome_of
 from serve_apps.rollout_function.runner import _numbers
 from slime_events.plugins.sample import Sample, Status
 from storage.log import MAX_EVENT_BYTES
@@ -25,9 +25,9 @@ FIELDS = (
 )  # fmt: skip
 
 
-def _making() -> Making:
+def _making() -> OutcomeContext:
     function: Any = SimpleNamespace(name="mine:generate_rollout", digest="d")
-    return Making(function, make_plan(), MadeTurns(2), Letters(), "function-1", 0, 0, 0, "score")
+    return OutcomeContext(function, make_plan(), MadeTurns(2), Letters(), "function-1", 0, 0, 0, "score")
 
 
 def _sample() -> Sample:

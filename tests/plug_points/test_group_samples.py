@@ -41,7 +41,7 @@ def told(said: list[Event], name: str) -> tuple[GroupState, GroupState]:
             break
         apply(state, one)
         texts.apply(event, state)
-    return state.groups[name], texts.told(state.groups[name])
+    return state.groups[name], texts.with_texts(state.groups[name])
 
 
 def test_rollouts_are_in_their_order_with_all_that_a_filter_may_look_at() -> None:
@@ -132,9 +132,9 @@ async def test_texts_of_accepted_groups_are_read_again_where_they_are_needed(unt
     again = Texts(until_trained=until_trained)
     await again.restore(log, state)
     group = state.groups[GROUPS[0]]
-    texts = [sample.text for sample in again.told(group).samples.values()]
+    texts = [sample.text for sample in again.with_texts(group).samples.values()]
     assert texts == (["is 42", "is 42"] if until_trained else [UNSET, UNSET])
-    assert again.told(group) == live.told(group)
+    assert again.with_texts(group) == live.with_texts(group)
 
 
 @pytest.mark.parametrize(

@@ -85,13 +85,13 @@ async def test_a_filter_sees_the_sample_of_the_grader(prompt: str, rollout: str)
             again = Texts()
             await again.restore(log, state)
             for folded in (texts, again):
-                shown = group_samples(folded.told(state.groups[event.group]))
+                shown = group_samples(folded.with_texts(state.groups[event.group]))
                 assert [one.to_dict() for one in shown if isinstance(one, Sample)] == shown_to_graders(records)
             compared += 1
         apply(state, one)
         texts.apply(event, state)
     assert compared == 1
-    assert not texts._asked, "nothing is kept of decided groups"
+    assert not texts._prompts, "nothing is kept of decided groups"
     assert state_digest(state)
 
 
@@ -101,7 +101,7 @@ async def test_nothing_is_kept_of_groups_that_have_left_the_state() -> None:
     for one in made(PROMPTS["tools"], ROLLOUTS["as the engine made it"]):
         apply(state, one)
         texts.apply(one.envelope.event, state)
-        kept = max(kept, len(texts._asked))
-        assert texts._asked.keys() <= state.groups.keys()
+        kept = max(kept, len(texts._prompts))
+        assert texts._prompts.keys() <= state.groups.keys()
     assert kept == 1
     assert GROUPS[0] not in state.groups

@@ -20,14 +20,14 @@ from slime_events.core.trajectory import Trajectory
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.sample_view import (
     completed_sample,
-    given_metadata,
+    final_metadata,
     graded_metadata,
     graded_sample,
     group_samples,
-    left_metadata,
+    initial_metadata,
     prompt_decoder,
     prompt_text,
-    sample_to_make,
+    requested_sample,
     shown_prompt,
     text_decoder,
 )
@@ -86,7 +86,7 @@ def test_messages_are_shown_where_no_template_is_applied(fields: dict[str, Any],
     request = RolloutRequested(
         sample="g-s3", group="g", index=3, prompt=pack_tokens([1, 2]), sampling=Sampling(max_new_tokens=2), seed=0
     )
-    sample = sample_to_make(request, asked(**fields))
+    sample = requested_sample(request, asked(**fields))
     assert (sample.prompt, sample.index, sample.group_index, sample.session_id) == (shown, 3, None, "g-s3")
     assert sample.prompt is not CHAT
     assert sample.status is Status.PENDING
@@ -114,13 +114,13 @@ def test_it_has_tokens_where_they_are_fetched() -> None:
 @pytest.mark.parametrize("metadata", [{"a": 1}, [1]])
 def test_metadata_has_the_tools_and_is_a_copy(metadata: Any) -> None:
     prompt = asked(metadata=metadata, tools=TOOLS)
-    given = given_metadata(prompt)
+    given = initial_metadata(prompt)
     assert given == ({"a": 1, "tools": TOOLS} if isinstance(metadata, dict) else metadata)
     assert given is not metadata
-    assert given_metadata(asked(metadata=metadata)) == metadata
+    assert initial_metadata(asked(metadata=metadata)) == metadata
     ended = done(metadata={"b": 2})
-    assert left_metadata(prompt, ended) == ({"a": 1, "b": 2} if isinstance(metadata, dict) else metadata)
-    assert left_metadata(prompt, done(attributes={"metadata": 3})) == 3
+    assert final_metadata(prompt, ended) == ({"a": 1, "b": 2} if isinstance(metadata, dict) else metadata)
+    assert final_metadata(prompt, done(attributes={"metadata": 3})) == 3
 
 
 @pytest.mark.parametrize("name", ["generate_function_path", "custom_rm_path"])

@@ -171,7 +171,7 @@ async def test_rejected_groups_are_seen_by_the_step_that_they_are_missing_in(tmp
     ("setting", "name", "said"),
     [
         ("rollout_sample_filter_path", "changes_rewards", "changed `reward` of samples"),
-        ("rollout_sample_filter_path", "drops_groups", "which samples there are"),
+        ("rollout_sample_filter_path", "drops_groups", "the list of samples"),
         ("rollout_sample_filter_path", "raises", r"raised KeyError: 'difficulty' \(step_functions.py:"),
         ("rollout_all_samples_process_path", "adds_prompts", "slime-events produce"),
         ("custom_convert_samples_to_train_data_path", "convert_other_tokens", "'tokens'.*--rollout-sample-hook-path"),

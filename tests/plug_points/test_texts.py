@@ -33,7 +33,7 @@ def records() -> list[Recorded]:
 
 
 def told(texts: Texts, group: GroupState) -> dict[str, object]:
-    return {name: sample.text for name, sample in texts.told(group).samples.items()}
+    return {name: sample.text for name, sample in texts.with_texts(group).samples.items()}
 
 
 async def test_texts_of_undecided_groups_are_there_live_and_after_a_restart(records: list[Recorded]) -> None:
@@ -47,14 +47,14 @@ async def test_texts_of_undecided_groups_are_there_live_and_after_a_restart(reco
             await log.restore(records[: number - 1])
             again = Texts()
             await again.restore(log, state)
-            assert again.told(group) == texts.told(group)
+            assert again.with_texts(group) == texts.with_texts(group)
             compared += bool(said.keys() & group.samples.keys())
         if isinstance(event, RolloutCompleted):
             said[event.sample] = event.text
         apply(state, recorded)
         texts.apply(event, state)
     assert compared > 10
-    assert not texts._said, "nothing is kept of decided groups, nor of evaluations"
+    assert not texts._texts, "nothing is kept of decided groups, nor of evaluations"
 
 
 TOOLS, CHAT = [{"name": "look"}], {"messages": [{"role": "user", "content": "?"}], "chat": True}
@@ -79,16 +79,16 @@ def test_a_prompt_is_shown_where_it_says_more_than_the_state(fields: dict[str, A
     rejected = GroupRejected(group="g", cause=RejectionCause.STALE, reason="too old")
     for texts, stays in ((Texts(), False), (Texts(until_trained=True), True)):
         texts.apply(asked, state)
-        assert texts.told(group).asked == (asked if shown else msgspec.UNSET)
+        assert texts.with_texts(group).asked == (asked if shown else msgspec.UNSET)
         texts.apply(rejected, state)
-        assert texts.told(group).asked == (asked if shown and stays else msgspec.UNSET)
+        assert texts.with_texts(group).asked == (asked if shown and stays else msgspec.UNSET)
         state.groups.clear()
         texts.apply(rejected, state)
-        assert texts.told(group).asked is msgspec.UNSET
+        assert texts.with_texts(group).asked is msgspec.UNSET
         state.groups["g"] = group
     old = Texts(of_all=True)
     old.apply(asked, state)
-    assert old.told(group).asked is msgspec.UNSET, "as states held it once"
+    assert old.with_texts(group).asked is msgspec.UNSET, "as states held it once"
 
 
 @pytest.mark.parametrize("kind", [{}, {"until_trained": True}, {"of_all": True}])
@@ -99,8 +99,8 @@ def test_what_groups_said_is_let_go_with_them(kind: dict[str, bool], records: li
         texts.apply(recorded.envelope.event, state)
         if isinstance(recorded.envelope.event, LEAVING):
             left += 1
-            assert texts._said.keys() <= state.groups.keys()
-            assert texts._asked.keys() <= state.groups.keys()
+            assert texts._texts.keys() <= state.groups.keys()
+            assert texts._prompts.keys() <= state.groups.keys()
     assert left
 
 
@@ -119,6 +119,6 @@ def test_the_digests_of_states_that_held_texts_can_still_be_told() -> None:
         apply(state, recorded)
         texts.apply(recorded.envelope.event, state)
     before = "b0fb6a3d6ba2d26f6029314352da165dd6cee7c3a389bdd5aa2f561d244a0da6"
-    assert digest_by(FOLD_WITH_TEXTS, state, texts.told) == before
-    assert digest_by(FOLD, state, texts.told) == state_digest(state)
-    assert digest_by(FOLD_WITH_TEXTS - 1, state, texts.told) is None
+    assert digest_by(FOLD_WITH_TEXTS, state, texts.with_texts) == before
+    assert digest_by(FOLD, state, texts.with_texts) == state_digest(state)
+    assert digest_by(FOLD_WITH_TEXTS - 1, state, texts.with_texts) is None

@@ -10,15 +10,15 @@ import pytest
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed
 from serve_apps.rollout_function.made_turns import MadeTurns
-from serve_apps.rollout_function.outcome import Making, outcome_of
+from serve_apps.rollout_function.outcome import OutcomeContext, outcome_of
 from slime_events.plugins.sample import Sample, Status
 from tests.simulation.parts import Letters
 from tests.simulation.simulation import make_plan
 
 
-def making() -> Making:
+def making() -> OutcomeContext:
     function: Any = SimpleNamespace(name="own.function", digest="d")
-    return Making(function, make_plan(), MadeTurns(2), Letters(), "w", 0, order=0, offset=0, vocabulary=256)
+    return OutcomeContext(function, make_plan(), MadeTurns(2), Letters(), "w", 0, order=0, offset=0, vocabulary=256)
 
 
 def sample(tokens: Any) -> Sample:

@@ -16,7 +16,7 @@ from schemas.rollouts import FailureKind, Place, RolloutCompleted, RolloutFailed
 from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.generate.journal import Ended
 from serve_apps.rollout_function.made_turns import MadeTurn, MadeTurns
-from serve_apps.rollout_function.outcome import Making, Outcome, outcome_of
+from serve_apps.rollout_function.outcome import Outcome, OutcomeContext, outcome_of
 from slime_events.plugins.sample import Sample, Status
 from storage.log import MAX_EVENT_BYTES
 from tests.simulation.parts import Letters
@@ -27,10 +27,10 @@ DRAWN = PromptSubmitted(
 )
 
 
-def making(**changes: Any) -> Making:
+def making(**changes: Any) -> OutcomeContext:
     function: Any = SimpleNamespace(name="own.function", digest="d")
     made: dict[str, Any] = {"version": 6, "order": 10, "offset": 20}
-    return Making(function, make_plan(samples=2), MadeTurns(2), Letters(), "w", **made | changes)
+    return OutcomeContext(function, make_plan(samples=2), MadeTurns(2), Letters(), "w", **made | changes)
 
 
 def sample(tokens: Any = (97, 98, 99), **fields: Any) -> Sample:

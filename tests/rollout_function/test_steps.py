@@ -101,7 +101,7 @@ async def test_calls_of_steps_before_hear_no_more(tmp_path: Path, monkeypatch: p
         run.start_role("function", maker.run())
         assert await run.finish() is RunPhase.FINISHED
     assert (len(made), max(shown.values())) == (6, 1)
-    held = {step for turns in maker._made._by_prompt.values() for step, _ in turns}
+    held = {step for turns in maker._turns._by_prompt.values() for step, _ in turns}
     assert 5 in held
     assert len(held) <= 3, "no sample may be of generations that are older"
     assert looked_up == [True] + [False] * 5, "the log has none of this process but what it has asked for itself"

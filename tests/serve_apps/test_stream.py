@@ -34,7 +34,7 @@ class Streamed:
     async def run(self) -> StopReason | None:
         await self.engine.start(1.0)
         prompt = unpack(REQUEST.prompt)
-        request = GenerateRequest("rid", prompt, REQUEST.sampling, 1, self.rollout.known.tokens)
+        request = GenerateRequest("rid", prompt, REQUEST.sampling, 1, self.rollout.trajectory.tokens)
         context = RolloutContext(self.engine.generate, self._rule, "rid", AsyncMock(), self._is_suspended)
         delta = await stream(context, request, self.rollout, self._append)
         return delta.finish if delta else None
@@ -74,7 +74,7 @@ async def test_a_rollout_suspended_between_chunks_has_all_its_tokens_in_the_log(
     assert streamed.in_the_log == streamed.made
     assert (len(streamed.made), len(streamed.chunks)) == (6, chunks)
     assert streamed.rollout.suspended().length == 6
-    assert streamed.rollout.known.position == 3 + chunks
+    assert streamed.rollout.trajectory.position == 3 + chunks
 
 
 async def test_an_aborted_rollout_keeps_its_tokens_too() -> None:

@@ -58,7 +58,7 @@ PLAIN = Scene(
     plan=make_plan(**SMALL, **EVALUATION),
     evaluations={"held": ["one"]},
     inbox=[{"key": "k", "prompt": "from outside"}],
-    judge=lambda group: run_filter(not_the_second, None, group_samples(TEXTS.told(group))),
+    judge=lambda group: run_filter(not_the_second, None, group_samples(TEXTS.with_texts(group))),
     texts=TEXTS,
 )
 TWO_ENGINES = Scene(

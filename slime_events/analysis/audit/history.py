@@ -162,7 +162,7 @@ class Fold(Check):
         if self._broken:
             return
         if isinstance(event, RunFinished):
-            digest = digest_by(event.fold, self._state, self._texts.told)
+            digest = digest_by(event.fold, self._state, self._texts.with_texts)
             self.seen["ends of other fold rules" if digest is None else "ends compared"] += 1
             if digest not in (None, event.state_digest):
                 wrong = f"the {self._state.events} events before it fold to another state"

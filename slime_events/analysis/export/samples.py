@@ -17,7 +17,7 @@ from slime_events.analysis.export.sample import ExportedSample, Fate
 from slime_events.analysis.model.records import Entry, Run
 from slime_events.core.batch_columns import BatchMasks
 from slime_events.core.trajectory import Fetch, Trajectories, Trajectory
-from slime_events.plugins.sample_view import DecodePrompt, left_metadata, prompt_text
+from slime_events.plugins.sample_view import DecodePrompt, final_metadata, prompt_text
 
 _NEEDED = (PromptSubmitted, RolloutRequested, RolloutCompleted, RewardAssigned)
 
@@ -112,7 +112,7 @@ class Samples:
             group_prompt=(prompt.messages or prompt.text) if is_own else None,
             label=end.attributes.get("label", prompt.label),
             tools=prompt.tools,
-            metadata=left_metadata(prompt, end),
+            metadata=final_metadata(prompt, end),
             source=prompt.source.path,
             line=prompt.source.line,
             tokens=[*prompt_tokens.tolist(), *trajectory.tokens.tolist()],

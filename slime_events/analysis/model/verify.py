@@ -74,7 +74,7 @@ def _compare(state: RunState, texts: Texts, finished: RunFinished, position: int
             f"run {state.run}: run.finished at position {position} was recorded after {finished.events} events, and "
             f"{state.events} are before it: {what}"
         )
-    digest = digest_by(finished.fold, state, texts.told)
+    digest = digest_by(finished.fold, state, texts.with_texts)
     if digest is None:
         raise LogDamaged(
             f"run {state.run} was folded by rules {finished.fold}, and this version folds by rules {FOLD}: all "

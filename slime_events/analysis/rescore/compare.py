@@ -33,7 +33,7 @@ from slime_events.core.state.group import GroupState, SampleState
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.plugins.post_process import PostProcess
 from slime_events.plugins.rewards.outcome import RewardFailure, failure
-from slime_events.plugins.texts import Said
+from slime_events.plugins.texts import SampleTexts
 
 
 def advantage_weights(advantages: Floats, masks: Sequence[Mask], settings: AlgorithmSettings) -> Floats:
@@ -111,7 +111,7 @@ def _state(group: Group, rewards: Sequence[float]) -> GroupState:
     for (name, sample), reward in zip(group.samples.items(), rewards, strict=True):
         done = completed_of(sample)
         state = SampleState(sample=name, length=done.length, stop=done.stop, text=done.text, reward=reward)
-        texts = Said.of(done)
+        texts = SampleTexts.of(done)
         if sample.reward is not None and type(sample.reward.event) is RewardAssigned and sample.value == reward:
             texts = texts.graded(sample.reward.event)
         state.prompt_text = texts.prompt or msgspec.UNSET

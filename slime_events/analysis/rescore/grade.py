@@ -21,7 +21,7 @@ from slime_events.plugins.rewards.outcome import Graded, failure
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import (
     completed_sample,
-    given_metadata,
+    initial_metadata,
     shown_metadata,
     shown_prompt,
 )
@@ -101,7 +101,7 @@ class Regrader:
             prompt_of(group),
             list[Task](),
         )
-        shared = str(shown_prompt(prompt_event)), given_metadata(prompt_event)
+        shared = str(shown_prompt(prompt_event)), initial_metadata(prompt_event)
         for sample, name in zip(group.samples.values(), names, strict=True):
             done = completed_of(sample)
             if done.attributes:

@@ -103,7 +103,7 @@ class Batches:
         self._joining: list[Selection] = []
 
     def _telling(self, group_filter: GroupFilter) -> GroupFilter:
-        return lambda group: group_filter(self._texts.told(group))
+        return lambda group: group_filter(self._texts.with_texts(group))
 
     def apply(self, recorded: Recorded) -> DerivedBatch:
         """Fold the parent's next event in. Raises PlugPointError where the filter is broken, InvalidValue where the

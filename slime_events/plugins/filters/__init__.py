@@ -1,1 +1,1 @@
-"""Dynamic sampling: which groups are worth a training step."""
+"""Dynamic sampling: filters that choose the groups of a training step."""

@@ -1,17 +1,17 @@
 """The return type of a dynamic sampling filter."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
+
+from schemas.doc import doc
 
 
 @dataclass
 class DynamicFilterOutput:
-    """A filter's verdict on one group. A bare bool stands for `DynamicFilterOutput(keep=...)`.
+    """A filter's verdict on one group. A bare bool is short for `DynamicFilterOutput(keep=...)`."""
 
-    `keep_when_insufficient`: a group with keep=False is still taken where dropping it would need another round of
-    sampling.
-    """
-
-    keep: Any
-    reason: str | None = None
-    keep_when_insufficient: bool = False
+    keep: Annotated[object, doc("Whether the step takes the group: a bool, also of numpy or torch.")]
+    reason: Annotated[str | None, doc("Reason for dropping the group, counted in the metrics.")] = None
+    keep_when_insufficient: Annotated[
+        bool, doc("Take a group with keep=False if dropping it would need another round of sampling.")
+    ] = False

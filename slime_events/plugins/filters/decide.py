@@ -1,11 +1,12 @@
 """`GroupFilter`: the run's dynamic sampling filter, and its verdict on one group as recorded data."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
+from schemas.doc import doc
 from schemas.errors import PlugPointError, shown_text
 from schemas.text import raised_text, repr_text
 from slime_events.core.config.rollout import RolloutSettings
@@ -18,33 +19,33 @@ from slime_events.plugins.sample_view import group_samples
 from slime_events.plugins.texts import Texts
 
 Member = Sample | list[Sample]
-"""One member of a group: a sample, or the fragments of one trajectory, which share its reward."""
+"""A member of a group: a sample, or the parts of one trajectory, which share its reward."""
 
 
 class RewardFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of the group's rewards, float64. `std` is unbiased (n - 1); None for a group of one."""
+    """Statistics of a group's rewards, float64."""
 
-    count: int
+    count: Annotated[int, doc("Number of rewards.")]
     mean: float
-    std: float | None
+    std: Annotated[float | None, doc("Unbiased (n - 1); None for a group of one.")]
     min: float
     max: float
 
 
-def rewards_of(shown: Any, samples: Sequence[Member]) -> list[Any]:
-    """One reward per member, in order. shown: the filter's `args`."""
+def rewards_of(shown: object, samples: Sequence[Member]) -> list[Any]:
+    """Return one reward per member, in order. `shown` is the filter's `args`."""
     return [(member[0] if isinstance(member, list) else member).get_reward_value(shown) for member in samples]
 
 
 def group_std(rewards: Sequence[float]) -> float | None:
-    """Unbiased standard deviation in float64; None for fewer than two."""
+    """Return the unbiased standard deviation in float64; None for fewer than two rewards."""
     if len(rewards) < 2:
         return None
     return float(np.std(np.asarray(rewards, dtype=np.float64), ddof=1))
 
 
 def figures_of(rewards: Sequence[float]) -> RewardFigures:
-    """Statistics of at least one reward."""
+    """Return the statistics of at least one reward."""
     values = np.asarray(rewards, dtype=np.float64)
     return RewardFigures(
         count=len(values),
@@ -60,27 +61,24 @@ Filter = Callable[..., Any]
 
 
 class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on one group, the statistics of its rewards, and the code that decided.
+    """Verdict on one group, the statistics of its rewards, and the filter that decided."""
 
-    `filter` is `module:name`, `none` where no filter is set; `digest` is the sha256 of its source.
-    """
-
-    keep: bool
-    reason: str | None
-    keep_when_insufficient: bool
+    keep: Annotated[bool, doc("Whether a step takes the group.")]
+    reason: Annotated[str | None, doc("Reason for dropping the group.")]
+    keep_when_insufficient: Annotated[bool, doc("Take the group anyway if a step needs another round of sampling.")]
     figures: RewardFigures
-    filter: str
-    digest: str
+    filter: Annotated[str, doc("`module:name`, or `none` without a filter.")]
+    digest: Annotated[str, doc("sha256 (hex) of the filter's source.")]
 
 
 GroupFilter = Callable[[GroupState], FilterDecision]
-"""The filter as the conductor calls it; raises PlugPointError where the user's function is broken."""
+"""The filter as the conductor calls it. Raises PlugPointError if the user's function fails."""
 
 
-def run_filter(function: Filter | None, shown: Any, samples: Sequence[Member]) -> FilterDecision:
-    """Call `function` on a group whose samples all have rewards; without a function every group is kept.
+def run_filter(function: Filter | None, shown: object, samples: Sequence[Member]) -> FilterDecision:
+    """Call `function` on a group whose samples all have rewards. Without a function every group is kept.
 
-    shown: the filter's `args`. Raises PlugPointError where the filter raises or returns neither a verdict nor a bool:
+    `shown` is the filter's `args`. Raises PlugPointError if the filter raises or returns neither a verdict nor a bool:
     the message names filter, group and cause. The caller decides whether the run ends.
     """
     figures = figures_of(rewards_of(shown, samples))
@@ -88,7 +86,7 @@ def run_filter(function: Filter | None, shown: Any, samples: Sequence[Member]) -
         return _kept(figures)
     try:
         returned = function(shown, samples)
-    except BaseException as error:  # SystemExit too: it is of this group, and the conductor has others
+    except BaseException as error:  # SystemExit too: other groups continue
         raise PlugPointError(f"{_where(function, samples)} raised {raised_text(error)}") from error
     try:
         return _decision(returned, figures, function, samples)
@@ -96,11 +94,11 @@ def run_filter(function: Filter | None, shown: Any, samples: Sequence[Member]) -
         raise
     except BaseException as error:
         raise PlugPointError(
-            f"{_where(function, samples)} returned what cannot be read: {raised_text(error)}"
+            f"{_where(function, samples)} returned an unreadable object: {raised_text(error)}"
         ) from error
 
 
-def _decision(returned: Any, figures: RewardFigures, function: Filter, samples: Sequence[Member]) -> FilterDecision:
+def _decision(returned: object, figures: RewardFigures, function: Filter, samples: Sequence[Member]) -> FilterDecision:
     output = returned if isinstance(returned, DynamicFilterOutput) else DynamicFilterOutput(keep=returned)
     return FilterDecision(
         keep=_as_bool(output.keep, function, samples),
@@ -113,8 +111,9 @@ def _decision(returned: Any, figures: RewardFigures, function: Filter, samples: 
 
 
 def make_group_filter(rollout: RolloutSettings, shown: ArgsView, texts: Texts | None = None) -> GroupFilter:
-    """The filter of --dynamic-sampling-filter-path, or one that keeps every group. shown: the filter's `args`.
-    texts: of the samples, where the groups come without.
+    """Return the filter of --dynamic-sampling-filter-path, or one that keeps every group.
+
+    `shown` is the filter's `args`. `texts` holds the texts of the samples, if the groups come without.
     """
     path = rollout.dynamic_sampling_filter_path
     if not path:
@@ -122,13 +121,13 @@ def make_group_filter(rollout: RolloutSettings, shown: ArgsView, texts: Texts | 
     function = load_function(path)
 
     def judge(group: GroupState) -> FilterDecision:
-        return run_filter(function, for_one_call(shown), group_samples(texts.told(group) if texts else group))
+        return run_filter(function, for_one_call(shown), group_samples(texts.with_texts(group) if texts else group))
 
     return judge
 
 
 def keep(group: GroupState) -> FilterDecision:
-    """Keep the group, with its statistics. No samples are built: the trainer waits for this."""
+    """Keep the group, with its statistics. Builds no samples: the trainer waits for this."""
     return _kept(figures_of(group.rollout_rewards))
 
 
@@ -138,8 +137,8 @@ def _kept(figures: RewardFigures) -> FilterDecision:
     )
 
 
-def _as_bool(value: Any, function: Filter, samples: Sequence[Member]) -> bool:
-    # numpy and torch booleans have item(); a tensor of several elements has too, and raises.
+def _as_bool(value: object, function: Filter, samples: Sequence[Member]) -> bool:
+    # numpy and torch booleans have item(). So has a tensor of several elements, whose item() raises.
     item = getattr(value, "item", None)
     try:
         plain = item() if callable(item) else value
@@ -159,5 +158,7 @@ def _where(function: Filter, samples: Sequence[Member]) -> str:
 
 
 def should_drop(output: DynamicFilterOutput | FilterDecision, *, insufficient: bool) -> bool:
-    """slime's rule: a rejected group goes, unless it may fill up and no more others are left than the step needs."""
+    """Apply slime's rule: drop a rejected group, unless it may fill a step that has no more groups left than it
+    needs.
+    """
     return not (output.keep or (output.keep_when_insufficient and insufficient))

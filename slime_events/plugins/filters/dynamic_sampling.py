@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from slime_events.plugins.filters.base_types import DynamicFilterOutput
 from slime_events.plugins.filters.decide import Member, group_std, rewards_of
@@ -11,8 +10,8 @@ from slime_events.plugins.filters.decide import Member, group_std, rewards_of
 MIN_STD = 1e-6
 
 
-def check_reward_nonzero_std(args: Any, samples: Sequence[Member], **_: Any) -> DynamicFilterOutput:
-    """Keep a group whose rewards' unbiased standard deviation (float64) is above 1e-6.
+def check_reward_nonzero_std(args: object, samples: Sequence[Member], **_: object) -> DynamicFilterOutput:
+    """Keep a group if the unbiased standard deviation of its rewards (float64) is above 1e-6.
 
     A group of one has no standard deviation and is dropped. The reason names the first reward: `zero_std_1.0`.
     """
@@ -23,8 +22,12 @@ def check_reward_nonzero_std(args: Any, samples: Sequence[Member], **_: Any) -> 
     return DynamicFilterOutput(keep=False, reason=f"zero_std_{round(rewards[0], 1)}")
 
 
-def check_reward_nonzero_std_with_fallback(args: Any, samples: Sequence[Member], **kwargs: Any) -> DynamicFilterOutput:
-    """The same, but a rejected group may fill a step that would need another round of sampling."""
+def check_reward_nonzero_std_with_fallback(
+    args: object, samples: Sequence[Member], **kwargs: object
+) -> DynamicFilterOutput:
+    """Apply `check_reward_nonzero_std`, but let a rejected group fill a step that would need another round of
+    sampling.
+    """
     output = check_reward_nonzero_std(args, samples, **kwargs)
     output.keep_when_insufficient = True
     return output
