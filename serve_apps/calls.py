@@ -88,9 +88,7 @@ class OpenCalls:
             self._take(call, recorded)
 
     def take_told(self, recorded: Recorded) -> bool:
-        """Take in an event that an engine sent directly. Return False if events may be missing before it: read the log
-        then.
-        """
+        """Take in an event that an engine sent directly. Return False if the log may have events before it."""
         event = recorded.envelope.event
         if not isinstance(event, RolloutProgressed | RolloutCompleted):
             return False
@@ -131,9 +129,7 @@ class OpenCalls:
         call.moved.set()
 
     async def read(self, sample: str) -> None:
-        """Read a call's events from the log. A call that was aborted or failed is requested again, and continues its
-        chunks.
-        """
+        """Read a call's events from the log. An aborted or failed call is requested again, and continues its chunks."""
         call = self.by_sample[sample]
         await self._read_on(call)
         if call.ended.done() and (call.ended.exception() is not None or call.ended.result() is None):

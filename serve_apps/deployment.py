@@ -52,9 +52,7 @@ class RolloutEngine:
         self._task = asyncio.get_event_loop().create_task(self._serve(), name="rollouts")
 
     async def check_health(self) -> None:
-        """Raise EngineError if the work has failed. Serve then replaces the replica, and its requests are delivered to
-        others.
-        """
+        """Raise EngineError if the work has failed. Serve then replaces the replica, and others get its requests."""
         if self._task.done() and not self._task.cancelled() and (error := self._task.exception()) is not None:
             raise EngineError(f"the replica's work failed: {error}") from error
 

@@ -85,9 +85,7 @@ class EarlyRequests:
 
     @contextlib.asynccontextmanager
     async def heard_as(self, name: str) -> AsyncIterator[None]:
-        """Begin requests that are sent to this name, for the duration of the block. Requests not taken end with the
-        block.
-        """
+        """Within the block, begin requests that are sent to this name. Requests not taken end with the block."""
         async with contextlib.AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(self._log.listen(name, self._hear, early=True))

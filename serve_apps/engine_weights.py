@@ -131,9 +131,7 @@ class EngineWeights:
         self._changed = asyncio.Event()
 
     async def follow(self) -> None:
-        """Follow published weights, until cancelled. Begins at the newest version: a long run has thousands of older
-        ones.
-        """
+        """Follow published weights, until cancelled. Begins at the newest: a long run has thousands of versions."""
         log = self._worker.log
         subject = of_type(log.run, "weights.published")
         newest = await log.last(subject)
@@ -256,9 +254,7 @@ class EngineWeights:
         return self._refused - before
 
     def may_begin(self, request: RolloutRequested) -> bool:
-        """Return whether the engine can begin a request now, and any newer weights may continue it, so that it delays
-        nothing.
-        """
+        """Return whether the engine can begin a request now, and any newer weights may continue it."""
         claim = Claim(request.min_version, request.max_version)
         return claim.newest is None and claim.accepts(self._version)
 

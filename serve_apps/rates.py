@@ -20,9 +20,7 @@ class Rates:
         self._used_until: dict[str, float] = {}
 
     def wait_s(self, name: str, per_minute: int | None) -> float:
-        """Return the seconds to wait; 0 if the request may come now, which counts it. `per_minute` None means
-        no limit.
-        """
+        """Return the seconds to wait; 0 if the request may come now, which counts it. None means no limit."""
         if per_minute is None:
             return 0.0
         now, cost = self._clock(), MINUTE_S / per_minute

@@ -141,9 +141,7 @@ class Rollout:
         return Timings(queued=self.queued, generating=time.perf_counter() - self.begun)
 
     def suspended(self) -> RolloutSuspended:
-        """Return the event of a suspension at a step boundary, with the tokens in the log. Append the last
-        chunk first.
-        """
+        """Return the event of a suspension at a step boundary. Append the last chunk first."""
         return RolloutSuspended(
             sample=self.request.sample,
             attempt=self.request.attempt,

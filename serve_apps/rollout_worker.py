@@ -64,9 +64,7 @@ from storage.log import Append, Delivery, Fence, Recorded
 log = logging.getLogger(__name__)
 
 LEASE_S = 5.0
-"""Lease of a request; all are renewed together, three times in this time. About the delay for a lost engine's
-requests.
-"""
+"""Lease of a request, renewed three times in this time. A lost engine's requests wait about as long."""
 HEALTH_EVERY_S = 3.0
 HEALTH_DEADLINE_S = 10.0
 TAKE_LIMIT = 4
@@ -267,9 +265,7 @@ class RolloutWorker:
         await delivery.done()
 
     async def _open(self, request: RolloutRequested, delivery: Delivery, *, again: bool) -> Rollout | None:
-        """Return the rollout with its events in the log; None if it has ended. `again` means that it was begun here
-        before.
-        """
+        """Return the rollout with its events in the log; None if it has ended. `again`: it was begun here before."""
         trajectories, position = Trajectories(self._context.fetch), delivery.recorded.position
         trajectories.apply(request, position)
         if again or delivery.attempt > 1 or request.attempt > 0 or position < self._incarnation.since:
@@ -289,9 +285,7 @@ class RolloutWorker:
         return rollout
 
     async def _make_with(self, early: EarlyRollout | None, rollout: Rollout, delivery: Delivery) -> None:
-        """Make the rollout, from the early generation if there is one. A rollout with tokens in the log cannot
-        use it.
-        """
+        """Make the rollout, from the early generation if there is one and the log has no tokens."""
         if early is not None and not rollout.trajectory.length:
             rollout.begun, rollout.queued = early.begun, max(0.0, (early.at - delivery.recorded.envelope.at) / 1e9)
             await self._make(rollout, delivery, lambda _: early.deltas())
@@ -308,9 +302,7 @@ class RolloutWorker:
         append, is_suspended = partial(self._append, rollout, delivery), partial(self._is_suspended, delivery.recorded)
         rule = STREAMED if rollout.request.streams else self._context.rule
         context = RolloutContext(generate, rule, rid_of(delivery), append, is_suspended)
-        is_call = (
-            rollout.request.purpose is Purpose.CALL
-        )  # always one generation, even if the run has a generate function
+        is_call = rollout.request.purpose is Purpose.CALL  # one generation, never a generate function
         if self._custom is not None and not is_call and await self._custom.makes(rollout.request):
             await self._custom.make(rollout, context)
             return
@@ -339,19 +331,15 @@ class RolloutWorker:
 
     async def _append(self, rollout: Rollout, delivery: Delivery, events: Sequence[Event]) -> int:
         """Append in one call, fenced on all events about the sample. Return the position of the last event."""
-        fence, cause = (
-            Fence(self._scope(rollout.request.sample), rollout.trajectory.position),
-            delivery.recorded.envelope.id,
-        )
+        cause = delivery.recorded.envelope.id
+        fence = Fence(self._scope(rollout.request.sample), rollout.trajectory.position)
         offloaded = [await self._context.offload(event) for event in events]
         appends = [Append(self._participant.enclose(event, cause=cause), fence) for event in offloaded]
         rollout.trajectory.position = await self._store(appends, delivery)
         return rollout.trajectory.position
 
     async def _store(self, appends: Sequence[Append], delivery: Delivery) -> int:
-        """Append, and return the last position. The client of a call waits for its events, so they are sent to it
-        directly.
-        """
+        """Append, and return the last position. Events of a call are also sent directly to its waiting client."""
         positions = await self._context.commit.append(appends)
         if _request_of(delivery.recorded).purpose is Purpose.CALL:
             stored = [
@@ -369,17 +357,14 @@ class RolloutWorker:
     async def _give_up(
         self, request: RolloutRequested, rollout: Rollout | None, error: Exception, delivery: Delivery
     ) -> bool:
-        """Append the reason, so that the conductor can retry or reject the group. Return False if another engine has
-        the sample.
-        """
+        """Append the reason, so that the conductor can retry or reject the group. False if another engine has it."""
         if rollout is None:
             last = await self._log.last(self._scope(request.sample))
             trajectory = Trajectory(request.sample, request.prompt, position=last.position if last else 0)
             rollout = Rollout(request, trajectory, self._participant.id)
         is_ours = isinstance(error, SlimeEventsError)
-        is_invalid = isinstance(error, RequestRefused) or (
-            is_ours and not isinstance(error, EngineError | DeadlineExceeded)
-        )
+        is_retried = not is_ours or isinstance(error, EngineError | DeadlineExceeded)
+        is_invalid = isinstance(error, RequestRefused) or not is_retried
         log.warning("%s failed: %s", request.sample, reason_of(error), exc_info=None if is_ours else error)
         failed = RolloutFailed(
             sample=request.sample,

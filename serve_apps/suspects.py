@@ -27,9 +27,7 @@ MOST_LOST = 2
 """Number of engines that a request may crash before it is refused."""
 TRIAL_TOKENS = 8
 TRIAL_S = 10.0
-"""A trial is over after this number of tokens or seconds: a request that crashes an engine does so at its first
-steps.
-"""
+"""A trial ends after these tokens or seconds: a request that crashes an engine does so at its first steps."""
 _RID = re.compile(r"(.*)-\d+-\d+(\.\d+)?")
 
 
@@ -69,9 +67,7 @@ class Suspects:
         return tried
 
     async def _try(self, sample: str, deltas: AsyncIterator[Delta]) -> AsyncIterator[Delta]:
-        """Run one trial at a time. If the engine fails in one, no other begins before the engine is known to be
-        alive.
-        """
+        """Run one trial at a time. If the engine fails in one, the next waits until the engine is known to be alive."""
         await self._room.acquire()
         self._tried, tokens, failed = sample, 0, False
         limit = asyncio.get_running_loop().call_later(TRIAL_S, self.acquit, sample)
@@ -105,7 +101,5 @@ class Suspects:
 
 
 def loss_of(error: EngineError, engine: Engine, blamed: tuple[str, ...]) -> EngineLost:
-    """Return the error of a lost engine, with the requests to blame. If it was killed from outside, none is to
-    blame.
-    """
+    """Return the error of a lost engine, with the requests to blame: none if it was killed from outside."""
     return EngineLost(str(error), () if getattr(engine, "was_killed", False) else blamed)

@@ -194,9 +194,7 @@ def _check_names(names: Iterable[str]) -> None:
 
 @lru_cache(maxsize=8)
 def _models_without(architectures: tuple[str, ...]) -> tuple[str, ...]:
-    """Return SGLang's model modules that define none of `architectures`, since SGLang would import all 200 to
-    find one.
-    """
+    """Return SGLang's model modules that define none of `architectures`: SGLang would import all 200 to find one."""
     modules = {path.stem: path.read_text() for path in (_sglang_folder() / "srt" / "models").glob("*.py")}
     needed = {name for name, text in modules.items() if any(f"class {a}(" in text for a in architectures)}
     return tuple(sorted(modules.keys() - needed)) if needed else ()

@@ -94,9 +94,7 @@ class Delta:
 
 
 def narrows(sampling: Sampling) -> bool:
-    """Return whether top-p or top-k excludes a part of the vocabulary. Greedy decoding (temperature 0) draws
-    nothing.
-    """
+    """Return whether top-p or top-k excludes a part of the vocabulary. At temperature 0 nothing is drawn."""
     return sampling.temperature > 0 and (sampling.top_p < 1.0 or sampling.top_k > 0)
 
 
@@ -126,9 +124,7 @@ class Engine(Protocol):
         """
 
     async def update_weights(self, folder: str, version: int) -> float:
-        """Load the HF safetensors in `folder`, and return the seconds. Running responses continue with the new
-        weights.
-        """
+        """Load the HF safetensors in `folder`, and return the seconds. Running responses continue with them."""
 
     async def abort(self, rid: str) -> None:
         """End a response: its last delta has StopReason.ABORT. Unknown ids are ignored."""

@@ -50,8 +50,8 @@ def clean(folder: Path) -> None:
 
 
 def is_abandoned(held: bool | None, age_s: float) -> bool:
-    """Return whether a folder is no longer needed. `held` says whether a living process holds its lock; None without a
-    lock.
+    """Return whether a folder is no longer needed. `held`: whether a living process holds its lock; None
+    without one.
     """
     return age_s > UNLOCKED_S if held is None else not held
 

@@ -106,9 +106,7 @@ class Grammars:
             del self._verdicts[next(iter(self._verdicts))]
 
     async def _start(self) -> bool:
-        """Return whether there is a process. If it cannot start (xgrammar is missing, for example), only engines check
-        grammars.
-        """
+        """Return whether there is a process. If it cannot start (no xgrammar, for example), only engines check."""
         self._process = process = await _Process.start(self._checkpoint, self._vocabulary)
         reason = "it was ended"
         try:

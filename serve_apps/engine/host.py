@@ -268,9 +268,7 @@ class Host:
         return str(self.manager.tokenizer.decode(tokens, skip_special_tokens=skip, spaces_between_special_tokens=False))
 
     async def _update(self, frame: messages.UpdateWeights) -> None:
-        """Retract the running requests (their keys and values belong to the old weights), load, flush the cache,
-        continue.
-        """
+        """Retract the running requests (their keys and values are outdated), load, flush the cache, continue."""
         from sglang.srt.managers import io_struct
 
         await self.manager.pause_generation(io_struct.PauseGenerationReqInput(mode="retract"))
@@ -362,17 +360,13 @@ def end_with_owner(owner: int, folder: Path) -> None:
 
 
 def end() -> None:
-    """End the whole engine. The caller made this process leader of a session, so its process group is only the
-    engine.
-    """
+    """End the whole engine. The caller made this process leader of a session: its process group is the engine."""
     sys.stderr.flush()
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
 def end_with_schedulers() -> None:
-    """End once a scheduler has. Runs in a thread: the loop can hang in a message to the scheduler, which ZeroMQ
-    blocks.
-    """
+    """End once a scheduler has. Runs in a thread: ZeroMQ can block the loop in a message to the scheduler."""
     schedulers = {process.sentinel: process for process in multiprocessing.active_children()}
     died = schedulers[multiprocessing.connection.wait(list(schedulers))[0]]  # type: ignore[index]
     died.join(1.0)

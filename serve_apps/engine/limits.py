@@ -1,6 +1,4 @@
-"""`EngineLimits`: checks of requests to an engine and of its answers. The gateway and the workers use the same
-checks.
-"""
+"""`EngineLimits`: checks of an engine's requests and answers, for the gateway and the workers."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -119,9 +119,7 @@ class SglangEngine:
         self._folder.remove()
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
-        """Generate: see `Engine.generate`. A request that SGLang refuses (too long, for example) raises
-        RequestRefused.
-        """
+        """Generate: see `Engine.generate`. Raises RequestRefused if SGLang refuses the request."""
         own_id, failed = self._new_id(), f"response {request.rid} was not finished"
         answers, ended = self._ask(messages.Generate(own_id, request)), False
         self._ids[request.rid] = own_id
@@ -149,9 +147,7 @@ class SglangEngine:
             del self._answers[frame.id]
 
     async def update_weights(self, folder: str, version: int) -> float:
-        """Load weights: see `Engine.update_weights`. Weights that do not fit are refused, and the engine keeps the old
-        ones.
-        """
+        """Load weights: see `Engine.update_weights`. If they do not fit, the engine keeps the old ones."""
         began, failed = time.monotonic(), f"weights {version} from {folder} were not loaded"
         reason = misfit(self._shapes, shapes_in(Path(folder))) if self._shapes else None
         if reason is not None:
@@ -180,8 +176,8 @@ class SglangEngine:
         return f"{next(self._numbers):012d}"
 
     def _ask(self, frame: messages.Request) -> Answers:
-        """Send a request and return its answers, until the caller deletes them. None ends them if the host has
-        failed.
+        """Send a request and return its answers, until the caller deletes them. They end with None if the host
+        fails.
         """
         answers: Answers = asyncio.Queue()
         self._send(frame)

@@ -74,9 +74,7 @@ def static_fraction() -> float:
 
 
 def read_memory(device: int) -> DeviceMemory:
-    """Return the memory of a CUDA device, in a process that has loaded its weights. Frees the garbage of
-    loading first.
-    """
+    """Return the memory of a CUDA device, in a process that has loaded its weights. Frees garbage first."""
     import torch
 
     gc.collect()

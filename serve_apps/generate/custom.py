@@ -163,9 +163,7 @@ def _added(sample: Sample, submitted: PromptSubmitted) -> dict[str, Any]:
 
 
 def _attributes(sample: Sample, completed: RolloutCompleted, shared: CompletionContext) -> dict[str, Any]:
-    """Return the attributes that a grader would not see on the sample otherwise. Raises PlugPointError for non-JSON
-    values.
-    """
+    """Return the attributes that the event does not imply. Raises PlugPointError for non-JSON values."""
     mask = completed.loss_mask
     loss_mask = {"loss_mask": [1] * completed.length if mask is None else unpack(mask).tolist()}
     shown = completed_sample(completed, shared.submitted).to_dict() | loss_mask

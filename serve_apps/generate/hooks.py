@@ -30,9 +30,7 @@ class SampleHook:
     async def __call__(
         self, view: ArgsView, result: Sample | list[Any], *, rollout_id: int | None, evaluation: bool
     ) -> Sample | list[Any]:
-        """Return the sample, or list of samples, after the hook. Raises PlugPointError if the hook raises or returns
-        another type.
-        """
+        """Return the sample or list of samples after the hook. Raises PlugPointError if the hook fails."""
         if isinstance(result, list):
             return [await self(view, item, rollout_id=rollout_id, evaluation=evaluation) for item in result]
         try:

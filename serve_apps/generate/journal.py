@@ -313,9 +313,7 @@ class Journal:
         return Ended(event, turn.draft.tokens, turn.draft.log_probs)
 
     def _continues(self, prompt: Tokens) -> tuple[int | None, int]:
-        """Return the index of the turn that this prompt continues, and how many tokens of the prompt that turn
-        covers.
-        """
+        """Return the index of the turn that this prompt continues, and how many of its tokens that turn covers."""
         for before, ended in reversed(self.turns):
             whole = np.concatenate([before, ended.tokens])
             if len(whole) <= len(prompt) and np.array_equal(prompt[: len(whole)], whole):

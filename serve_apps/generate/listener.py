@@ -83,9 +83,7 @@ class Listener:
             return _refusal(503, error)
 
     async def _answer(self, method: str, path: str, body: bytes) -> tuple[str, bytes]:
-        """Answer a request. If its client disconnects, the work continues and answers the next equal request: the
-        client's retry.
-        """
+        """Answer a request. If its client disconnects, the answer goes to the next equal request, the retry."""
         key = (method, path, body)
         task = self._left[key].pop(0) if self._left[key] else asyncio.create_task(self._ask(*key))
         self._tasks.add(task)
@@ -96,9 +94,7 @@ class Listener:
             raise
 
     async def _ask(self, method: str, path: str, body: bytes) -> tuple[str, bytes]:
-        """Return content type and body. A stream is one event with the whole answer, as in the last event of SGLang's
-        streams.
-        """
+        """Return content type and body. A stream is one event with the whole answer, as SGLang's last event."""
         payload = msgspec.json.decode(body) if body else {}
         streams = isinstance(payload, dict) and payload.pop("stream", False)
         encoded = msgspec.json.encode(await answer(self._session, method, path, payload))

@@ -233,9 +233,7 @@ def session_here() -> Session | None:
 
 
 def current_session() -> Session:
-    """Return the session of the calling rollout, for functions with slime's signature. Raises PlugPointError
-    elsewhere.
-    """
+    """Return the session of the calling rollout. Raises PlugPointError without one."""
     session = session_here()
     if session is None:
         raise PlugPointError("there is no session here: only a running generate function has one")

@@ -48,7 +48,7 @@ async def post(
 
 
 async def get(url: str) -> Any:
-    """Return the engine's answer if the URL is the router's, else that of a recorded GET of JSON. Raises the errors of
+    """Return the engine's answer if the URL is the router's, else that of a recorded GET. Raises the errors of
     `post`.
     """
     if session_here() is None and urlsplit(url).port != 0:

@@ -31,9 +31,7 @@ _HUB = "slime.rollout.rm_hub"
 
 
 async def generate(args: ArgsView, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
-    """Append one turn of the run's engine to the sample. `max_new_tokens` includes the tokens of the response
-    so far.
-    """
+    """Append one turn of the run's engine to the sample. `max_new_tokens` includes the response so far."""
     session = session_here()
     room = int(sampling_params["max_new_tokens"]) - sample.response_length
     if room <= 0:
@@ -159,9 +157,7 @@ async def generate_and_rm_group(
 
 
 async def _grade(args: ArgsView, result: Sample | list[Sample]) -> None:
-    """Set the rewards of samples without one. As in slime there are none for several samples of which one was
-    aborted.
-    """
+    """Set the rewards of samples without one. As in slime, none are set if one of several was aborted."""
     if isinstance(result, list):
         if all(sample.status is not Status.ABORTED for sample in result):
             await _grade_all(args, [sample for sample in result if sample.reward is None])

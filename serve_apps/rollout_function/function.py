@@ -36,9 +36,7 @@ class RolloutFunction:
     async def __call__(
         self, args: ArgsView, rollout_id: int, data_source: DrawnGroups, session: Session, *, evaluation: bool
     ) -> Any:
-        """Return a RolloutFnTrainOutput or RolloutFnEvalOutput. Raises PlugPointError with the line if the function
-        raises.
-        """
+        """Return a RolloutFnTrainOutput or RolloutFnEvalOutput. Raises PlugPointError if the function raises."""
 
         def called() -> object:
             CURRENT.set(session)

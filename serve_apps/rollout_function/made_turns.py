@@ -38,9 +38,7 @@ class MadeTurns:
         self._by_prompt = defaultdict(list, {prompt: turns for prompt, turns in kept.items() if turns})
 
     def of(self, tokens: Tokens) -> list[MadeTurn]:
-        """Return the turns that these tokens contain, in order. Of several turns with one prompt, the longest match
-        counts.
-        """
+        """Return the turns that these tokens contain, in order; for each prompt the longest match."""
         matches, lengths = list[MadeTurn](), sorted({len(prompt) // tokens.itemsize for prompt in self._by_prompt})
         for length in lengths:
             if turns := self._by_prompt.get(tokens[:length].tobytes()):

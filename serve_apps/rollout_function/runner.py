@@ -350,9 +350,7 @@ def _samples(kept: tuple[str, list[dict[str, Any]]]) -> list[Sample]:
 
 
 def _shown_request(prompt: PromptSubmitted, index: int, order: int, plan: Plan) -> RolloutRequested:
-    """Return the request of a sample as the function sees it. The real request is appended after the function has
-    returned.
-    """
+    """Return a sample's request as the function sees it. The real one is appended after the function returns."""
     return RolloutRequested(
         sample=sample_id(prompt.group, index),
         group=prompt.group,

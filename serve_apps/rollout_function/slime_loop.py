@@ -43,9 +43,7 @@ class DataSource(Protocol):
 def generate_rollout(
     args: ArgsView, rollout_id: int, data_source: DataSource, evaluation: bool = False
 ) -> RolloutFnTrainOutput | RolloutFnEvalOutput:
-    """Make a step, or with `evaluation` all data sets. Groups that --partial-rollout keeps go back to the data
-    source.
-    """
+    """Make a step, or with `evaluation` all data sets. Groups kept by --partial-rollout go back to the source."""
     session = session_here()
     if session is not None and not session.of_function:
         raise PlugPointError(

@@ -23,9 +23,7 @@ ROUTER = {"sglang_router_ip": "127.0.0.1", "sglang_router_port": 0}
 
 
 def _usable(value: object) -> object:
-    """Return the value with its secrets filled in, so that a function can connect with it. If a secret is not set,
-    return the value as it is recorded.
-    """
+    """Return the value with its secrets filled in, or unchanged if a secret is not set."""
     try:
         return expand(value) if isinstance(value, str) and ("://" in value or "${" in value) else value
     except InvalidValue:

@@ -170,9 +170,7 @@ def defined_at(function: Callable[..., Any]) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Return ` (file.py:12 in name)`: the line that raised the error, for the end of a message. Empty without a
-    traceback.
-    """
+    """Return ` (file.py:12 in name)`: the line that raised the error, for a message. Empty without a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
 

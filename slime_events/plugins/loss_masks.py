@@ -73,9 +73,7 @@ class MultiTurnLossMaskGenerator:
         return [self.tokenizer.decode(run) for run in runs]
 
     def get_system_message_length(self) -> tuple[int, int]:
-        """Return two token counts: of the system prompt that the template adds to a chat without one, and of an
-        answer's opening.
-        """
+        """Return two token counts: of the template's default system prompt, and of an answer's opening."""
         chat = [{"role": "user", "content": PROBE}, {"role": "user", "content": PROBE}]
         probe, rendered = self._tokens(PROBE), self._render(chat)
         first, second = (place for place in range(len(rendered)) if rendered[place : place + len(probe)] == probe)
@@ -98,9 +96,7 @@ class MultiTurnLossMaskGenerator:
         return self._joined(blocks, rendered, system=0)
 
     def gen_multi_turn_loss_mask_qwen3_5(self, messages: Sequence[Message], tools: Tools = None) -> Masked:
-        """Return the chat by the rules of `qwen3_5`. A token that covers the start of a turn and text before it counts
-        as turn.
-        """
+        """Return the chat by the rules of `qwen3_5`. A token across the start of a turn belongs to the turn."""
         text = self._text(messages, tools=tools)
         trained, cursor = [False] * len(text), 0
         for message in messages:

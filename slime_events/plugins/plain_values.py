@@ -83,8 +83,6 @@ class _Plain:
         return result
 
     def _has_room_for(self, array: object) -> bool:
-        """Return whether an array may become a list. A number has at most eight bytes in the array, and takes at least
-        one here.
-        """
+        """Return whether an array may become a list: at most eight bytes per number there, at least one here."""
         size = getattr(array, "nbytes", 0)
         return not isinstance(size, int) or size <= 8 * max(self._room, 0)

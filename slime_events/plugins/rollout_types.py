@@ -1,6 +1,4 @@
-"""slime's results of a rollout function, `RolloutFnTrainOutput` and `RolloutFnEvalOutput`, and the call that makes
-them.
-"""
+"""slime's results of a rollout function: `RolloutFnTrainOutput` and `RolloutFnEvalOutput`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,9 +30,7 @@ class RolloutFnEvalOutput:
 def call_rollout_fn(
     fn: Callable[..., Any], *args: object, evaluation: bool, **kwargs: object
 ) -> RolloutFnTrainOutput | RolloutFnEvalOutput:
-    """Call `fn(*args, evaluation=evaluation, **kwargs)`. A bare result (slime's older form) is wrapped in one of the
-    types.
-    """
+    """Call `fn(*args, evaluation=evaluation, **kwargs)`. A bare result (slime's older form) is wrapped."""
     output = fn(*args, **kwargs, evaluation=evaluation)
     if isinstance(output, RolloutFnTrainOutput | RolloutFnEvalOutput):
         return output

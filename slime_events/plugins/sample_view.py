@@ -43,9 +43,7 @@ def prompt_text(prompt: PromptSubmitted, completed: RolloutCompleted | None, dec
 
 
 def text_decoder(checkpoint: str | None) -> Decode | None:
-    """Return a decoder from the tokenizer file of `--hf-checkpoint`, special tokens included; None if the file is
-    missing.
-    """
+    """Return a decoder from `--hf-checkpoint`'s tokenizer file, special tokens included; None without the file."""
     path = Path(checkpoint or "", "tokenizer.json")
     if not checkpoint or not path.is_file():
         return None
@@ -56,9 +54,7 @@ def text_decoder(checkpoint: str | None) -> Decode | None:
 
 
 def prompt_decoder(checkpoint: str | None, fetch: Callable[[Array], Any]) -> DecodePrompt:
-    """Return `decode` for `prompt_text`. The first prompt that needs the tokenizer loads it; without one the text is
-    empty.
-    """
+    """Return `decode` for `prompt_text`. The first prompt loads the tokenizer; without one the text is empty."""
     decoder = functools.cache(lambda: text_decoder(checkpoint))
 
     def decode(prompt: Array) -> str:
@@ -165,9 +161,7 @@ def graded_metadata(event: RewardAssigned) -> dict[str, Any]:
 
 
 def shown_prompt(submitted: PromptSubmitted, completed: RolloutCompleted | None = None) -> str | list[dict[str, Any]]:
-    """Return `sample.prompt`: messages if no chat template is applied, else a text. It belongs to the event: do not
-    change it.
-    """
+    """Return `sample.prompt`: messages if no template is applied, else a text. Do not change it: the event owns it."""
     if completed is not None and completed.prompt is not None:
         return prompt_text(submitted, completed)
     return submitted.messages if submitted.chat and submitted.messages else submitted.text

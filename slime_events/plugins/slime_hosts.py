@@ -39,9 +39,7 @@ def _first_free(start: int, count: int) -> int:
 
 
 def get_host_info() -> tuple[str, str]:
-    """Return (name, address) of this machine. The address is `SLIME_HOST_IP`, or that of the default route, or
-    127.0.0.1.
-    """
+    """Return this machine's name, and `SLIME_HOST_IP` or else the address of its default route or 127.0.0.1."""
     name = socket.gethostname()
     if address := os.environ.get("SLIME_HOST_IP"):
         return name, address

@@ -69,9 +69,7 @@ def load_tokenizer(folder: str) -> Tokenizer:
 
 
 class TokenizerAhead:
-    """A tokenizer that a thread is loading. It has no tokenizer's methods: call `loaded_tokenizer` for the
-    tokenizer.
-    """
+    """A tokenizer that a thread is loading: `loaded_tokenizer` returns the tokenizer itself."""
 
     def __init__(self, load: Callable[[], Tokenizer]) -> None:
         thread = ThreadPoolExecutor(1)
@@ -85,9 +83,7 @@ class TokenizerAhead:
 
 
 TokenizerSource = Tokenizer | TokenizerAhead
-"""A tokenizer, loaded or loading. The type checker rejects a call of the union, so that callers use
-`loaded_tokenizer`.
-"""
+"""A tokenizer, loaded or loading. The type checker rejects a call of it: use `loaded_tokenizer`."""
 
 
 def loaded_tokenizer(source: TokenizerSource) -> Tokenizer:

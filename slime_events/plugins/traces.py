@@ -78,9 +78,7 @@ def trace_span(
 def trace_function(
     name: str, *, target: str = "sample", attrs_getter: Callable[..., dict[str, Any]] | None = None, **_: object
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Record a span around each call of the decorated function. `target` names the function's argument with the
-    sample.
-    """
+    """Record a span around each call of the decorated function. `target` is its argument with the sample."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)

@@ -31,15 +31,11 @@ class PlugPoint:
         return "--" + self.field.replace("_", "-")
 
     def check(self, path: str) -> None:
-        """Raise PlugPointError, PlugPointMissing or NameTaken unless `path` names a function that can be called
-        here.
-        """
+        """Raise PlugPointError, PlugPointMissing or NameTaken if the function at `path` cannot be called here."""
         self.count(load_function(path))
 
     def count(self, function: Callable[..., Any]) -> int:
-        """Return the number of positional arguments to call a function with. Raises PlugPointError if it
-        accepts none.
-        """
+        """Return the number of positional arguments to call a function with. Raises PlugPointError."""
         if self.also:
             return count_taken(function, self.takes, (self.positional, *self.also))
         check_call(function, self.takes, self.positional, self.names)

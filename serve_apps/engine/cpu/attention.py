@@ -68,9 +68,7 @@ class Inputs(NamedTuple):
         return [Part(rows, 1, self._slots(rows), self._mask(self.lengths[rows, None])) for rows in parts]
 
     def extended(self, new: torch.Tensor) -> list[Part]:
-        """Return the parts for the last `new` [sequences] tokens of each sequence as queries. A sequence may
-        have none.
-        """
+        """Return the parts for the last `new` [sequences] tokens of each sequence (maybe none) as queries."""
         starts, firsts = new.cumsum(0) - new, self.lengths - new + 1
         heads = self.query.shape[1]
         apart = new * self.lengths * heads > MASK_ELEMENTS
@@ -105,8 +103,8 @@ class Inputs(NamedTuple):
         return slots.masked_fill_(torch.arange(padded) >= lengths[:, None], 0).flatten()
 
     def _mask(self, seen: torch.Tensor, heads: int = 1) -> torch.Tensor:
-        """Return the mask [sequences, heads * tokens, 1, padded]. `seen` [sequences, tokens] counts the keys that a
-        query may see.
+        """Return the mask [sequences, heads * tokens, 1, padded]; `seen` [sequences, tokens] are keys that a query
+        sees.
         """
         hidden = torch.arange(_padded(seen)) >= seen[:, :, None]
         mask = torch.zeros(hidden.shape, dtype=self.query.dtype).masked_fill_(hidden, -torch.inf)
@@ -181,8 +179,6 @@ def _attend(
 
 
 def _gather(cache: torch.Tensor, part: Part, dtype: torch.dtype) -> torch.Tensor:
-    """Gather cache [slots, kv_heads, dim] into [sequences, kv_heads, padded, dim]. index_select is faster than
-    indexing.
-    """
+    """Gather [slots, kv_heads, dim] into [sequences, kv_heads, padded, dim]. index_select is faster than indexing."""
     rows = cache.index_select(0, part.slots).to(dtype)
     return rows.view(-1, part.mask.shape[-1], *cache.shape[1:]).transpose(1, 2).expand(len(part.mask), -1, -1, -1)

@@ -120,9 +120,7 @@ def filtered_choice(
     if not options.get("return_filtered_probs"):
         return drawn
     weights = log_probs.exp()
-    ordered, ids = weights.sort(
-        dim=-1, descending=True, stable=True
-    )  # SGLang reads only the first ones, as many as remain
+    ordered, ids = weights.sort(dim=-1, descending=True, stable=True)  # SGLang reads as many as remain
     return drawn, ordered, ids.to(torch.int32), weights.gather(1, chosen).view(-1)
 
 

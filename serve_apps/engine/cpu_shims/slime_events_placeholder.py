@@ -30,9 +30,7 @@ class _Placeholder(type):
 
 
 def attribute_of(package: str) -> Callable[[str], type]:
-    """Return a module `__getattr__` that makes a class for each name. The class can be named and subclassed, not
-    instantiated.
-    """
+    """Return a module `__getattr__` that makes a class for each name: for naming and subclassing, not for instances."""
 
     def get(name: str) -> type:
         if name.startswith("__"):
@@ -58,8 +56,6 @@ class _Submodules(MetaPathFinder, Loader):
 
 
 def install(package: str) -> Callable[[str], type]:
-    """Answer the imports of a placeholder's submodules, and return its `__getattr__`. Call it in the package's
-    `__init__`.
-    """
+    """Answer the imports of a placeholder's submodules. Return `__getattr__` for the package's `__init__`."""
     sys.meta_path.append(_Submodules(package))
     return attribute_of(package)

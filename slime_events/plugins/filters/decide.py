@@ -158,7 +158,5 @@ def _where(function: Filter, samples: Sequence[Member]) -> str:
 
 
 def should_drop(output: DynamicFilterOutput | FilterDecision, *, insufficient: bool) -> bool:
-    """Apply slime's rule: drop a rejected group, unless it may fill a step that has no more groups left than it
-    needs.
-    """
+    """Apply slime's rule: drop a rejected group, unless it may fill a step that would have too few."""
     return not (output.keep or (output.keep_when_insufficient and insufficient))

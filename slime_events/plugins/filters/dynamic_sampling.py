@@ -25,9 +25,7 @@ def check_reward_nonzero_std(args: object, samples: Sequence[Member], **_: objec
 def check_reward_nonzero_std_with_fallback(
     args: object, samples: Sequence[Member], **kwargs: object
 ) -> DynamicFilterOutput:
-    """Apply `check_reward_nonzero_std`, but let a rejected group fill a step that would need another round of
-    sampling.
-    """
+    """Apply `check_reward_nonzero_std`, but let a rejected group fill a step that would need more sampling."""
     output = check_reward_nonzero_std(args, samples, **kwargs)
     output.keep_when_insufficient = True
     return output

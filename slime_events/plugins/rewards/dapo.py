@@ -67,9 +67,7 @@ def compute_score(solution: str, label: object, strict_box_verify: bool = False)
 
 
 def normalize_final_answer(answer: object) -> str:
-    """Return a final answer in canonical spelling: without units, filler words, dollar signs and LaTeX markup; 1,234 ->
-    1234.
-    """
+    """Return a final answer without units, filler words, dollar signs and LaTeX markup; 1,234 -> 1234."""
     text = str(answer).split("=")[-1]
     for old, new in _REPLACED:
         text = text.replace(old, new)

@@ -222,9 +222,7 @@ def response_for(rm_type: str, response: str) -> str:
 
 
 def _digest(name: str, grade: BuiltIn) -> str:
-    """Return the digest of the grader's source. It covers several sources if the grader has more files or a rule for
-    its box.
-    """
+    """Return the digest of the grader's source, including its further files and the rule for its box."""
     base = name.removeprefix(BOXED)
     parts: list[Callable[..., Any]] = [grade, *SOURCES.get(base, ())]
     if base in RULES and base != name:

@@ -27,9 +27,7 @@ _OPERATORS: Mapping[type, Any] = {
     **{ast.UAdd: operator.pos, ast.USub: operator.neg},
 }
 _MADE_OF_TEXT = {name: name for name in ("Symbol", "Function", "Integer", "Float")} | {"Number": "Integer"}
-"""Functions that sympy's transformations put around names and numbers. `Number` would evaluate its text: it gets digits
-only, as an Integer.
-"""
+"""sympy's functions around names and numbers. `Number` would evaluate its text: it becomes an Integer of digits."""
 _PLAIN_FUNCTIONS = {"sqrt", "cbrt", "Rational"}
 """Functions that are not a `sympy.Function`."""
 _GROWING = ("sympy.functions.combinatorial", "sympy.functions.special")
@@ -48,9 +46,7 @@ def expression(text: str) -> sympy.Expr:
 
 
 def evaluate(code: str, symbols: Mapping[str, Any], _: object = None) -> sympy.Expr:
-    """Replace sympy's `eval_expr`. `code` is Python source by sympy's transformations, `symbols` are additional
-    names.
-    """
+    """Replace sympy's `eval_expr`. `code` is Python source by sympy's transformations; `symbols` add names."""
     try:
         tree = ast.parse(code.strip(), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:  # MemoryError: the parser's stack is full

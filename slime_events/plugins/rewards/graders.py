@@ -1,6 +1,4 @@
-"""`Graders`: all graders of a run: a pool of processes, this process for `IMMEDIATE` graders, a remote judge,
-producers.
-"""
+"""`Graders`: a run's graders: a pool of processes, this process for `IMMEDIATE` ones, a judge, producers."""
 
 from __future__ import annotations
 
@@ -94,9 +92,7 @@ class Graders:
         return await self._judge.grade(name, sample, reward_key(self._settings, evaluation=evaluation))
 
     async def _not_sent(self) -> Outcome:
-        """Return the failure of a sample whose reward no producer sends in time. A reward that arrives first cancels
-        this call.
-        """
+        """Return the failure of a sample without a reward in time. A reward that arrives first cancels this call."""
         seconds = self._settings.outside_reward_seconds
         await asyncio.sleep(seconds)
         message = f"no reward arrived within {seconds:.0f} s (--outside-reward-seconds)"

@@ -30,7 +30,5 @@ def _lower(which: int, most: int) -> None:
 
 
 def environment(variables: Mapping[str, str], keep: Collection[str]) -> dict[str, str]:
-    """Return `variables` without secrets, except the names in `keep` (`--rm-env`), and with one thread per numeric
-    library.
-    """
+    """Return `variables` without secrets, except the names in `keep` (`--rm-env`). Numeric libraries get one thread."""
     return {"OMP_NUM_THREADS": "1", **user_environment(variables, keep)}

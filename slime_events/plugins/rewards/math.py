@@ -45,9 +45,7 @@ def grade_answer(solution: str, label: object) -> bool:
 
 
 def answers_equal(answer: str, truth: str) -> bool:
-    """Return whether the answers are equal in spelling or for sympy. An empty answer equals no label, not even an empty
-    one.
-    """
+    """Return whether the answers are equal in spelling or for sympy. An empty answer equals nothing."""
     return bool(answer.strip()) and (grade_answer_mathd(answer, truth) or grade_answer_sympy(answer, truth))
 
 

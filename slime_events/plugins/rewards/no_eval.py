@@ -31,9 +31,7 @@ MOST_BITS = 1 << 16
 
 
 def read(text: str, *_: object) -> object:
-    """Return a literal, or the result of arithmetic on numbers. Replaces `eval`. Raises ValueError for anything
-    else.
-    """
+    """Replace `eval`: return a literal, or the result of arithmetic. Raises ValueError for anything else."""
     try:
         return _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError, TypeError, ArithmeticError) as error:

@@ -80,9 +80,7 @@ def _out_of_memory(done: messages.Done) -> bool:
 
 
 def slim(sample: Sample, settings: RewardSettings) -> Sample:
-    """Return the sample without the arrays that no built-in grader reads: at 4k tokens they dominate the cost of
-    sending.
-    """
+    """Return the sample without arrays that no built-in grader reads: at 4k tokens most of the cost of sending."""
     if settings.custom_rm_path or sample.custom_rm_path:
         return sample
     return dataclasses.replace(sample, tokens=[], loss_mask=None, rollout_log_probs=None)

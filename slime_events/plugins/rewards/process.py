@@ -28,9 +28,7 @@ _ROOT = str(Path(__file__).resolve().parents[3])
 _answer_decoder = msgspec.msgpack.Decoder(messages.Answer)
 
 STACK_SECONDS = 0.5
-"""Time for a stuck process to write its Python stack into the log before it is killed. A busy machine needs
-some of it.
-"""
+"""Time for a stuck process to write its Python stack into the log before it is killed, on a busy machine too."""
 
 
 class KilledWhileLoading(PlugPointError):

@@ -20,15 +20,11 @@ from slime_events.plugins.sample import Sample, answer_of
 
 _OPENS, _CLOSES = "<answer>", "</answer>"
 _LISTS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
-"""Data sets whose scorers evaluate an answer to accept lists. The scorer of `bitwise_arithmetic` evaluates the
-problem.
-"""
+"""Data sets whose scorers evaluate an answer to accept lists. `bitwise_arithmetic` evaluates the problem."""
 
 
 def reward(response: str, sample: Sample) -> float:
-    """Return the score of the generator's `score_answer`, from 0.0 to 1.0. Raises ValueError if the sample does not
-    name its generator.
-    """
+    """Return the generator's score, from 0.0 to 1.0. Raises ValueError if the sample names no generator."""
     entry = entry_of(sample)
     from reasoning_gym import get_score_answer_fn  # late: takes 1 s
 

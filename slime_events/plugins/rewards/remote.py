@@ -59,18 +59,14 @@ class RemoteJudge:
             await self._session.close()
 
     async def grade(self, name: str, sample: Sample, reward_key: str | None) -> Outcome:
-        """Return the reward of one sample, or the reason for its failure. If `name` begins with `boxed_`, the judge
-        gets only the content of the last box.
-        """
+        """Return the reward or failure of one sample. With `boxed_` the judge gets only the last box."""
         async with self._room:
             begun = time.perf_counter()
             outcome = await self._answer(_question(name, sample), reward_key)
         return signed(outcome, name, self._digest, time.perf_counter() - begun)
 
     async def ask(self, name: str, sample: Sample) -> object:
-        """Return the judge's answer as it is, for `async_rm`, without a time limit. Raises RuntimeError if it gives
-        none.
-        """
+        """Return the judge's answer unchanged, for `async_rm`, without a time limit. Raises RuntimeError."""
         return await self.post(_question(name, sample))
 
     async def post(self, question: dict[str, Any]) -> object:

@@ -170,9 +170,7 @@ class Worker:
 
 
 class InlineGrader:
-    """Grades in the calling process with graders that need no time limit (`IMMEDIATE`). Outcomes are those of a
-    pool.
-    """
+    """Grades in the calling process, with graders that need no time limit (`IMMEDIATE`)."""
 
     def __init__(self, settings: RewardSettings) -> None:
         self._settings = settings

@@ -16,9 +16,7 @@ _TEMPLATE = ("My Answer:", "My Conclusion:", "Future Outlook:")
 
 
 def parentheses(text: str) -> bool:
-    """Require brackets nested five deep, the innermost closed. A bracket that closes another kind starts again from
-    zero.
-    """
+    """Require brackets nested five deep, the innermost closed. A mismatched bracket starts again from zero."""
     waiting: list[str] = []
     deepest = 0
     for character in text:

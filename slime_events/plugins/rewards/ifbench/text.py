@@ -1,6 +1,4 @@
-"""Words, tokens, sentences and emoji of a text, as the checks of IFBench count them. English, without any data
-files.
-"""
+"""Words, tokens, sentences and emoji of an English text, as IFBench counts them. No data files."""
 
 from __future__ import annotations
 
