@@ -87,7 +87,7 @@ class OpenCalls:
         elif call is not None:
             self._take(call, recorded)
 
-    def take_told(self, recorded: Recorded) -> bool:
+    def apply_direct(self, recorded: Recorded) -> bool:
         """Take in an event that an engine sent directly. Return False if the log may have events before it."""
         event = recorded.envelope.event
         if not isinstance(event, RolloutProgressed | RolloutCompleted):

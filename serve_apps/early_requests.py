@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 class EarlyRollout:
     """An early generation."""
 
-    heard: Annotated[Recorded, doc("Its request as the gateway sent it.")]
+    recorded: Annotated[Recorded, doc("Its request as the gateway sent it.")]
     _deltas: AsyncGenerator[Delta, None]
     begun: Annotated[float, doc("Start by `time.perf_counter` [s].")] = field(default_factory=time.perf_counter)
     at: Annotated[int, doc("Start [UTC nanoseconds].")] = field(default_factory=time.time_ns)
@@ -84,7 +84,7 @@ class EarlyRequests:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
-    async def heard_as(self, name: str) -> AsyncIterator[None]:
+    async def listening_as(self, name: str) -> AsyncIterator[None]:
         """Within the block, begin requests that are sent to this name. Requests not taken end with the block."""
         async with contextlib.AsyncExitStack() as stack:
             try:
@@ -98,8 +98,8 @@ class EarlyRequests:
                 await end_all(*self._tasks)
                 await asyncio.gather(*(early.end() for early in left))
 
-    def _hear(self, heard: Recorded) -> None:
-        request = heard.envelope.event
+    def _hear(self, recorded: Recorded) -> None:
+        request = recorded.envelope.event
         if not isinstance(request, RolloutRequested) or request.purpose is not Purpose.CALL or request.attempt:
             return
         if request.maker is not Maker.ENGINE:
@@ -108,7 +108,7 @@ class EarlyRequests:
         has_room = open_ < EARLY_MOST and self._has_room(request.sample, open_)
         if request.sample in self._open or not has_room or not self._weights.may_begin(request):
             return
-        early = self._open[request.sample] = EarlyRollout(heard, self._make(request))
+        early = self._open[request.sample] = EarlyRollout(recorded, self._make(request))
         task = asyncio.create_task(self._drop(request.sample, early), name=f"early {request.sample}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -139,7 +139,7 @@ class EarlyRequests:
         """
         event = recorded.envelope.event
         early = self._open.get(event.entity())
-        if early is None or early.heard.data != recorded.data:
+        if early is None or early.recorded.data != recorded.data:
             return None  # of another request: `_drop` ends it
         del self._open[event.entity()]
         return early

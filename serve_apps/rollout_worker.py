@@ -130,7 +130,7 @@ class RolloutWorker:
         parts = [self._weights.follow, self._weights.switch, self._follow_boundary, self._follow_end, self._take]
         tasks = [asyncio.create_task(part(), name=part.__name__) for part in (*parts, self._renew, self._check_health)]
         try:
-            async with self._early.heard_as(self._participant.id):
+            async with self._early.listening_as(self._participant.id):
                 done, _ = await asyncio.wait([*tasks, self._failed], return_when=asyncio.FIRST_COMPLETED)
                 under_way = self._weights.under_way()
             for task in done:

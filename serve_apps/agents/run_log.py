@@ -80,7 +80,7 @@ class RunLog:
 
     def _on_notified(self, recorded: Recorded) -> None:
         self._see_engine(recorded)
-        if not self.calls.take_told(recorded):
+        if not self.calls.apply_direct(recorded):
             self._look.set()
 
     async def append(self, events: Sequence[Event], fence: Fence) -> list[Recorded]:

@@ -24,7 +24,7 @@ from serve_apps.agents.live_session import LoadedTurn
 from serve_apps.agents.rendering import ChatTokenizer
 from serve_apps.engine.engine import Tokens
 from serve_apps.generate.custom import CompletionContext, completion
-from serve_apps.generate.journal import Ended
+from serve_apps.generate.journal import EndedTurn
 from slime_events.core.credit import CreditedPath, CreditRule, TurnTokens, credited_paths
 from slime_events.core.state.sessions import Session
 from slime_events.plugins.sample import Sample, Status
@@ -147,12 +147,12 @@ def why_not_trained(
     return ""
 
 
-def _with_starts(path: Sequence[LoadedTurn]) -> Iterator[tuple[int, Ended]]:
+def _with_starts(path: Sequence[LoadedTurn]) -> Iterator[tuple[int, EndedTurn]]:
     """Yield each turn with the index of its first generated token."""
     begin = 0
     for turn in path:
         begin += len(turn.observed)
-        yield begin, Ended(turn.event, turn.generated, turn.log_probs)
+        yield begin, EndedTurn(turn.event, turn.generated, turn.log_probs)
         begin += len(turn.generated)
 
 

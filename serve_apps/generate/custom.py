@@ -24,7 +24,7 @@ from schemas.text import raised_text, repr_text
 from serve_apps.engine.engine import LogProbs, Tokens, sampling_params
 from serve_apps.generate.function import GenerateFunction, GenerateSetup, UserLoop
 from serve_apps.generate.hooks import SampleHook
-from serve_apps.generate.journal import Ended, Journal, TurnLog
+from serve_apps.generate.journal import EndedTurn, Journal, TurnLog
 from serve_apps.generate.listener import Listener
 from serve_apps.generate.returned import read_sample
 from serve_apps.generate.session import Session
@@ -60,7 +60,7 @@ class CompletionContext(msgspec.Struct, frozen=True):
     submitted: Annotated[PromptSubmitted, doc("The group's prompt.")]
     prompt: Annotated[Any, doc("int32 [tokens], as requested.")]
     turns: Annotated[
-        Sequence[tuple[Tokens | int, Ended]],
+        Sequence[tuple[Tokens | int, EndedTurn]],
         doc("Generations, each with its prompt or the position of its first token."),
     ]
     engine: str
@@ -205,7 +205,7 @@ def _stop(sample: Sample, name: str, shared: CompletionContext) -> StopReason:
     return _STOPS.get(sample.status) or last or StopReason.STOP
 
 
-def _generated(tokens: Tokens, turns: Sequence[tuple[Tokens | int, Ended]]) -> tuple[Versions, LogProbs]:
+def _generated(tokens: Tokens, turns: Sequence[tuple[Tokens | int, EndedTurn]]) -> tuple[Versions, LogProbs]:
     """Return weight version and log-prob of each token, from the turns whose prompts the tokens continue."""
     versions, log_probs = np.full(len(tokens), NO_VERSION, np.int64), np.zeros(len(tokens), np.float32)
     for prompt, turn in turns:

@@ -145,7 +145,7 @@ class UserLoop:
 
     def _serve(self) -> None:
         while not self._ended:
-            with contextlib.suppress(SystemExit, KeyboardInterrupt):  # a task's error ends the loop
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):  # asyncio passes these on
                 self._loop.run_forever()
         self._loop.close()
 

@@ -29,7 +29,7 @@ _canonical = msgspec.msgpack.Encoder(order="sorted")
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedTurn:
     """A turn that has ended, with all its tokens. A tool call has no tokens."""
 
     event: TurnRecorded
@@ -63,7 +63,7 @@ class TurnLog:
         self._sample, self._fetch = sample, fetch
         self._begun: dict[int, TurnBegun] = {}
         self._drafts: dict[int, Trajectory] = {}
-        self._ended: dict[int, Ended] = {}
+        self._ended: dict[int, EndedTurn] = {}
         self.generated = self.next_index = 0
 
     def apply(self, event: object) -> None:
@@ -78,7 +78,7 @@ class TurnLog:
             self._forget_begun(event.asked)
             whole = self._drafts.pop(event.index, self._new_draft(event.index))
             whole.join(event.start, event.tokens, event.log_probs, self._fetch)
-            self._ended[event.index] = Ended(event, whole.tokens, whole.log_probs)
+            self._ended[event.index] = EndedTurn(event, whole.tokens, whole.log_probs)
             self.generated += event.tokens.n
             self.next_index = max(self.next_index, event.index + 1)
 
@@ -95,7 +95,7 @@ class TurnLog:
         """Forget the beginnings of a request: a turn that several lost engines began is one turn."""
         self._begun = {index: event for index, event in self._begun.items() if event.asked != digest}
 
-    def claim(self, digest: str, call: ToolCall | None = None) -> Ended | InFlight | None:
+    def claim(self, digest: str, call: ToolCall | None = None) -> EndedTurn | InFlight | None:
         """Return the recorded turn of the same request; None for a new request.
 
         `digest` is the request's. `call` is the tool call, or None for a generation. Raises GenerateDiffers if the log
@@ -151,12 +151,12 @@ class Journal:
         self._occurrences: Counter[str] = Counter()
         self._open: dict[int, bool] = {}
         self._append_lock = asyncio.Lock()
-        self.turns: list[tuple[Tokens, Ended]] = []
+        self.turns: list[tuple[Tokens, EndedTurn]] = []
         self.failure: BaseException | None = None
 
     async def generate(
         self, prompt: Tokens, sampling: Sampling, seed: int | None, payload: Mapping[str, Any] | None = None
-    ) -> Ended:
+    ) -> EndedTurn:
         """Return one generation, from the log or from the engine.
 
         The default `seed` depends on the sample and the prompt. For `payload` see `GenerateRequest`.
@@ -173,7 +173,7 @@ class Journal:
             self.turns.append((prompt, turn))
             return turn
 
-    async def begin_call(self, call: ToolCall) -> Ended | InFlight:
+    async def begin_call(self, call: ToolCall) -> EndedTurn | InFlight:
         """Return the recorded result, or a turn that permits calling the tool now. `end_call` must follow.
 
         Raises ToolInterrupted if the call was in flight when its engine was lost, and may not be repeated.
@@ -182,7 +182,7 @@ class Journal:
             self._check()
             digest, _ = self._name(hashlib.sha256(_canonical.encode((call.name, call.arguments))))
             recorded = self._turn_log.claim(digest, call)
-            if isinstance(recorded, Ended):
+            if isinstance(recorded, EndedTurn):
                 return recorded
             if recorded is not None and not (
                 recorded.call is not None and recorded.call.may_repeat and call.may_repeat
@@ -196,7 +196,7 @@ class Journal:
             self._begin(turn.index)
             return turn
 
-    async def end_call(self, turn: InFlight, result: Any, error: str, seconds: float) -> Ended:
+    async def end_call(self, turn: InFlight, result: Any, error: str, seconds: float) -> EndedTurn:
         """Append a tool's result."""
         with self._keeping_failure():
             event = TurnRecorded(
@@ -212,7 +212,7 @@ class Journal:
                 seconds=seconds,
             )
             await self._append([event])
-            return Ended(event, turn.draft.tokens, turn.draft.log_probs)
+            return EndedTurn(event, turn.draft.tokens, turn.draft.log_probs)
 
     def close(self) -> None:
         """Refuse further turns. Tasks that the function left running end at their next call."""
@@ -264,7 +264,7 @@ class Journal:
 
     async def _generate(
         self, prompt: Tokens, sampling: Sampling, seed: int, turn: InFlight, payload: dict[str, Any]
-    ) -> Ended:
+    ) -> EndedTurn:
         begun, has_begun = time.perf_counter(), turn.draft.length > 0
         rollout = Rollout(self._request, turn.draft, self._engine_id)
 
@@ -310,7 +310,7 @@ class Journal:
         await self._append([event])
         self._turn_log.generated += event.tokens.n
         turn.draft.join(done.start, done.tokens, done.log_probs, unpack)
-        return Ended(event, turn.draft.tokens, turn.draft.log_probs)
+        return EndedTurn(event, turn.draft.tokens, turn.draft.log_probs)
 
     def _continues(self, prompt: Tokens) -> tuple[int | None, int]:
         """Return the index of the turn that this prompt continues, and how many of its tokens that turn covers."""

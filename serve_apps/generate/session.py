@@ -34,7 +34,7 @@ from schemas.text import message_text, raised_text, repr_text, valid_text
 from schemas.turns import ToolCall
 from serve_apps.engine.checks import check_sampling
 from serve_apps.engine.engine import FIXED_SAMPLING, Tokens
-from serve_apps.generate.journal import Ended, InFlight
+from serve_apps.generate.journal import EndedTurn, InFlight
 from serve_apps.rollout import Suspended
 from slime_events.core.vocabulary import token_ids
 from slime_events.plugins.args_view import ArgsView
@@ -95,11 +95,11 @@ class Turns(Protocol):
 
     async def generate(
         self, prompt: Tokens, sampling: Sampling, seed: int | None, payload: dict[str, Any]
-    ) -> Ended: ...
+    ) -> EndedTurn: ...
 
-    async def begin_call(self, call: ToolCall) -> Ended | InFlight: ...
+    async def begin_call(self, call: ToolCall) -> EndedTurn | InFlight: ...
 
-    async def end_call(self, turn: InFlight, result: Any, error: str, seconds: float) -> Ended: ...
+    async def end_call(self, turn: InFlight, result: Any, error: str, seconds: float) -> EndedTurn: ...
 
 
 class Session:

@@ -20,7 +20,7 @@ from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopR
 from schemas.turns import ToolCall, TurnRecorded, TurnRole
 from serve_apps.calls import OpenCalls
 from serve_apps.engine.engine import Tokens
-from serve_apps.generate.journal import Ended, InFlight
+from serve_apps.generate.journal import EndedTurn, InFlight
 from serve_apps.generate.session import Session
 from serve_apps.rollout_function.made_turns import MadeTurn, MadeTurns
 from slime_events.core.run.participant import Participant
@@ -80,7 +80,9 @@ class Calls:
         """Whether the function has returned, and its threads have no generation in progress."""
         return self.has_returned and not self._open.by_sample
 
-    async def generate(self, prompt: Tokens, sampling: Sampling, seed: int | None, payload: dict[str, Any]) -> Ended:
+    async def generate(
+        self, prompt: Tokens, sampling: Sampling, seed: int | None, payload: dict[str, Any]
+    ) -> EndedTurn:
         """Return one generation. Raises EngineError if no engine could make it."""
         if self.aborted:
             return self._ended(None, Trajectory("", EMPTY_TOKENS))
@@ -129,7 +131,7 @@ class Calls:
     async def _append(self, append: Append) -> None:
         await self._context.commit.append([append])
 
-    def _ended(self, completed: RolloutCompleted | None, trajectory: Trajectory) -> Ended:
+    def _ended(self, completed: RolloutCompleted | None, trajectory: Trajectory) -> EndedTurn:
         """Return the turn of a generation. `completed` is None for an aborted one."""
         event = TurnRecorded(
             sample=trajectory.sample,
@@ -143,18 +145,18 @@ class Calls:
             text=self._context.decode(trajectory.tokens.tolist()) if completed is None else completed.text,
             meta={} if completed is None else completed.meta,
         )
-        return Ended(event, trajectory.tokens, trajectory.log_probs)
+        return EndedTurn(event, trajectory.tokens, trajectory.log_probs)
 
     async def begin_call(self, call: ToolCall) -> InFlight:
         """Let the tool run in the function's process. Its call is not recorded, only the function's result."""
         return InFlight(self._turns, "", Trajectory("tool", EMPTY_TOKENS), call)
 
-    async def end_call(self, turn: InFlight, result: object, error: str, seconds: float) -> Ended:
+    async def end_call(self, turn: InFlight, result: object, error: str, seconds: float) -> EndedTurn:
         """Return the tool's answer."""
         event = TurnRecorded(
             sample="tool", index=turn.index, role=TurnRole.TOOL, asked="", engine="", result=result, error=error
         )
-        return Ended(event, turn.draft.tokens, turn.draft.log_probs)
+        return EndedTurn(event, turn.draft.tokens, turn.draft.log_probs)
 
 
 class FunctionSession(Session):

@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from serve_apps.engine.engine import Tokens
-from serve_apps.generate.journal import Ended
+from serve_apps.generate.journal import EndedTurn
 
 
 class MadeTurn(NamedTuple):
     """A generation, its prompt (int32) and the call that made it."""
 
     prompt: Tokens
-    ended: Ended
+    ended: EndedTurn
     call: str
 
 

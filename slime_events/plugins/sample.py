@@ -179,7 +179,7 @@ class Sample:
     Fields for images, expert routing and top-p replay exist for code that knows slime's fields: no run sets them.
     """
 
-    group_index: Annotated[int | None, doc("Number of the prompt, in the order of drawing.")] = None
+    group_index: Annotated[int | None, doc("Number of the group, in the order of requests.")] = None
     index: Annotated[int | None, doc("Number of the rollout, counted over all groups.")] = None
     rollout_id: int | None = None
     prompt: Annotated[

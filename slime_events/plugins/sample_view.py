@@ -9,7 +9,7 @@ import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -22,6 +22,7 @@ from slime_events.core.state.group import GroupState, Left, SampleState
 from slime_events.core.trajectory import Fetch, Trajectory
 from slime_events.plugins.sample import FINISH, Sample, Status
 
+T = TypeVar("T")
 STATUS = {reason: FINISH[reason.value] for reason in StopReason}
 
 Decode = Callable[[Sequence[int]], str]
@@ -87,7 +88,7 @@ def group_samples(
 def _from_state(group: GroupState, state: SampleState, index: int) -> Sample:
     left = Left() if state.left is msgspec.UNSET else state.left
     submitted = None if group.asked is msgspec.UNSET else group.asked
-    prompt: Any = group.text if submitted is None else shown_prompt(submitted)
+    prompt = group.text if submitted is None else shown_prompt(submitted)
     begun = group.metadata if submitted is None else _with_tools(submitted)
     versions = left.versions or sorted({v for v in (state.oldest, state.newest) if v is not None})
     sample = Sample(
@@ -172,9 +173,9 @@ def shown_metadata(submitted: PromptSubmitted, completed: RolloutCompleted) -> A
     return _with(_with_tools(submitted), completed.metadata)
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: T) -> T:
     """Return a copy that a user's function may change. Most metadata is `{}`, which `copy` is slow at."""
-    return {} if value == {} and type(value) is dict else copy.deepcopy(value)
+    return cast(T, {}) if value == {} and type(value) is dict else copy.deepcopy(value)
 
 
 def initial_metadata(submitted: PromptSubmitted) -> Any:

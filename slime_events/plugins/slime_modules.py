@@ -1,7 +1,7 @@
 """`SLIME_MODULES`: modules and names that a file written for slime may import, and our homes for them.
 
-`slime_compat.py` serves them. Targets are only names: a file that holds a reward function beside its generate function
-is also imported where `serve_apps` is not available.
+`slime_compat.py` serves them. Targets are names that are imported on demand: a file with a reward function next to its
+generate function is also imported by graders, which need no engine code.
 """
 
 _GENERATE, _GRADERS, _PLUGINS = "serve_apps.generate", "slime_events.plugins.rewards", "slime_events.plugins"

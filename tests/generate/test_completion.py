@@ -14,7 +14,7 @@ from schemas.prompts import PromptSubmitted, Source
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason, Timings, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.generate.custom import ATTRIBUTES_BYTES, CompletionContext, completions
-from serve_apps.generate.journal import Ended
+from serve_apps.generate.journal import EndedTurn
 from slime_events.core.trajectory import Trajectory
 from slime_events.loop.training.pending_batches import engine_log_probs
 from slime_events.plugins.sample import Sample, Status
@@ -36,7 +36,7 @@ def turn(prompt: list[int], tokens: list[int], *versions: int, stop: StopReason 
     spans = tuple(WeightSpan(place, place + 1, version) for place, version in enumerate(versions))
     event = TurnRecorded(sample="g-s0", index=0, role=TurnRole.ASSISTANT, asked="", engine="e", spans=spans, stop=stop)
     made = np.array(tokens, np.int32)
-    return np.array(prompt, np.int32), Ended(event, made, -made.astype(np.float32) / 10)
+    return np.array(prompt, np.int32), EndedTurn(event, made, -made.astype(np.float32) / 10)
 
 
 TURNS = [turn(PROMPT, [3, 4], 5, 6), turn([1, 2, 3, 4, 9], [7], 6, stop=StopReason.LENGTH)]

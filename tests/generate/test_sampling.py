@@ -13,7 +13,7 @@ from schemas.rollouts import Sampling, StopReason
 from schemas.turns import ToolCall
 from serve_apps.generate.function import UserLoop
 from serve_apps.generate.generate_state import GenerateState
-from serve_apps.generate.journal import Ended, InFlight
+from serve_apps.generate.journal import EndedTurn, InFlight
 from serve_apps.generate.session import Session, Turn, current_session, read_sampling, session_of_process
 from slime_events.plugins.args_view import ArgsView, CallArgs
 from slime_events.plugins.sample import Sample, Status
@@ -87,7 +87,7 @@ class Turns:
     def __init__(self) -> None:
         self.calls = []
 
-    async def generate(self, *asked: Any) -> Ended:
+    async def generate(self, *asked: Any) -> EndedTurn:
         raise AssertionError
 
     async def begin_call(self, call: ToolCall) -> InFlight:

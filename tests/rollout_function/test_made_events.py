@@ -14,7 +14,7 @@ from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import FailureKind, Place, RolloutCompleted, RolloutFailed, RolloutRequested, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
-from serve_apps.generate.journal import Ended
+from serve_apps.generate.journal import EndedTurn
 from serve_apps.rollout_function.made_turns import MadeTurn, MadeTurns
 from serve_apps.rollout_function.outcome import Outcome, OutcomeContext, outcome_of
 from slime_events.plugins.sample import Sample, Status
@@ -124,7 +124,7 @@ def test_tokens_of_generations_keep_their_versions() -> None:
     event = TurnRecorded(
         sample="c", index=0, role=TurnRole.ASSISTANT, asked="", engine="e", spans=(WeightSpan(0, 1, 4),)
     )
-    ended = Ended(event, np.array([99], np.int32), np.array([-0.5], np.float32))
+    ended = EndedTurn(event, np.array([99], np.int32), np.array([-0.5], np.float32))
     context.turns.add(MadeTurn(np.array([97, 98], np.int32), ended, "call-1"), 0)
     known, foreign = sample(session_id="g-s0"), sample([97, 98, 100])
     (done, other) = flat(outcome_of([[known, foreign]], {"g": DRAWN}, {}, context), RolloutCompleted)

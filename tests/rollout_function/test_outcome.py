@@ -14,7 +14,7 @@ from schemas.errors import PlugPointError
 from schemas.prompts import PromptWanted
 from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
-from serve_apps.generate.journal import Ended
+from serve_apps.generate.journal import EndedTurn
 from serve_apps.generate.session import Session, current_session, session_of_process
 from serve_apps.rollout_function import runner as runners
 from serve_apps.rollout_function.calls import FunctionSession
@@ -76,7 +76,7 @@ def test_a_drawn_group_is_known_by_session_or_number(group: list[Any], name: str
 
 def turn(prompt: list[int], tokens: list[int], call: str) -> MadeTurn:
     event = TurnRecorded(sample="c", index=0, role=TurnRole.ASSISTANT, asked="", engine="")
-    ended = Ended(event, np.array(tokens, np.int32), np.zeros(len(tokens), np.float32))
+    ended = EndedTurn(event, np.array(tokens, np.int32), np.zeros(len(tokens), np.float32))
     return MadeTurn(np.array(prompt, np.int32), ended, call)
 
 

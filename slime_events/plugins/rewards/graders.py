@@ -92,7 +92,7 @@ class Graders:
         return await self._judge.grade(name, sample, reward_key(self._settings, evaluation=evaluation))
 
     async def _not_sent(self) -> Outcome:
-        """Return the failure of a sample without a reward in time. A reward that arrives first cancels this call."""
+        """Return the failure of a sample whose reward no producer sends in time. An earlier reward overrides it."""
         seconds = self._settings.outside_reward_seconds
         await asyncio.sleep(seconds)
         message = f"no reward arrived within {seconds:.0f} s (--outside-reward-seconds)"

@@ -28,7 +28,7 @@ TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 SHOWN = 200  # characters of an answer in a message
 
 
-class _Again(Exception):
+class _Retryable(Exception):
     """No answer, or one that a retry may change."""
 
 
@@ -97,23 +97,23 @@ class RemoteJudge:
             endings.append("it has not answered")
             try:
                 return await self._try(question)
-            except _Again as ending:
+            except _Retryable as ending:
                 endings[-1] = str(ending)
             await asyncio.sleep(min(FIRST_PAUSE_S * 2**number, LONGEST_PAUSE_S) * (0.5 + random.random()))
         raise _Refused(f"gave no reward in {self._tries} tries; the last: {endings[-1]}")
 
     async def _try(self, question: dict[str, Any]) -> object:
-        """Return the answer. Raises _Again, _Refused."""
+        """Return the answer. Raises _Retryable, _Refused."""
         assert self._session is not None, "enter the judge before asking it"
         try:
             async with self._session.post(expand(self._url), json=question) as response:
                 text = await response.text(errors="replace")
                 if response.status in TRY_AGAIN:
-                    raise _Again(f"{response.status} {response.reason}: {text[:SHOWN]}")
+                    raise _Retryable(f"{response.status} {response.reason}: {text[:SHOWN]}")
                 if response.status != 200:
                     raise _Refused(f"answered {response.status} {response.reason}: {text[:SHOWN]}")
                 return await response.json(content_type=None)
         except ValueError as error:
             raise _Refused(f"answered with invalid JSON: {error}") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise _Again(f"{type(error).__name__}: {error}") from error
+            raise _Retryable(f"{type(error).__name__}: {error}") from error
