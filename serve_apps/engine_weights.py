@@ -270,7 +270,7 @@ class EngineWeights:
         self._notify_of_evaluations()
         try:
             await self._wait_until_accepted(claim)
-        except BaseException:
+        except BaseException:  # cancelled too: nothing stays claimed
             self.unclaim(claim)
             raise
         return claim

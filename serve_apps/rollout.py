@@ -260,7 +260,7 @@ class Prompts:
                 del self._reads[next(iter(self._reads))]
         try:
             return await asyncio.shield(self._reads[group])
-        except BaseException:
+        except BaseException:  # cancelled too: the next caller reads again
             self._reads.pop(group, None)
             raise
 

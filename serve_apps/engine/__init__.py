@@ -1,1 +1,1 @@
-"""The rollout engine: SGLang as a small async class, and a scripted stand-in for tests and simulation."""
+"""The rollout engine: SGLang as a small async class, in a process of its own."""

@@ -96,7 +96,7 @@ class SglangEngine:
         try:
             async with asyncio.timeout(deadline_s):
                 ready = await self._ready
-        except BaseException as error:
+        except BaseException as error:  # a cancelled start leaves no process either
             last_lines = _log_end(self._log)[-500:].strip()
             await self.stop()
             if isinstance(error, TimeoutError):

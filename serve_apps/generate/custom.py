@@ -356,7 +356,7 @@ class CustomGenerate:
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 returned = await running
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:  # the function may raise anything
             check_cancelled()  # past this line the function itself was cancelled
             if journal.failure is not None:
                 raise journal.failure from error

@@ -70,9 +70,9 @@ class GenerateFunction:
             result = await self._function(view, sample, sampling_params, **optional)
             for hook in self._hooks:
                 result = await hook(view, result, rollout_id=rollout_id, evaluation=evaluation)
-        except (Exception, asyncio.CancelledError, Suspended):
+        except (Exception, asyncio.CancelledError, Suspended):  # these end only this rollout
             raise
-        except BaseException as error:
+        except BaseException as error:  # SystemExit and similar would end the engine
             raise self.error_of(error) from error
         return result
 

@@ -38,7 +38,7 @@ class SampleHook:
             returned = self._function(view, result, **{name: values[name] for name in self._names})
             if inspect.isawaitable(returned):
                 returned = await returned
-        except Exception as error:
+        except Exception as error:  # a user's hook may raise anything
             raise PlugPointError(f"the sample hook {self.name} raised {raised_text(error)}{place_of(error)}") from error
         if returned is not None and not isinstance(returned, Sample):
             raise PlugPointError(

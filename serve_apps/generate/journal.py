@@ -230,7 +230,7 @@ class Journal:
     def _keeping_failure(self) -> Iterator[None]:
         try:
             yield
-        except (Exception, Suspended) as error:
+        except (Exception, Suspended) as error:  # every later call raises it again
             self.failure = self.failure or error
             raise
 

@@ -75,7 +75,7 @@ class Listener:
             return web.Response(body=body, content_type=kind)
         except UnknownPath as error:
             return self._refuse(404, error)
-        except (Exception, Suspended) as error:
+        except (Exception, Suspended) as error:  # every error becomes an HTTP answer
             if self._session.failure is None:
                 raised = raised_text(error)
                 return self._refuse(400, error if isinstance(error, PlugPointError) else PlugPointError(raised))

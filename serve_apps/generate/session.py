@@ -271,7 +271,7 @@ async def _call_tool(tool: Callable[..., Any], arguments: dict[str, Any], timeou
         return plain(result, room=MAX_EVENT_BYTES), ""  # a larger result fails its sample when it is appended
     except (asyncio.CancelledError, Suspended):
         raise
-    except BaseException as error:
+    except BaseException as error:  # a user's tool may raise anything
         raised = shown_text(f"raised {raised_text(error)}")
         reason = f"took longer than {timeout_s} s" if limit.expired() else raised
         return None, f"{name_of(tool)} {reason}"

@@ -43,7 +43,7 @@ class RolloutFunction:
             set_current_rollout_id(rollout_id)
             try:
                 return call_rollout_fn(self._awaited, args, rollout_id, data_source, evaluation=evaluation)
-            except BaseException as error:
+            except BaseException as error:  # a user's function may raise anything
                 what = f"raised {raised_text(error)}{place_of(error)}"
                 raise self.error(rollout_id, what, evaluation=evaluation) from error
 
@@ -74,7 +74,7 @@ async def in_daemon(call: Callable[[], Any], name: str) -> Any:
     def work() -> None:
         try:
             settled, value = result.set_result, call()
-        except BaseException as error:
+        except BaseException as error:  # passed on to the caller's loop
             settled, value = result.set_exception, error
         with suppress(RuntimeError):  # the loop has ended: the result is no longer needed
             loop.call_soon_threadsafe(settle, settled, value)

@@ -330,7 +330,7 @@ class FunctionRunner:
             events: list[Event] = list(evaluated(output.data, version, function, calls.spans, self._context.args))
         except PlugPointError:
             raise
-        except BaseException as error:
+        except BaseException as error:  # a user's object may raise anything when it is read
             what = f"returned an unreadable object: {raised_text(error)}"
             raise function.error(version, what, evaluation=True) from error
         returned = RolloutReturned(

@@ -213,7 +213,7 @@ def _load_file(file: Path) -> ModuleType:
     sys.modules[alias] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException as error:
+    except BaseException as error:  # importing user code may raise anything
         del sys.modules[alias]
         raise _import_failed(str(file), error) from error
     return module
@@ -224,7 +224,7 @@ def _import_module(name: str, path: str, folder: Path) -> ModuleType:
     _append_to_path(folder)
     try:
         return importlib.import_module(name)
-    except BaseException as error:
+    except BaseException as error:  # importing user code may raise anything
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None or not f"{name}.".startswith(f"{missing}."):
             raise _import_failed(name, error) from error

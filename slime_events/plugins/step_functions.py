@@ -55,7 +55,7 @@ class StepFunction:
         """Return the truth value of a result. Raises PlugPointError if the object has none."""
         try:
             return bool(returned)
-        except BaseException as error:
+        except BaseException as error:  # a user's object may raise anything when it is read
             what = f"returned an object without a truth value: {raised_text(error)}"
             raise PlugPointError(f"{self.flag}: {self.name} {what}") from error
 
@@ -127,7 +127,7 @@ class StepFunctions:
             return read_train_data(returned, samples, raw_rewards, rewards)
         except ValueError as error:
             raise PlugPointError(f"{function.flag}: {function.name} must return {message_text(error)}") from None
-        except BaseException as error:
+        except BaseException as error:  # a user's object may raise anything when it is read
             what = f"returned an unreadable object: {raised_text(error)}"
             raise PlugPointError(f"{function.flag}: {function.name} {what}") from error
 

@@ -66,7 +66,7 @@ def trace_span(
     token = _OPEN.set((*before, span_id))
     try:
         yield span
-    except Exception as error:
+    except Exception as error:  # recorded on the span, then raised again
         if record_error:
             span.update({"error_type": type(error).__name__, "error_message": str(error)})
         raise

@@ -92,7 +92,7 @@ def run_filter(function: Filter | None, shown: object, samples: Sequence[Member]
         return _decision(returned, figures, function, samples)
     except PlugPointError:
         raise
-    except BaseException as error:
+    except BaseException as error:  # a user's object may raise anything when it is read
         raise PlugPointError(
             f"{_where(function, samples)} returned an unreadable object: {raised_text(error)}"
         ) from error

@@ -80,7 +80,7 @@ def value_of(returned: object, key: str | None) -> Outcome:
     """
     try:
         return _value_of(returned, key)
-    except BaseException as error:
+    except BaseException as error:  # a user's object may raise anything when it is read
         return unreadable(error)
 
 

@@ -76,7 +76,7 @@ class GraderProcess:
             await process.kill(stack=True)
             hint = "" if log is None else f"; see {log}"
             raise DeadlineExceeded(f"a grader process was not ready within {deadline:g} s{hint}") from None
-        except BaseException:
+        except BaseException:  # cancelled too: no process is left
             await process.kill()
             raise
         return process

@@ -70,7 +70,7 @@ def graded(returned: object, sample: Sample, key: str | None) -> Outcome:
     """
     try:
         return _graded(returned, sample, key)
-    except BaseException as error:
+    except BaseException as error:  # a user's object may raise anything when it is read
         return unreadable(error)
 
 

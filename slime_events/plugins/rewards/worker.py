@@ -156,7 +156,7 @@ class Worker:
             try:
                 call = marked(self._call(job, grader), number, self._mark)
                 outcomes = grading.outcomes(await with_timeout(call, self._settings.rm_timeout))
-            except BaseException as error:
+            except BaseException as error:  # SystemExit too: only this sample fails
                 outcomes = grading.raised(error, self._settings.rm_timeout)
             answer(messages.Done(number, outcomes))
 
@@ -206,7 +206,7 @@ class _Grading:
         """Return the result as outcomes. A result that raises when it is read is a failure."""
         try:
             return self._returned(returned)
-        except BaseException as error:
+        except BaseException as error:  # a user's object may raise anything when it is read
             return self._signed([unreadable(error)] * len(self._job.samples))
 
     def _returned(self, returned: Any) -> list[Outcome]:  # a user's object, of any type
