@@ -42,7 +42,7 @@ async def test_a_reward_that_the_log_refuses(tmp_path: Path, whole_groups: bool)
     check_run(sim)
     cut = [event for event in sim.events(RewardAssigned) if event.detail]
     assert {event.group[-1] for event in cut} == {"0", "1", "2", "3"}, "the number counts, the detail is left out"
-    assert all(event.detail == {"...": "left out: the log does not take it"} for event in cut)
+    assert all(event.detail == {"...": "left out: the log does not accept it"} for event in cut)
 
 
 async def test_a_reward_that_is_no_number_is_a_failure(tmp_path: Path) -> None:
@@ -53,4 +53,4 @@ async def test_a_reward_that_is_no_number_is_a_failure(tmp_path: Path) -> None:
     check_run(sim)
     failed = sim.events(RewardFailed)
     assert {(event.group[-1], event.kind) for event in failed} == {("4", RewardFailureKind.INVALID)}
-    assert "the log does not take what the grader returned" in failed[0].message
+    assert "the log does not accept the grader" in failed[0].message
