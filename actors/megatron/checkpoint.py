@@ -1,4 +1,4 @@
-"""Trainer checkpoints: model, optimizer and schedule in Megatron's torch_dist format, complete or not there at all."""
+"""Trainer checkpoints: model, optimizer and schedule in Megatron's torch_dist format. A folder is always complete."""
 
 import json
 import os
@@ -30,18 +30,18 @@ from storage.object_store import fsync
 
 MARK = "trainer.json"
 CRITIC = "critic"
-"""Folder in a checkpoint that holds a critic, where there is one."""
+"""Folder of the critic in a checkpoint."""
 
 
 def is_checkpoint(folder: str | Path) -> bool:
-    """Whether the folder holds a complete trainer checkpoint."""
+    """Return whether the folder holds a complete trainer checkpoint."""
     return (Path(folder) / MARK).is_file()
 
 
 def save(trainee: Trainee, folder: str | Path) -> None:
-    """Write a checkpoint; collective. The folder appears under its name once everything in it is on disk.
+    """Write a checkpoint; collective. The folder appears under its name when all its files are on disk.
 
-    Raises TrainerError when it exists already or cannot be written. All ranks must see the same file system.
+    All ranks must share a file system. Raises TrainerError if the folder exists or cannot be written.
     """
     pending = PendingCheckpoint(trainee, folder)
     pending.write()
@@ -51,11 +51,12 @@ def save(trainee: Trainee, folder: str | Path) -> None:
 
 
 class PendingCheckpoint:
-    """A checkpoint of which this rank's files are to be written, or are being written."""
+    """A checkpoint before and while this rank's files are written."""
 
     def __init__(self, trainee: Trainee, folder: str | Path, *, copied: bool = False) -> None:
-        """Collective: take down what there is to write. copied: to the host, so that training may go on meanwhile.
-        Raises TrainerError when the folder exists already.
+        """Plan what each rank writes; collective. copied: copy the state to the host, so that training can continue.
+
+        Raises TrainerError if the folder exists.
         """
         self._target = target = Path(folder)
         if target.exists():
@@ -69,7 +70,7 @@ class PendingCheckpoint:
         dist.barrier()
         by_layer, replicas = _is_partly_frozen(trainee), trainee.place.data
         self._mark = {
-            "format": 2,  # 1: digests of several ranks are of each rank's part
+            "format": 2,  # in format 1, digests of several ranks were per rank
             "optimizer_steps": trainee.scheduler.num_steps,
             "tensor_model_parallel_size": trainee.place.tensor.size(),
             "data_parallel_size": replicas.size(),
@@ -81,22 +82,23 @@ class PendingCheckpoint:
             self._parts[folder] = _request(trainee.critic, folder, replicas, by_layer=False, copied=copied)
 
     def write_in_background(self) -> None:
-        """`write` in a thread that the process does not wait for when it ends."""
+        """Call `write` in a daemon thread."""
         threading.Thread(target=self.write, name="checkpoint", daemon=True).start()
 
     def write(self) -> None:
-        """Write this rank's files; they are on disk then. What goes wrong is told by `complete`."""
+        """Write this rank's files to disk. `complete` reports an error."""
         try:
             for request in self._parts.values():
                 request.async_fn(*request.async_fn_args)
-        except Exception as error:  # of a disk, of torch's format
+        except Exception as error:  # any error of the disk or of torch's format; `complete` reports it
             self._written.set_exception(error)
         else:
             self._written.set_result(None)
 
     def complete(self, *, wait: bool = True) -> SaveProgress:
-        """Make the files a checkpoint once all ranks have written theirs; collective, with one answer for all. wait:
-        for this rank's own. Where a rank failed, the files are removed.
+        """If all ranks have written, publish the checkpoint or, if a rank failed, remove the files.
+
+        Collective; all ranks get the same result. wait: wait until this rank has written.
         """
         if not wait and not self._written.done():
             problem = None
@@ -107,21 +109,21 @@ class PendingCheckpoint:
         dist.all_gather_object(problems, problem)
         if None in problems:
             return SaveProgress(SaveState.WRITING)
-        failed = next((one for one in problems if one), "") or self._publish()
+        failed = next(filter(None, problems), "") or self._publish()
         if failed and self._rank == 0:
             shutil.rmtree(self._partial, ignore_errors=True)
         return SaveProgress(SaveState.FAILED if failed else SaveState.SAVED, failed)
 
     def _publish(self) -> str:
-        """Give the folder its name; what went wrong. Collective: what rank 0 cannot write is told to all."""
+        """Give the folder its name; return the problem, if any. Collective: all ranks get rank 0's problem."""
         problem = ""
         for request in self._parts.values():
             problem = self._problem_of(request.finalize_fns[0]) or problem
         if self._rank == 0 and not problem:
             problem = self._problem_of(self._seal)
-        told = [problem]
-        dist.broadcast_object_list(told, 0)
-        return told[0]
+        shared = [problem]
+        dist.broadcast_object_list(shared, 0)
+        return shared[0]
 
     def _problem_of(self, call: Callable[[], None]) -> str:
         try:
@@ -136,7 +138,7 @@ class PendingCheckpoint:
         (self._partial / MARK).write_text(json.dumps(self._mark, indent=1) + "\n")
         for folder in reversed(self._parts):
             for path in folder.iterdir():
-                if path.is_file() and path.suffix != ".distcp":  # which each rank has done
+                if path.is_file() and path.suffix != ".distcp":  # each rank has synced its own .distcp files
                     fsync(path)
             fsync(folder)
         os.rename(self._partial, self._target)
@@ -144,11 +146,11 @@ class PendingCheckpoint:
 
 
 def load(trainee: Trainee, folder: str | Path, *, optimizer: bool = True, with_critic: bool = True) -> None:
-    """Restore a checkpoint; collective. On the topology that saved it, training goes on bit for bit. optimizer: with
-    the state of optimizer and schedule; else its weights alone, under those that are there.
+    """Load a checkpoint; collective. On the same topology, training continues bit for bit.
 
-    A critic that the checkpoint does not have stays as it is; with_critic: one that it has is loaded. Raises
-    CheckpointMismatch for a folder that is no complete checkpoint or is one of another model.
+    optimizer: load the state of optimizer and schedule; if off, load only the weights. with_critic: load the
+    checkpoint's critic; if the checkpoint has none, the critic is unchanged. Raises CheckpointMismatch if the folder is
+    not a complete checkpoint or belongs to another model.
     """
     by_layer = _mark(folder).get("by_layer", False)
     _load(trainee, Path(folder), trainee.settings, optimizer=optimizer, by_layer=by_layer)
@@ -157,7 +159,7 @@ def load(trainee: Trainee, folder: str | Path, *, optimizer: bool = True, with_c
 
 
 def load_critic(trainee: Trainee, folder: str | Path, *, optimizer: bool) -> None:
-    """Restore the critic of a checkpoint alone; collective. Raises CheckpointMismatch where there is none."""
+    """Load only the critic of a checkpoint; collective. Raises CheckpointMismatch if the checkpoint has none."""
     _mark(folder)
     if not (Path(folder) / CRITIC).is_dir():
         raise CheckpointMismatch(f"{folder} holds no critic: give --critic-load a checkpoint of a run that had one")
@@ -167,10 +169,10 @@ def load_critic(trainee: Trainee, folder: str | Path, *, optimizer: bool) -> Non
 
 def _mark(folder: str | Path) -> dict[str, Any]:
     if not Path(folder).is_dir():
-        raise CheckpointMismatch(f"{folder} is not there: it was removed (--keep-checkpoints), or never written")
+        raise CheckpointMismatch(f"{folder} does not exist: it was removed (--keep-checkpoints), or never written")
     if not is_checkpoint(folder):
         raise CheckpointMismatch(
-            f"{folder} is no complete trainer checkpoint ({MARK} is missing): remove it, and an older one is taken"
+            f"{folder} is not a complete trainer checkpoint ({MARK} is missing): remove it to use an older checkpoint"
         )
     try:
         mark: dict[str, Any] = json.loads((Path(folder) / MARK).read_text())
@@ -182,7 +184,7 @@ def _mark(folder: str | Path) -> dict[str, Any]:
 def _request(
     part: Trainee | Critic, folder: Path, replicas: dist.ProcessGroup, *, by_layer: bool, copied: bool
 ) -> AsyncRequest:
-    """replicas: what all of them hold is written once, a share of it by each."""
+    """Plan the write of a model. replicas: ranks with the same state, each of which writes a share."""
     with stand_in():
         state = _state(part, loading=False, by_layer=by_layer)
         writer = FullyParallelSaveStrategyWrapper(InProcessWriter(copied=copied), replicas)
@@ -192,10 +194,10 @@ def _request(
 def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings, *, optimizer: bool, by_layer: bool) -> None:
     with stand_in():
         try:
-            wanted = _state(part, loading=True, by_layer=by_layer)
-            views = shard_views(wanted["optimizer"])
-            state = dist_checkpointing.load(wanted if optimizer else {"model": wanted["model"]}, str(folder))
-        except CheckpointException as error:  # of torch: some ranks' errors in one
+            target = _state(part, loading=True, by_layer=by_layer)
+            views = shard_views(target["optimizer"])
+            state = dist_checkpointing.load(target if optimizer else {"model": target["model"]}, str(folder))
+        except CheckpointException as error:  # torch's, with the errors of several ranks
             reasons = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items()))
             raise CheckpointMismatch(f"{folder} does not fit the model: {reasons}") from error
         except (CheckpointingException, KeyError, ValueError) as error:
@@ -205,10 +207,10 @@ def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings, *, op
             follow_weights(part.optimizer)
             return
         if settings.optimizer == "adam":
-            # Megatron leaves the common step count out while it is 0.
+            # Megatron omits the common step count if it is 0.
             inner = state["optimizer"].get("optimizer", state["optimizer"])
             inner["state"].setdefault("common_step", torch.zeros(()))
-        # What a group has from the settings: learning rates, betas, weight decay.
+        # Values of a group that come from the settings: learning rates, betas, weight decay.
         own = [
             {name: value for name, value in group.items() if name not in ("params", "step")}
             for group in part.optimizer.param_groups
@@ -219,8 +221,8 @@ def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings, *, op
             part.optimizer.load_state_dict(state["optimizer"])
         for group, rates in zip(part.optimizer.param_groups, own, strict=True):
             group |= rates
-    # The settings of this run rule rates and schedule; the checkpoint says only how far they are. A branch may have
-    # others than the run that saved it.
+    # This run's settings define rates and schedule, which may differ from those of the run that saved the checkpoint;
+    # the checkpoint gives only the number of steps.
     part.scheduler.num_steps = 0
     part.scheduler.step(state["scheduler"]["num_steps"])
 
@@ -230,10 +232,12 @@ def _is_partly_frozen(trainee: Trainee) -> bool:
 
 
 def _state(part: Trainee | Critic, *, loading: bool, by_layer: bool) -> dict[str, Any]:
-    """by_layer: each layer's tensors have names of their own. Else those of all layers are one tensor, of which the
-    optimizer's state has to have all layers.
+    """Return the sharded state of a model.
+
+    by_layer: name each layer's tensors separately. If off, all layers form one tensor, for which the optimizer's state
+    must have every layer.
     """
-    # Megatron writes this run's process groups into it.
+    # Megatron adds this run's process groups to the metadata.
     metadata = {
         "chained_optim_avoid_prefix": True,
         "non_homogeneous_layers": by_layer,

@@ -1,4 +1,4 @@
-"""`InProcessWriter`: writes Megatron's torch_dist format in two parts, of which the long one needs no other rank."""
+"""`InProcessWriter`: writes Megatron's torch_dist format in two parts; the long part needs no other rank."""
 
 from pathlib import Path
 from typing import Any
@@ -17,26 +17,28 @@ from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 COPY_AHEAD = 10_000_000
-"""Bytes that torch copies from a GPU ahead of writing them: in the current stream, which another thread may have of
-another GPU.
+"""Bytes that torch copies from a GPU ahead of writing. The copies use the current stream, which in another thread may
+belong to another GPU.
 """
 
 
 class InProcessWriter(TorchDistSaveShardedStrategy):  # type: ignore[misc]  # Megatron's class is not typed
-    """Megatron's torch_dist format, written by torch in this process.
+    """Writes Megatron's torch_dist format with torch in this process.
 
     Megatron's own writer forks the trainer and waits without a deadline for its children and for a spawned queue
-    server; a child that dies leaves the rank hanging.
+    server, so that the rank hangs if a child dies.
     """
 
     def __init__(self, *, copied: bool) -> None:
-        """copied: what is to be written is copied to the host at once, so that training may go on before it is."""
+        """copied: copy the state to the host first, so that training can continue during the write."""
         super().__init__("torch_dist", 1)
         self._copied = copied
 
     def async_save(self, sharded_state_dict: dict[str, Any], checkpoint_dir: str | Path) -> AsyncRequest:
-        """Collective: plan who writes what. The request's function writes this rank's file, and returns when it is on
-        disk; its first finalizing one is collective again, and makes the files of all ranks a checkpoint.
+        """Plan what each rank writes; collective.
+
+        The request's function writes this rank's file to disk. Its first finalize function, which is collective, makes
+        the files of all ranks a checkpoint.
         """
         flat, _, _ = _replace_state_dict_keys_with_sharded_keys(sharded_state_dict, self.keep_only_main_replica)
         if self._copied:
@@ -54,7 +56,7 @@ class InProcessWriter(TorchDistSaveShardedStrategy):  # type: ignore[misc]  # Me
         planner.set_up_planner(state_dict=state, storage_meta=writer.storage_meta(), is_coordinator=rank == 0)
         writer.set_up_storage_writer(rank == 0)
         dist.all_gather_object(everyone, writer.prepare_local_plan(planner.create_local_plan()))
-        plans, metadata = planner.create_global_plan(everyone)  # each rank makes the same one
+        plans, metadata = planner.create_global_plan(everyone)  # the same on each rank
         plan = planner.finish_plan(writer.prepare_global_plan(plans)[rank])
         written: list[Any] = []
 
@@ -71,7 +73,7 @@ class InProcessWriter(TorchDistSaveShardedStrategy):  # type: ignore[misc]  # Me
 
 
 def _on_host(tensor: Tensor) -> Tensor:
-    """A copy that no later step changes. From a GPU it may be under way still."""
+    """Return a copy that later steps do not change. A copy from a GPU may still be in progress."""
     tensor = tensor.detach()
     if tensor.device.type == "cpu":
         return tensor.clone(memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""`CommandedSteps`: passes and updates in the order that a client asks for them, on one rank."""
+"""`CommandedSteps`: a client's passes and updates, in its order, on a rank."""
 
 import math
 from collections.abc import Sequence
@@ -18,8 +18,10 @@ from slime_events.core.datums import AdamParams, Datum, PassResult, TrainPass
 
 
 class CommandedSteps:
-    """Every method is collective. It remembers which passes the gradients are the sum of: a step goes on from them, or
-    begins anew where they are not its own, as after a crash. Either way the sum is made in the step's order.
+    """Runs passes and updates. Every method is collective.
+
+    It remembers the passes whose gradients are summed. If these are the first passes of a step, the step adds the
+    others; if not, as after a crash, it starts again. In both cases gradients are summed in the step's order.
     """
 
     def __init__(self, trainee: Trainee) -> None:
@@ -27,42 +29,43 @@ class CommandedSteps:
         self._summed: list[str] = []
         self._loss_sum = 0.0
 
-    def run(self, asked: TrainPass, *, backward: bool) -> PassResult:
-        """A pass over the datums, which are dealt out over data parallel ranks; backward: with its gradients added."""
-        trainee, place, datums = self._trainee, self._trainee.place, asked.datums
+    def run(self, request: TrainPass, *, backward: bool) -> PassResult:
+        """Run a pass over datums, which are divided over data parallel ranks. backward: add its gradients."""
+        trainee, place, datums = self._trainee, self._trainee.place, request.datums
         if backward and not self._summed:
             self._clear()
-        lengths = [len(one.targets) for one in datums]
-        found = torch.zeros(sum(lengths) + 1, device=place.device)
-        views = torch.split(found[:-1], lengths)
+        lengths = [len(datum.targets) for datum in datums]
+        result = torch.zeros(sum(lengths) + 1, device=place.device)
+        views = torch.split(result[:-1], lengths)
         for members in trainee.split(datums, range(len(datums)), place.data.size())[place.data.rank()]:
             some = [datums[index] for index in members]
             with torch.set_grad_enabled(backward):
                 log_probs, _ = trainee.log_probs(trainee.model, self._packed(some), 1.0)
-                loss = self._loss(asked, some, log_probs)
+                loss = self._loss(request, some, log_probs)
             if backward:
                 with trainee.model.no_sync():
                     trainee.optimizer.scale_loss(loss).backward()
             for index, part in zip(members, log_probs, strict=True):
                 views[index].copy_(part.detach())
-            found[-1] += loss.detach()
+            result[-1] += loss.detach()
         if place.data.size() > 1:
-            dist.all_reduce(found, group=place.data)
-        host = found.cpu().numpy()
+            dist.all_reduce(result, group=place.data)
+        host = result.cpu().numpy()
         if backward:
             self._loss_sum = float(host[-1]) + (self._loss_sum if self._summed else 0.0)
-            self._summed.append(asked.key)
+            self._summed.append(request.key)
         return PassResult(host[:-1], float(host[-1]))
 
     def step(self, passes: Sequence[TrainPass], update: AdamParams) -> dict[str, float]:
-        """The passes that are not in the gradients yet, and the update; its metrics. Where the norm of the gradients is
-        not finite, weights and optimizer stay as they are, and `skipped` is 1.
+        """Run the passes whose gradients are missing, then the update; return its metrics.
+
+        If the norm of the gradients is not finite, weights and optimizer are unchanged, and `skipped` is 1.
         """
-        keys = [one.key for one in passes]
+        keys = [request.key for request in passes]
         if self._summed != keys[: len(self._summed)]:
             self._summed = []
-        for one in passes[len(self._summed) :]:
-            self.run(one, backward=True)
+        for request in passes[len(self._summed) :]:
+            self.run(request, backward=True)
         if not keys:
             self._clear()
         self._summed = []
@@ -87,7 +90,7 @@ class CommandedSteps:
         }
 
     def forget(self) -> None:
-        """The gradients are not those of these weights any more."""
+        """Discard the gradients, because the weights have changed."""
         self._summed = []
 
     def _clear(self) -> None:
@@ -95,7 +98,7 @@ class CommandedSteps:
         self._trainee.optimizer.zero_grad()
 
     def _set(self, update: AdamParams) -> None:
-        """What Megatron keeps out of weight decay, such as norms, stays out of it."""
+        """Apply the update's parameters. Megatron's exceptions from weight decay, such as norms, are kept."""
         for part in self._trainee.optimizer.chained_optimizers:
             part.config.clip_grad = update.grad_clip_norm
         for group in self._trainee.optimizer.param_groups:
@@ -105,13 +108,13 @@ class CommandedSteps:
 
     def _packed(self, datums: Sequence[Datum]) -> MicroBatch:
         multiple = self._trainee.place.tensor.size() if self._trainee.model.config.sequence_parallel else 1
-        sequences = [(one.tokens, one.targets) for one in datums]
+        sequences = [(datum.tokens, datum.targets) for datum in datums]
         return pack_sequences(sequences, self._trainee.place.device, multiple_of=multiple)
 
-    def _loss(self, asked: TrainPass, datums: Sequence[Datum], log_probs: Sequence[Tensor]) -> Tensor:
+    def _loss(self, request: TrainPass, datums: Sequence[Datum], log_probs: Sequence[Tensor]) -> Tensor:
         device = self._trainee.place.device
         inputs = {
-            name: torch.from_numpy(np.concatenate([one.inputs[name] for one in datums])).to(device)
+            name: torch.from_numpy(np.concatenate([datum.inputs[name] for datum in datums])).to(device)
             for name in datums[0].inputs
         }
-        return token_losses(asked.loss, torch.cat(list(log_probs)), inputs, asked.config).sum()
+        return token_losses(request.loss, torch.cat(list(log_probs)), inputs, request.config).sum()

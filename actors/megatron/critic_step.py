@@ -1,9 +1,9 @@
-"""`CriticStep`: the critic's part of a rollout step: values before the update, then optimizer steps of its own."""
+"""`CriticStep`: the critic's part of a rollout step: values before the update, then its own optimizer steps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,47 +13,45 @@ from actors.megatron.host_columns import joined_on_host, to_device
 from actors.megatron.step_metrics import StepMetrics
 from actors.megatron.trainee import Critic, Trainee
 from actors.megatron.update import update
+from schemas.doc import doc
 from slime_events.algorithms.value_model import value_figures, value_objective
 from slime_events.core.train_batch import TrainSample
 
 
 class Targets(NamedTuple):
-    """Of all samples of a step, by index into the batch, float32 [response] each. values: before the update; returns:
-    what they should have been; advantages: as they are trained. masks, denominators: as `RolloutStep` has them.
-    """
+    """Inputs of the critic's loss for all samples of a step; columns are by index into the batch."""
 
-    values: Mapping[int, Tensor]
-    returns: Mapping[int, Tensor]
-    advantages: Mapping[int, Tensor]
-    masks: Sequence[Tensor]
-    denominators: Sequence[float] | None
+    values: Annotated[Mapping[int, Tensor], doc("float32 [response] each: values before the update")]
+    returns: Annotated[Mapping[int, Tensor], doc("float32 [response] each: targets of the values")]
+    advantages: Annotated[Mapping[int, Tensor], doc("float32 [response] each: advantages for the policy")]
+    masks: Annotated[Sequence[Tensor], doc("[response] each: loss masks")]
+    denominators: Annotated[Sequence[float] | None, doc("trained tokens of each sample's rollout")]
 
 
 @dataclass(frozen=True, slots=True)
 class CriticStep:
-    """batches: of each optimizer step this rank's micro batches, all of its samples: each has something to say about
-    the critic.
-    """
+    """Trains the critic on all samples, also on those that cannot move the policy."""
 
     trainee: Trainee
     critic: Critic
     samples: Sequence[TrainSample]
-    batches: Sequence[list[list[int]]]
+    batches: Annotated[Sequence[list[list[int]]], doc("This rank's micro batches by optimizer step.")]
 
     @torch.no_grad()
     def values(self) -> dict[int, Tensor]:
         """Return the value of each response token of this rank's samples by index: float32 [response], in host memory,
         without gradient.
         """
-        found: dict[int, Tensor] = {}
+        values: dict[int, Tensor] = {}
         for members in chain.from_iterable(self.batches):
             packed = self.trainee.pack(self.samples, members)
-            found.update(zip(members, joined_on_host(response_values(self.critic.model, packed)), strict=True))
-        return found
+            values.update(zip(members, joined_on_host(response_values(self.critic.model, packed)), strict=True))
+        return values
 
     def train(self, targets: Targets, divisors: Sequence[float], metrics: StepMetrics) -> dict[str, float]:
-        """All optimizer steps; mean gradient norm, last learning rate, and how good the critic was before. divisors:
-        what the loss of each optimizer step is divided by.
+        """Run all optimizer steps; return mean gradient norm, last learning rate, and `value_figures` before them.
+
+        divisors: divisor of the loss by optimizer step.
         """
         norms, rate = [], 0.0
         for number, (batches, divisor) in enumerate(zip(self.batches, divisors, strict=True), 1):

@@ -1,4 +1,4 @@
-"""What the trainer splits a batch by: whether a sample can be trained on, and how micro batches are packed. Pure."""
+"""Checks of samples, and the division of a batch into micro batches. Pure."""
 
 import logging
 import math
@@ -18,13 +18,13 @@ from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import TrainBatch, TrainSample
 
 log = logging.getLogger(__name__)
-# Without a limit from the user: as many tokens as give large matrix products and keep about this much for backward.
+# Default limit of a micro batch: enough tokens for large matrix products, within this memory for backward.
 DEFAULT_BYTES = 2**30
 DEFAULT_TOKENS = (512, 16_384)
 
 
 def check_samples(samples: Sequence[TrainSample], vocab_size: int) -> None:
-    """Raise TrainerError for the first sample whose arrays do not fit together or the model."""
+    """Raise TrainerError for the first sample whose arrays do not fit together or do not fit the model."""
     for sample in samples:
         response = sample.response_length
         reason = None
@@ -44,17 +44,17 @@ def check_samples(samples: Sequence[TrainSample], vocab_size: int) -> None:
 
 
 def checked_batch(batch: TrainBatch, vocab_size: int) -> TrainBatch:
-    """The batch as it is trained on. Raises as `check_samples`."""
+    """Return the batch without foreign ids. Raises as `check_samples`."""
     batch = replace(batch, samples=without_foreign_ids(batch.samples, vocab_size))
     check_samples(batch.samples, vocab_size)
     return batch
 
 
 def without_foreign_ids(samples: Sequence[TrainSample], vocab_size: int) -> tuple[TrainSample, ...]:
-    """The samples, of which those with a token that the model does not have are not trained on: 0 stands in its place.
+    """Exclude samples with tokens outside of the vocabulary from training, and replace these tokens with 0.
 
-    None is sealed any more. So a batch is trained that an older version sealed, and that ended its trainer each time.
-    Whoever trains it again does the same, since it follows from the batch alone.
+    Only older versions sealed such samples, and their batches crashed the trainer. Retraining gives the same result,
+    since the replacement depends only on the batch.
     """
     kept = []
     for sample in samples:
@@ -74,11 +74,11 @@ def without_foreign_ids(samples: Sequence[TrainSample], vocab_size: int) -> tupl
 def packing_rule(
     settings: TrainerSettings, architecture: Architecture, ranks: int, *, cpu: bool, scoring: bool = False
 ) -> PackingRule:
-    """How micro batches are packed for `ranks` data parallel ranks. scoring: for log-probs without a gradient.
+    """Return the packing rule for `ranks` data parallel ranks. scoring: pack for log-probs without a gradient.
 
-    With `use_dynamic_batch_size`: first fit under `max_tokens_per_gpu` of each context parallel rank. Without it
-    `micro_batch_size` samples each, except that on the CPU the default of 1 stands for first fit under
-    `default_tokens`: a packed micro batch has no padding, so that one sample at a time only costs speed.
+    With `use_dynamic_batch_size`, micro batches are first fit under `max_tokens_per_gpu` of each context parallel rank.
+    Without it they have `micro_batch_size` samples each, except that on the CPU the default of 1 means first fit under
+    `default_tokens`: packed micro batches have no padding, so that single samples would only be slower.
     """
     tokens = None
     if settings.use_dynamic_batch_size or (cpu and settings.micro_batch_size == 1):
@@ -91,8 +91,9 @@ def packing_rule(
 def split_trees(
     sequences: Sequence[npt.NDArray[np.int32]], rule: PackingRule, architecture: Architecture, *, by_work: bool
 ) -> list[list[list[int]]]:
-    """`micro_batches` of sequences of tokens where those that share a prefix stay together, and it counts once. No
-    rank is idle where there are sequences enough. by_work: make micro batches of equal work.
+    """Return `micro_batches` of token sequences that keep sequences with a common prefix together and count it once.
+
+    If there are enough sequences, no rank is idle. by_work: balance the work of micro batches.
     """
     lengths = [len(sequence) for sequence in sequences]
     tree = branches(sequences, partial(sharing_pays, architecture))
@@ -100,12 +101,15 @@ def split_trees(
     units = families(tree, size, rule.max_tokens or sum(lengths), least=rule.ranks)
     work = [_work(unit, lengths, architecture) for unit in units] if by_work else None
     dealt = micro_batches([sum(map(size, unit)) for unit in units], rule, work)
-    return [[sorted(one.index for place in places for one in units[place]) for places in batches] for batches in dealt]
+    return [
+        [sorted(branch.index for place in places for branch in units[place]) for places in batches] for batches in dealt
+    ]
 
 
 def branch_tokens(architecture: Architecture, lengths: Sequence[int], branch: Branch) -> int:
-    """Tokens whose activations take as much as a branch does: its own, and the keys and values of its whole path, which
-    are laid out for it once more.
+    """Return the number of tokens whose activations need as much memory as a branch.
+
+    A branch needs memory for its own tokens, and for the keys and values of its whole path, which are copied for it.
     """
     length = lengths[branch.index]
     if not branch.shared:
@@ -115,13 +119,13 @@ def branch_tokens(architecture: Architecture, lengths: Sequence[int], branch: Br
 
 
 def _work(family: Sequence[Branch], lengths: Sequence[int], architecture: Architecture) -> int:
-    return sum(forward_flops(architecture, lengths[one.index] - one.shared, one.shared) for one in family)
+    return sum(forward_flops(architecture, lengths[branch.index] - branch.shared, branch.shared) for branch in family)
 
 
 def default_tokens(architecture: Architecture) -> int:
-    """Tokens whose activations take about `DEFAULT_BYTES`, within `DEFAULT_TOKENS`.
+    """Return the number of tokens whose activations need about `DEFAULT_BYTES`, within `DEFAULT_TOKENS`.
 
-    Counted in float32: the layers' values, and logits, softmax and their gradient.
+    The estimate counts the layers' values, logits, softmax and their gradient, in float32.
     """
     per_token = 4 * (architecture.num_layers * _values(architecture) + 3 * architecture.vocab_size)
     lowest, highest = DEFAULT_TOKENS
@@ -129,20 +133,21 @@ def default_tokens(architecture: Architecture) -> int:
 
 
 def _values(architecture: Architecture) -> int:
-    """What a layer keeps of a token for backward: some 14 tensors of the hidden size and 5 of the feed-forward size."""
+    """Estimate the values per token that a layer keeps for backward: 14 of hidden size, 5 of feed-forward size."""
     return 14 * architecture.hidden_size + 5 * architecture.ffn_hidden_size
 
 
 def forward_flops(architecture: Architecture, tokens: int, after: int = 0) -> int:
-    """Floating point operations of a forward pass over one sequence, or over what follows its first `after` tokens, a
-    multiply and an add being two: the matrix products of each layer, attention, and the output layer.
+    """Return the floating point operations of a forward pass over `tokens` tokens that follow `after` other tokens.
+
+    It counts the matrix products of each layer, attention and the output layer; a multiply-add is two operations.
     """
     output = 2 * tokens * architecture.hidden_size * architecture.vocab_size
     return architecture.num_layers * layer_flops(architecture, tokens, after) + output
 
 
 def layer_flops(architecture: Architecture, tokens: int, after: int = 0) -> int:
-    """Those of one layer. Causal attention is half of tokens^2; behind other tokens all keys are multiplied."""
+    """Return the operations of a layer. Causal attention is half of tokens^2; after other tokens all keys count."""
     queries = architecture.num_attention_heads * architecture.kv_channels
     keys = architecture.num_query_groups * architecture.kv_channels
     products = architecture.hidden_size * (2 * queries + 2 * keys + 3 * architecture.ffn_hidden_size)
@@ -150,14 +155,15 @@ def layer_flops(architecture: Architecture, tokens: int, after: int = 0) -> int:
 
 
 def sharing_pays(architecture: Architecture, shared: int, tokens: int) -> bool:
-    """Whether a sequence is less work where its first tokens are taken from another one that begins so. The output
-    layer is left out: it does not look at prompts anyway.
+    """Return whether a sequence is less work if its first `shared` tokens are shared with another sequence.
+
+    The output layer is left out, since it does not process prompts.
     """
     return layer_flops(architecture, tokens - shared, shared) < layer_flops(architecture, tokens)
 
 
 def rollout_denominators(samples: Sequence[TrainSample]) -> list[float] | None:
-    """Trained tokens of each sample's whole rollout, where a rollout became several samples; None where none did."""
+    """Return the trained tokens of each sample's whole rollout; None if every rollout has a single sample."""
     tokens: Counter[str] = Counter()
     for sample in samples:
         tokens[sample.rollout] += int(sample.loss_mask.sum())

@@ -53,7 +53,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogitMemory:
-    """How to save memory on logits."""
+    """Limits on the memory for logits."""
 
     chunk: Annotated[
         int, doc("Rows that have logits at a time; with more rows, backward recomputes them. -1: all rows.")

@@ -1,9 +1,8 @@
-"""`TrainerRank`: one Megatron process of the trainer."""
+"""`TrainerRank`: a Megatron process of the trainer."""
 
 import gc
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,10 +50,10 @@ from storage.weights.shards import Shard, TensorBytes, write_shards
 
 
 class TrainerRank:
-    """One rank. Every method is collective: all ranks call it, in the same order, with the same arguments.
+    """A rank. Every method is collective: all ranks call it, in the same order, with the same arguments.
 
-    On the CPU the same weights, optimizer state and batch give the same new weights, bit for bit, on the same
-    topology and number of threads.
+    On the CPU, the same weights, optimizer state and batch give the same new weights, bit for bit, on the same topology
+    and number of threads.
     """
 
     def __init__(
@@ -64,14 +63,16 @@ class TrainerRank:
         rank: int,
         world_size: int,
         master: str,
-        shown: Mapping[str, Any] | None = None,
+        shown: Mapping[str, object] | None = None,
     ) -> None:
-        """Join the other ranks at `master` ("host:port", of rank 0) and load what `settings.load` (a trainer
-        checkpoint or a Hugging Face folder) or else `settings.hf_checkpoint` has. shown: the `args` of the user's own
-        functions; by default these settings.
+        """Join the other ranks at `master` and load the weights.
 
-        Raises CheckpointMismatch, ConfigError for settings that exclude each other, TrainerError when ranks are
-        missing, PlugPointError for a user's function that cannot be called.
+        master: "host:port" of rank 0. The weights are those of `settings.load`, a trainer checkpoint or a Hugging Face
+        folder, or else those of `settings.hf_checkpoint`. shown: the `args` of the user's functions; by default these
+        settings.
+
+        Raises CheckpointMismatch, ConfigError for settings that exclude each other, TrainerError if ranks are missing,
+        PlugPointError if a user's function cannot be called.
         """
         self._settings, self._algorithm = settings, algorithm
         self._pending: checkpoint.PendingCheckpoint | None = None
@@ -91,9 +92,9 @@ class TrainerRank:
             raise
 
     def reset(self) -> None:
-        """Start again with the weights, optimizer and schedule that the settings name."""
-        # The old model and its optimizer go before the new ones take as much memory. Megatron's hooks hold the model in
-        # circles of references, which the collector alone ends.
+        """Load the initial weights again, with a new optimizer and a new schedule."""
+        # Free the old model and optimizer before the new ones need as much memory. Megatron's hooks make reference
+        # cycles with the model, which only the garbage collector frees.
         del self.trainee, self._commanded
         gc.collect()
         if not on_cpu():
@@ -109,16 +110,15 @@ class TrainerRank:
         load_hf_weights(policy, architecture, base if saved else load or base, group)
         freeze(policy, settings)
         room = Residences(policy, self._build, self.place.device, on_host=waits_on_host())
-        how = (settings, self._algorithm, self._flags.transformer, room, group)
-        frozen = load_frozen(architecture, *how)
+        frozen = load_frozen(architecture, settings, self._algorithm, self._flags.transformer, room, group)
         model = wrap_data_parallel(policy, self._config, settings, self._flags)
         optimizer = build_optimizer(model, settings, self._flags)
         scheduler = build_scheduler(optimizer, settings, self._flags.scheduler)
         critic = None
         if estimator_of(self._algorithm).needs_values:
             critic = build_critic(architecture, self._config, settings, self._flags, self.place)
-        about = (architecture, settings, self._algorithm, self.place)
-        self.trainee = Trainee(*about, model, frozen, optimizer, scheduler, self._functions, critic)
+        setup = (architecture, settings, self._algorithm, self.place)
+        self.trainee = Trainee(*setup, model, frozen, optimizer, scheduler, self._functions, critic)
         self._commanded = CommandedSteps(self.trainee)
         if saved:
             with_critic = settings.critic_load is None
@@ -127,14 +127,15 @@ class TrainerRank:
             checkpoint.load_critic(self.trainee, settings.critic_load, optimizer=settings.load_optim)
 
     def _build(self) -> torch.nn.Module:
-        """A model without weights, of the checkpoint's architecture."""
+        """Build a model of the checkpoint's architecture without weights."""
         shown = args_of(self._architecture, vars(self._functions.args), local=not has_transformer_engine())
         own = self._functions.at(MODEL)
         return build_model(self._architecture, self._config, self.place.device, own=own, args=shown)
 
     def train(self, batch: TrainBatch, dump: str | None = None) -> StepResult:
-        """All optimizer steps of one rollout step. dump: the file that what went into it is written to. Raises
-        TrainerError; the weights are then not to be used.
+        """Run all optimizer steps of a rollout step.
+
+        dump: file for the step's inputs. Raises TrainerError; the weights are then unusable.
         """
         if batch.commanded is not None:
             if isinstance(update := batch.commanded.update, Beginning):
@@ -161,7 +162,7 @@ class TrainerRank:
         return StepResult(metrics | seconds, optimizer, self._functions.digests(*IN_STEPS), models, critic)
 
     def _begin_from(self, beginning: Beginning) -> dict[str, float]:
-        """Go on from other weights, with a new optimizer or with the one that a checkpoint has; the step's metrics."""
+        """Load other weights with a new optimizer, or a checkpoint with its optimizer; return the step's metrics."""
         if beginning.optimizer:
             self.load_checkpoint(beginning.checkpoint)
         else:
@@ -170,49 +171,52 @@ class TrainerRank:
                 self.load_weights(beginning.folder)
         return {"grad_norm": 0.0, "skipped": 0.0}
 
-    def run_pass(self, asked: TrainPass, backward: bool) -> PassResult:
-        """A pass that a client asks for; backward: its gradients are part of the next step."""
-        return self._commanded.run(asked, backward=backward)
+    def run_pass(self, request: TrainPass, backward: bool) -> PassResult:
+        """Run a client's pass. backward: add its gradients to the next step."""
+        return self._commanded.run(request, backward=backward)
 
     def _other_models(self, batch: TrainBatch) -> dict[str, str]:
-        """Let the reference be what it is at this step; the digests of all models that the step asks, by name."""
+        """Load the step's reference; return the digests of all frozen models that the step uses, by name."""
         frozen = self.trainee.frozen
         if batch.reference is not None:
             frozen[REFERENCE].become(batch.reference, self.trainee.model)
         elif REFERENCE in frozen and frozen[REFERENCE].version is not None:
-            raise TrainerError(f"step {batch.step} has the reference that was loaded, which has moved on: begin anew")
-        old = {old_actor(one.version): one.digest for one in batch.old}
-        return {name: one.digest for name, one in frozen.items() if name != OLD_ACTOR} | old
+            raise TrainerError(
+                f"step {batch.step} needs the original reference, but the ranks have a newer reference: reset them"
+            )
+        old = {old_actor(stored.version): stored.digest for stored in batch.old}
+        return {name: model.digest for name, model in frozen.items() if name != OLD_ACTOR} | old
 
     def optimizer_digest(self) -> str:
-        """Hex sha256 of the optimizer's state, the same on any number of ranks that have the same state."""
+        """Return the sha256 (hex) of the optimizer's state, which does not depend on the number of ranks."""
         return optimizer_digest(self.trainee.optimizer, self.trainee.model, self._architecture, self.place)
 
     def critic_digest(self) -> str:
-        """The same of the critic's weights and of its optimizer's state; empty where there is no critic."""
+        """Return the sha256 (hex) of the critic's weights and optimizer state; empty without a critic."""
         critic = self.trainee.critic
         if critic is None:
             return ""
         return optimizer_digest(critic.optimizer, critic.model, self._architecture, self.place, weights=True)
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(Hugging Face name, whole tensor) in the trainer's dtype; nothing on ranks other than 0.
+        """Yield (Hugging Face name, whole tensor) in the trainer's dtype; nothing on ranks other than 0.
 
-        It must be run to its end, since the ranks that share the tensors are in it too. A tensor may share memory with
-        the model: use it before the next `train`.
+        Exhaust the iterator, since ranks that hold parts of a tensor take part. A tensor may share memory with the
+        model: use it before the next `train`.
         """
-        if self.place.data.rank() == 0:  # the tensor parallel group of rank 0 gives the weights away
+        if self.place.data.rank() == 0:  # only rank 0's tensor parallel group exports the weights
             for named in export_hf_weights(self.trainee.model, self.trainee.architecture, self.place.tensor):
                 if self.place.rank == 0:
                     yield named
 
     def export_bytes(self) -> list[TensorBytes]:
-        """The same as bytes, on the CPU without a copy; nothing on ranks other than 0."""
+        """Return the exported weights as bytes, without a copy on the CPU; empty on ranks other than 0."""
         return [tensor_bytes(name, tensor) for name, tensor in self.export_weights()]
 
     def write_shards(self, folder: str, max_bytes: int, durable: bool) -> list[Shard]:
-        """Write the weights into the folder of a version that is not complete yet, each rank its share; the files of
-        all ranks. Raises as the function of that name.
+        """Write this rank's share of the weights to the folder of a draft version; return the files of all ranks.
+
+        Raises as `storage.weights.shards.write_shards`.
         """
         share = weight_share(self.trainee.model, self.trainee.architecture, self.place)
         prefix = f"rank{self.place.rank:05d}"
@@ -220,40 +224,49 @@ class TrainerRank:
         return [shard for shards in self.place.of_each_rank(mine) for shard in shards]
 
     def weights_digest(self) -> str:
-        """Digest of the whole weights (storage/digests.py), each rank's share hashed where it is."""
+        """Return the digest of the whole weights (storage/digests.py); each rank hashes its share."""
         share = weight_share(self.trainee.model, self.trainee.architecture, self.place)
         mine = tensor_digests((name, (dtype, shape, data)) for name, dtype, shape, data in share)
-        return weights_digest({name: one for digests in self.place.of_each_rank(mine) for name, one in digests.items()})
+        every = self.place.of_each_rank(mine)
+        return weights_digest({name: digest for digests in every for name, digest in digests.items()})
 
     def weights_distance(self, folder: str) -> Distance:
-        """Of the weights from a Hugging Face folder's. Raises CheckpointMismatch for other tensors, WeightsDamaged."""
+        """Measure the weights against a Hugging Face folder.
+
+        Raises CheckpointMismatch if the folder has different tensors, WeightsDamaged.
+        """
         share = weight_share(self.trainee.model, self.trainee.architecture, self.place)
         recorded = open_checkpoint(folder)
         return whole_distance(recorded, self.place.of_each_rank(PartDistance.of(recorded, share)))
 
     def show_weights(self, folder: str) -> dict[str, str]:
-        """Show a written weight version to the user's function that wants to see it. The digest of its source by the
-        setting that names it. Raises PlugPointError.
+        """Call the user's function with a written weight version; return the digest of its source by setting.
+
+        Raises PlugPointError.
         """
         self._functions.notify(WRITTEN, folder, RunEngines())
         return self._functions.digests(WRITTEN)
 
     def save_checkpoint(self, folder: str | Path) -> None:
-        """Write model, optimizer, schedule and any critic to a new folder that appears only when it is complete."""
+        """Write model, optimizer, schedule and any critic to a new folder, which appears only when it is complete."""
         checkpoint.save(self.trainee, folder)
 
     def begin_checkpoint(self, folder: str | Path) -> None:
-        """As `save_checkpoint`, but it returns once what is to be written is copied to the host; a thread writes it.
-        One at a time: `finish_checkpoint` says when the next may begin. Raises TrainerError.
+        """Copy the state to the host, and save the checkpoint in a thread.
+
+        Only one checkpoint is written at a time: call `finish_checkpoint` before the next. Raises TrainerError.
         """
         if self._pending is not None:
-            raise TrainerError(f"{folder}: the checkpoint before it is being written still")
+            raise TrainerError(f"{folder}: the previous checkpoint is still being written")
         pending = checkpoint.PendingCheckpoint(self.trainee, folder, copied=True)
         pending.write_in_background()
         self._pending = pending
 
     def finish_checkpoint(self, wait: bool) -> SaveProgress:
-        """How far it is on all ranks. Once all have written, it is complete or given up. wait: for its end."""
+        """Return the checkpoint's progress on all ranks: when all have written, it is saved or has failed.
+
+        wait: wait until this rank has written.
+        """
         if self._pending is None:
             raise TrainerError("no checkpoint is being written")
         progress = self._pending.complete(wait=wait)
@@ -262,21 +275,23 @@ class TrainerRank:
         return progress
 
     def load_checkpoint(self, folder: str | Path) -> None:
-        """Go on from such a folder. Raises CheckpointMismatch where it does not fit."""
+        """Continue from a checkpoint. Raises CheckpointMismatch if it does not fit."""
         checkpoint.load(self.trainee, folder)
         self._commanded.forget()
 
     def load_weights(self, folder: str | Path) -> None:
-        """Take the weights of a Hugging Face folder; moments, step count and schedule stay. Raises CheckpointMismatch
-        where it does not fit, TrainerError where float32 main weights cannot follow."""
+        """Load the weights of a Hugging Face folder; moments, step count and schedule stay, main weights follow.
+
+        Raises CheckpointMismatch if the folder does not fit.
+        """
         load_hf_weights(self.trainee.model, self.trainee.architecture, folder, self.place.tensor)
         follow_weights(self.trainee.optimizer)
         self._commanded.forget()
 
     def advance_schedule(self, optimizer_steps: int) -> None:
-        """Let the schedule be where it is so many optimizer steps later."""
+        """Advance the learning rate schedule by a number of optimizer steps."""
         self.trainee.scheduler.step(optimizer_steps)
 
     def close(self) -> None:
-        """Leave the group; this process may then become another rank."""
+        """Leave the process group, after which this process may become another rank."""
         leave()

@@ -1,4 +1,4 @@
-"""`RolloutStep`: one batch through the trainer, from rewards to updated weights."""
+"""`RolloutStep`: train a batch, from rewards to updated weights."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from actors.megatron.data_split import checked_batch, rollout_denominators
 from actors.megatron.forward import MicroBatch
 from actors.megatron.frozen_model import REFERENCE
 from actors.megatron.host_columns import on_host, shared, shared_or_same, to_device
-from actors.megatron.scores import Scores, known_or_own
+from actors.megatron.scores import Scores, rollout_or_own
 from actors.megatron.step_metrics import OVER_THE_STEP, OffPolicyMetrics, StepMetrics
 from actors.megatron.trainee import Trainee
 from actors.megatron.update import update
@@ -41,23 +41,24 @@ from slime_events.plugins.trainer_points import (
 
 
 class RolloutStep:
-    """One batch on one rank. The micro batches of each optimizer step are dealt out over data parallel ranks.
+    """A batch on a rank. The micro batches of each optimizer step are divided over data parallel ranks.
 
     Columns of the whole batch stay in host memory, where ranks of one machine share the arrays of the batch
     (`host_columns`). A micro batch's part goes to the device when the micro batch is trained.
 
-    Order: reference and old log-probs if the settings need them, advantages of the whole batch, then for each optimizer
-    step forward and backward over this rank's micro batches, sum of the gradients over ranks, update.
+    Order: reference and old log-probs if the settings need them; advantages of the whole batch; then for each optimizer
+    step forward and backward over this rank's micro batches, the sum of gradients over ranks, and the update.
 
-    Attributes by index into the batch, float32 [response]: log-probs of the `reference` and the `teacher`, `old`
-    log-probs by a scoring pass, log-probs `before` the update; `advantages`, `returns`, a critic's `values`,
-    `entropies`. `left`: columns that a user's function added, by name. `micro_batches`: this rank's, by optimizer step.
+    Attributes by index into the batch, float32 [response] each: log-probs of the `reference` and the `teacher`, `old`
+    log-probs from a scoring pass, log-probs `before` the update; `advantages`, `returns`, a critic's `values`,
+    `entropies`. `left` has the columns that a user's function added, by name; `micro_batches` has this rank's micro
+    batches by optimizer step.
     """
 
     def __init__(self, trainee: Trainee, batch: TrainBatch) -> None:
-        """Raises TrainerError for a sample that cannot be trained on, and for a batch that fills no optimizer step."""
-        architectures = trainee.architecture, *(one.architecture for one in trainee.frozen.values())
-        batch = checked_batch(batch, min(one.vocab_size for one in architectures))
+        """Raise TrainerError if a sample cannot be trained on, or if the batch fills no optimizer step."""
+        architectures = trainee.architecture, *(frozen.architecture for frozen in trainee.frozen.values())
+        batch = checked_batch(batch, min(architecture.vocab_size for architecture in architectures))
         self.trainee = trainee
         self.samples = batch.samples
         self.step = batch.step
@@ -71,10 +72,10 @@ class RolloutStep:
         self.kept = [index for step in self.steps for index in step.indices]
         self.masks = [shared(sample.loss_mask) for sample in batch.samples]
         self.rollout = [shared(sample.rollout_log_probs) for sample in batch.samples]
-        # Old actors are the very weights that the engines had. Of rollouts made elsewhere nobody here knows that.
+        # Old actors have exactly the weights of the engines. For reused rollouts this is unknown.
         self.fresh = [
-            not one.reused and (bool(batch.old) or one.oldest_version == one.newest_version == batch.step)
-            for one in batch.samples
+            not sample.reused and (bool(batch.old) or sample.oldest_version == sample.newest_version == batch.step)
+            for sample in batch.samples
         ]
         reuses = any(sample.reused for sample in batch.samples)
         self.off_policy = OffPolicyMetrics(trainee.place.device) if reuses else None
@@ -98,7 +99,7 @@ class RolloutStep:
             self.critic = CriticStep(trainee, trainee.critic, batch.samples, dealt)
 
     def run(self) -> dict[str, float]:
-        """Train; the metrics of the step."""
+        """Train, and return the metrics of the step."""
         with self.metrics.timed("scoring"):
             self._prepare()
         of_critic = self._train_critic(self.critic) if self.critic is not None else {}
@@ -127,7 +128,7 @@ class RolloutStep:
 
     @property
     def trains_policy(self) -> bool:
-        """Whether the step moves the weights, and not a critic alone."""
+        """Whether the step trains the policy, not only a critic."""
         return self.critic is None or self.step >= self.trainee.algorithm.num_critic_only_steps
 
     def _train_critic(self, critic: CriticStep) -> dict[str, float]:
@@ -136,7 +137,7 @@ class RolloutStep:
             return critic.train(targets, [self._weight_of_step(step) for step in self.steps], self.metrics)
 
     def passing(self, indices: Sequence[int]) -> list[int]:
-        """The samples among `indices` that can move the weights, of all ranks."""
+        """Return the samples among `indices`, which are those of all ranks, that can change the weights."""
         if not self.trains_policy:
             return []
         algorithm, settings = self.trainee.algorithm, self.trainee.settings
@@ -148,13 +149,13 @@ class RolloutStep:
 
     @property
     def _advantage_is_all(self) -> bool:
-        """Whether a sample of advantage 0 adds nothing to the loss, whatever a user's function makes of it."""
+        """Whether a sample with advantage 0 adds nothing to the loss. Unknown, and so false, with a user's loss."""
         functions = self.trainee.functions
         return self.trainee.algorithm.loss_type == "policy_loss" and not any(map(functions.at, (TIS, REDUCER)))
 
     @property
     def passes(self) -> list[int]:
-        """The samples that this rank passes through the model."""
+        """The samples that this rank passes through the model, in batch order."""
         mine = {index for batches in self.micro_batches for members in batches for index in members}
         return [index for index in self.kept if index in mine]
 
@@ -163,16 +164,16 @@ class RolloutStep:
         return self.trainee.split(self.samples, indices, data.size())[data.rank()]
 
     def _prepare(self) -> None:
-        """Log-probs before the update and under the reference where they are needed, and the advantages."""
+        """Compute log-probs before the update and under frozen models, if they are needed, and the advantages."""
         algorithm = self.trainee.algorithm
         functions, has_advantages = self.trainee.functions, algorithm.compute_advantages_and_returns
         own, postprocess = functions.at(ADVANTAGE) if has_advantages else None, functions.at(DATA)
-        # A KL in the reward enters every advantage, and whitening mixes them: then every rank needs all log-probs.
-        # What a user's function looks at is not known.
+        # A KL in the reward enters every advantage, and whitening mixes them: then every rank needs all log-probs. A
+        # user's function may read all of them.
         whole = algorithm.kl_coef != 0 or algorithm.use_opd or own is not None
         whole = whole or (postprocess is not None and has_advantages)
         own_old = not algorithm.use_rollout_logprobs or algorithm.get_mismatch_metrics
-        own_old = own_old or any(bool(torch.isnan(one).any()) for one in self.rollout)
+        own_old = own_old or any(bool(torch.isnan(log_probs).any()) for log_probs in self.rollout)
         if whole:
             self.micro_batches = [self._deal(step.indices) for step in self.steps]
             mine = sorted(self.passes)
@@ -189,12 +190,12 @@ class RolloutStep:
         if postprocess is not None:
             self._postprocess(postprocess)
         if has_advantages:
-            parts = [[one[index] for index in self.kept] for one in (self.advantages, dict(enumerate(self.masks)))]
-            self.moving = dict(zip(self.kept, moves(*parts), strict=True))
+            kept = [self.advantages[index] for index in self.kept], [self.masks[index] for index in self.kept]
+            self.moving = dict(zip(self.kept, moves(*kept), strict=True))
         self.micro_batches = [self._deal(self.passing(step.indices)) for step in self.steps]
         if algorithm.use_kl_loss and not whole:
             self.reference = self.scores.frozen(REFERENCE, self.passes)
-        # With one update, what the update's own forward pass sees is the policy before it.
+        # With a single update, its own forward pass gives the log-probs before the update.
         if own_old and not whole and self._looks_back:
             self.old = self.scores.old(self.passes)
         if self.entropies is not None:
@@ -202,7 +203,7 @@ class RolloutStep:
 
     @property
     def _looks_back(self) -> bool:
-        """Whether the loss needs log-probs before the update that its own pass does not see."""
+        """Whether the loss needs log-probs before the update that its own pass does not compute."""
         algorithm = self.trainee.algorithm
         if algorithm.loss_type == "policy_loss":
             return len(self.steps) > 1 or self.scores.has_older
@@ -234,15 +235,15 @@ class RolloutStep:
         self.returns = dict(zip(self.kept, returns, strict=True))
 
     def _before(self, index: int) -> Tensor:
-        """A sample's log-probs [response] under the policy that is not updated yet, as the loss takes them."""
+        """Return a sample's log-probs [response] under the policy before the update, as the loss uses them."""
         rollout, own = self.rollout[index], self.old.get(index)
         if own is None:
             return rollout
-        return known_or_own(rollout, own) if self.trainee.algorithm.use_rollout_logprobs else own
+        return rollout_or_own(rollout, own) if self.trainee.algorithm.use_rollout_logprobs else own
 
     def _postprocess(self, function: UserFunction) -> None:
-        given = postprocessed(function, self.trainee.functions.args, self.step, self._rollout_data())
-        left = {name: dict(zip(self.kept, on_host(parts), strict=True)) for name, parts in given.items()}
+        columns_after = postprocessed(function, self.trainee.functions.args, self.step, self._rollout_data())
+        left = {name: dict(zip(self.kept, on_host(parts), strict=True)) for name, parts in columns_after.items()}
         self.advantages |= left.pop("advantages", {})
         self.returns |= left.pop("returns", {})
         self.old |= left.pop("log_probs", {})
@@ -259,7 +260,7 @@ class RolloutStep:
         return data | {"tokens": list(data["unconcat_tokens"])}
 
     def _columns(self, indices: Sequence[int]) -> dict[str, Any]:
-        known: dict[str, dict[int, Any]] = {
+        by_name: dict[str, dict[int, Any]] = {
             "rollout_mask_sums": dict(enumerate(self.denominators or map(float, self.trained_tokens))),
             "rollout_log_probs": dict(enumerate(self.rollout)),
             "log_probs": self.old,
@@ -270,11 +271,11 @@ class RolloutStep:
             "values": self.values,
             "entropy": self.entropies or {},
         }
-        known = self.left | {name: by_index for name, by_index in known.items() if by_index}
-        return columns(self.samples, indices, self.trainee.place.device, **known)
+        by_name = self.left | {name: by_index for name, by_index in by_name.items() if by_index}
+        return columns(self.samples, indices, self.trainee.place.device, **by_name)
 
     def _measure_entropy(self, entropies: dict[int, Tensor]) -> None:
-        """The policy's entropy before the update, of this rank's share of the step."""
+        """Measure the policy's entropy before the update on this rank's samples."""
         mine = [index for step in self.steps for members in self._deal(step.indices) for index in members]
         if missing := [index for index in mine if index not in entropies]:
             self.scores.policy(missing)
@@ -282,27 +283,27 @@ class RolloutStep:
             self._add_mean("rollout_entropy", index, entropies[index])
 
     def _add_mean(self, name: str, index: int, values: Tensor) -> None:
-        """A figure over the step: the mean of values [response] over a sample's trained tokens, by its weight."""
+        """Add to a metric of the step the mean of values [response] over a sample's trained tokens, weighted."""
         mean = values.masked_fill(self.masks[index] == 0, 0.0).sum() / max(self.trained_tokens[index], 1)
         self.metrics.add_over_the_step(name, mean * self._weight(index))
 
     def _ask_teacher(self, mine: Sequence[int]) -> None:
-        """The teacher's log-probs of the whole step, and how far this rank's samples are from them."""
+        """Compute the teacher's log-probs of the whole step, and measure the reverse KL of this rank's samples."""
         self.teacher = self.scores.shared(self.scores.teacher(mine))
         for index in mine:
             self._add_mean("opd_reverse_kl", index, self._before(index) - self.teacher[index])
 
     def _optimizer_step(self, number: int, step: OptimizerStep) -> float:
-        """One update; the norm of the gradient before clipping."""
+        """Run an update; return the norm of the gradient before clipping."""
         trainee = self.trainee
-        about = (self.step, number, [trainee.model], trainee.optimizer, trainee.scheduler)
+        arguments = (self.step, number, [trainee.model], trainee.optimizer, trainee.scheduler)
         return update(
             trainee,
             self.micro_batches[number],
             lambda members: self._loss(members, first=number == 0) / self._weight_of_step(step),
             what=f"optimizer step {number + 1} of {len(self.steps)}",
             timed=self.metrics.timed,
-            before=lambda: trainee.functions.notify(BEFORE_TRAIN_STEP, *about),
+            before=lambda: trainee.functions.notify(BEFORE_TRAIN_STEP, *arguments),
         )
 
     def _loss(self, members: list[int], *, first: bool) -> Tensor:
@@ -327,7 +328,7 @@ class RolloutStep:
         trainee, masks, denominators = self.trainee, self._of(members, self.masks), self._denominators(members)
         function = trainee.functions.at(LOSS)
         if function is None:
-            raise TrainerError("loss_type is custom_loss and no custom_loss_function_path is set")
+            raise TrainerError("loss_type custom_loss needs custom_loss_function_path")
         packed = trainee.pack(self.samples, members)
         batch = self._columns(members) | {"tokens": packed.token_ids, "packed_seq_params": packed.packed}
         reduce = sum_of_sample_mean(masks, denominators, per_token=trainee.algorithm.calculate_per_token_loss)
@@ -348,7 +349,7 @@ class RolloutStep:
         )
         known_old = bool(self.old)
         old = self._of(members, self.old) if known_old else [part.detach() for part in log_probs]
-        rollout = list(map(known_or_own, self._of(members, self.rollout), old))
+        rollout = list(map(rollout_or_own, self._of(members, self.rollout), old))
         masks = self._of(members, self.masks)
         loss, figures = policy_objective(
             log_probs=log_probs,
@@ -385,7 +386,7 @@ class RolloutStep:
         return OwnTerms(functions.args, [self.samples[index].total_length for index in members], tis, reducer)
 
     def _weight(self, index: int) -> float:
-        """What a sample counts for in the objective's sums."""
+        """Return a sample's weight in the objective's sums."""
         tokens = self.trained_tokens[index]
         if self.trainee.algorithm.calculate_per_token_loss:
             return tokens
@@ -393,7 +394,7 @@ class RolloutStep:
         return tokens / max(denominator, 1)
 
     def _weight_of_step(self, step: OptimizerStep) -> float:
-        """What the objective's sum over all ranks is divided by: rollouts, or trained tokens."""
+        """Return the divisor of the objective's sum over all ranks: rollouts, or trained tokens."""
         if self.trainee.algorithm.calculate_per_token_loss:
             return max(1, sum(self.trained_tokens[index] for index in step.indices))
         return step.rollouts

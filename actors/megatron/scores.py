@@ -1,4 +1,4 @@
-"""`Scores`: log-probs of a step's samples before its update, under the policy and under the models beside it."""
+"""`Scores`: log-probs of a step's samples before its update, under the policy and under frozen models."""
 
 from collections.abc import Sequence
 
@@ -14,12 +14,14 @@ from slime_events.loop.training.past_versions import OLD_ACTOR
 from slime_events.plugins.trainer_points import BEFORE_LOG_PROB
 
 OfSamples = dict[int, Tensor]
-"""By index into the batch, float32 [response], in host memory."""
+"""Log-probs by index into the batch, float32 [response] each, in host memory."""
 
 
 class Scores:
-    """kept: the samples that fill optimizer steps. entropies: takes those of the policy, likewise; None where nobody
-    wants them.
+    """Computes log-probs.
+
+    kept: the samples of optimizer steps. entropies: filled with the policy's entropies in the same form; None if they
+    are not needed.
     """
 
     def __init__(self, trainee: Trainee, batch: TrainBatch, kept: Sequence[int], entropies: OfSamples | None) -> None:
@@ -27,11 +29,11 @@ class Scores:
 
     @property
     def has_older(self) -> bool:
-        """Whether older versions than the policy are asked for old log-probs."""
+        """Whether versions older than the policy give the old log-probs."""
         return bool(self._batch.old)
 
     def shared(self, scores: OfSamples) -> OfSamples:
-        """Of all kept samples, from those of this rank and of the others; collective."""
+        """Gather the scores of all kept samples from all ranks; collective. scores: this rank's."""
         place = self._trainee.place
         lengths = [self._batch.samples[index].response_length for index in self._kept]
         flat = torch.zeros(sum(lengths))
@@ -46,13 +48,13 @@ class Scores:
         return views
 
     def policy(self, indices: Sequence[int]) -> OfSamples:
-        """Under the policy as it is now."""
+        """Return log-probs under the current policy."""
         trainee, batch = self._trainee, self._batch
         trainee.functions.notify(BEFORE_LOG_PROB, [trainee.model], "")
         return trainee.score(trainee.model, batch.samples, indices, batch.temperature, self._entropies)
 
     def old(self, indices: Sequence[int]) -> OfSamples:
-        """Under the policy as it is now, and of tokens that an older version made under that one, where it is kept."""
+        """Return log-probs under the version that sampled each token, if that version is kept, else the policy."""
         scores = self.policy(indices)
         for stored in self._batch.old:
             self._trainee.frozen[OLD_ACTOR].become(stored, self._trainee.model)
@@ -68,33 +70,33 @@ class Scores:
         return scores
 
     def frozen(self, name: str, indices: Sequence[int]) -> OfSamples:
-        """Under another model. Raises TrainerError where the trainer was built without it."""
+        """Return log-probs under a frozen model. Raises TrainerError if the trainer was built without it."""
         trainee, batch = self._trainee, self._batch
         frozen = trainee.frozen.get(name)
         if frozen is None:
-            raise TrainerError(f"the settings ask for log-probs of the {name}, but the trainer was built without it")
+            raise TrainerError(f"the settings need log-probs of the {name}, but the trainer was built without it")
         with frozen.residence.present(trainee.model) as model:
             trainee.functions.notify(BEFORE_LOG_PROB, [model], PREFIXES[name])
             return trainee.score(model, batch.samples, indices, batch.temperature)
 
     def teacher(self, indices: Sequence[int]) -> OfSamples:
-        """Under the teacher in the ranks, or as graders have recorded them. Raises TrainerError for one that is not."""
+        """Return log-probs under the ranks' teacher, or those recorded by graders. Raises TrainerError without them."""
         if self._trainee.algorithm.opd_type != "sglang":
             return self.frozen(TEACHER, indices)
         return {index: torch.tensor(_recorded(self._batch.samples[index])) for index in indices}
 
 
 def _recorded(sample: TrainSample) -> list[float]:
-    given = sample.teacher_log_probs
-    if given is None or len(given) != sample.response_length:
+    log_probs = sample.teacher_log_probs
+    if log_probs is None or len(log_probs) != sample.response_length:
         raise TrainerError(
-            f"sample {sample.sample} has no log-probs of a teacher (opd-type sglang): its reward function has to set "
+            f"sample {sample.sample} has no teacher log-probs (opd-type sglang): its reward function must set "
             "sample.teacher_log_probs, as slime.rollout.on_policy_distillation.reward_func does"
         )
-    recorded: list[float] = given.tolist()
+    recorded: list[float] = log_probs.tolist()
     return recorded
 
 
-def known_or_own(rollout: Tensor, own: Tensor) -> Tensor:
-    """The engine's log-probs [response]; the trainer's own where there are none (NaN), for a ratio of 1."""
+def rollout_or_own(rollout: Tensor, own: Tensor) -> Tensor:
+    """Return the engine's log-probs [response], with the trainer's own, for a ratio of 1, in place of NaN."""
     return torch.where(torch.isnan(rollout), own.to(rollout.dtype), rollout)

@@ -1,11 +1,11 @@
-"""slime's functions for a user's own loss, by its names: `slime.backends.megatron_utils.{loss, cp_utils}` and
-`slime.utils.ppo_utils`. There is no context parallelism here, so what gathers over it or cuts for it changes nothing.
+"""slime's functions for a user's loss, under slime's names: `slime.backends.megatron_utils.{loss, cp_utils}` and
+`slime.utils.ppo_utils`. There is no context parallelism here, so functions that gather or cut for it change nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,19 +17,36 @@ from slime_events.algorithms.objective import opsm_mask, policy_objective, token
 from slime_events.algorithms.segments import Segments, gae
 from slime_events.core.config.algorithm import AlgorithmSettings
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+T = TypeVar("T")
 Reduce = Callable[[Tensor], Tensor]
+
+
+class TemperatureArgs(Protocol):
+    """The attribute of slime's `args` that scales logits."""
+
+    rollout_temperature: float
+
+
+class OpsmArgs(Protocol):
+    """The attribute of slime's `args` for OPSM."""
+
+    opsm_delta: float
 
 
 def get_responses(
     logits: Tensor,
     *,
-    args: Any,
+    args: TemperatureArgs,
     unconcat_tokens: Sequence[Tensor],
     total_lengths: Sequence[int],
     response_lengths: Sequence[int],
     apply_temperature: bool = True,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each sample (logits that predict its response [response, vocabulary], its response's tokens [response]).
+    """Yield per sample (logits that predict its response [response, vocabulary], its response's tokens [response]).
+
     logits: [1, tokens, vocabulary].
     """
     flat, end = logits.squeeze(0), 0
@@ -43,14 +60,17 @@ def get_responses(
 def get_log_probs_and_entropy(
     logits: Tensor,
     *,
-    args: Any,
+    args: TemperatureArgs,
     unconcat_tokens: Sequence[Tensor],
     total_lengths: Sequence[int],
     response_lengths: Sequence[int],
     with_entropy: bool = False,
-    **_: Any,
+    **_: object,
 ) -> tuple[Tensor, dict[str, list[Tensor]]]:
-    """(nothing, log_probs and, if asked for, entropy of each sample's response, float32 [response], with gradient)."""
+    """Return (an empty tensor, {"log_probs": ..., "entropy": ...}), float32 [response] per sample, with gradient.
+
+    The entropy is included with `with_entropy`.
+    """
     samples: dict[str, Any] = {
         "unconcat_tokens": unconcat_tokens,
         "total_lengths": total_lengths,
@@ -61,30 +81,30 @@ def get_log_probs_and_entropy(
         torch.cat([rows for rows, _ in parts]), torch.cat([tokens for _, tokens in parts]), with_entropy=with_entropy
     )
     lengths = list(response_lengths)
-    found = {"log_probs": list(torch.split(log_probs, lengths))}
+    columns = {"log_probs": list(torch.split(log_probs, lengths))}
     if entropy is not None:
-        found["entropy"] = list(torch.split(entropy, lengths))
-    return logits.new_empty(0), found
+        columns["entropy"] = list(torch.split(entropy, lengths))
+    return logits.new_empty(0), columns
 
 
-def compute_log_probs(logits: Tensor, tokens: Tensor, process_group: Any = None) -> Tensor:
-    """Log-probs [rows, 1] of logits [rows, vocabulary], with gradient, in nats."""
+def compute_log_probs(logits: Tensor, tokens: Tensor, process_group: ProcessGroup | None = None) -> Tensor:
+    """Return log-probs [rows, 1] of logits [rows, vocabulary], with gradient, in nats."""
     return calculate_log_probs_and_entropy(logits, tokens, process_group)[0].unsqueeze(-1)
 
 
-def compute_entropy_from_logits(logits: Tensor, process_group: Any = None) -> Tensor:
-    """Entropies [rows] of logits [rows, vocabulary], with gradient, in nats."""
-    nobody = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
-    entropy = calculate_log_probs_and_entropy(logits, nobody, process_group, with_entropy=True)[1]
+def compute_entropy_from_logits(logits: Tensor, process_group: ProcessGroup | None = None) -> Tensor:
+    """Return entropies [rows] of logits [rows, vocabulary], with gradient, in nats."""
+    unused_tokens = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+    entropy = calculate_log_probs_and_entropy(logits, unused_tokens, process_group, with_entropy=True)[1]
     assert entropy is not None
     return entropy
 
 
 def calculate_log_probs_and_entropy(
-    logits: Tensor, tokens: Tensor, tp_group: Any = None, with_entropy: bool = False, **_: Any
+    logits: Tensor, tokens: Tensor, tp_group: ProcessGroup | None = None, with_entropy: bool = False, **_: object
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probs and, if asked for, entropies [rows] of logits [rows, vocabulary], with gradient, in nats."""
-    from megatron.core import parallel_state  # seconds, which a look at a user's file need not wait for
+    """Return log-probs and, if `with_entropy`, entropies [rows] of logits [rows, vocabulary], in nats with gradient."""
+    from megatron.core import parallel_state  # takes seconds, which a check of a user's file does not need
 
     from actors.megatron.forward import log_probs_and_entropy
 
@@ -94,9 +114,9 @@ def calculate_log_probs_and_entropy(
 
 
 def policy_loss_function(
-    args: Any, batch: dict[str, Any], logits: Tensor, _: Reduce
+    args: TemperatureArgs, batch: dict[str, Any], logits: Tensor, _: Reduce
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The policy loss that the run's settings describe, and its figures: for a loss that adds a term to it."""
+    """Return the policy loss of the run's settings and its metrics, for a user's loss that adds a term."""
     now = get_log_probs_and_entropy(logits, args=args, with_entropy=True, **_lengths(batch))[1]
     own = {name: getattr(args, name) for name in AlgorithmSettings.__struct_fields__ if hasattr(args, name)}
     return policy_objective(
@@ -113,9 +133,9 @@ def policy_loss_function(
 
 
 def sft_loss_function(
-    args: Any, batch: dict[str, Any], logits: Tensor, reduce: Reduce
+    args: TemperatureArgs, batch: dict[str, Any], logits: Tensor, reduce: Reduce
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The negative log-likelihood of the trained tokens."""
+    """Return the negative log-likelihood of the trained tokens, and the metrics."""
     now = get_log_probs_and_entropy(logits, args=args, **_lengths(batch))[1]
     loss = -reduce(torch.cat(now["log_probs"]))
     return loss, {"loss": loss.detach()}
@@ -132,8 +152,10 @@ def get_sum_of_sample_mean(
     rollout_mask_sums: Sequence[float] | bool | None = None,
     calculate_per_token_loss: bool = False,
 ) -> Reduce:
-    """The sum over samples of masked means of a value per response token. rollout_mask_sums: trained tokens of each
-    sample's rollout; older files of slime's users give calculate_per_token_loss in its place.
+    """Return a function that sums, over samples, the masked means of a value per response token.
+
+    rollout_mask_sums: trained tokens of each sample's rollout. Files for an older slime pass `calculate_per_token_loss`
+    at this position.
     """
     if isinstance(rollout_mask_sums, bool):
         return sum_of_sample_mean(loss_masks, None, per_token=rollout_mask_sums)
@@ -141,22 +163,22 @@ def get_sum_of_sample_mean(
 
 
 def all_gather_with_cp(tensor: Tensor, total_length: int, response_length: int) -> Tensor:
-    """The tensor: a response is never cut over ranks."""
+    """Return the tensor unchanged: a response is never cut over ranks."""
     return tensor
 
 
-def slice_log_prob_with_cp(log_prob: Any, total_length: int, response_length: int) -> Any:
-    """The log-probs: a response is never cut over ranks."""
+def slice_log_prob_with_cp(log_prob: T, total_length: int, response_length: int) -> T:
+    """Return the log-probs unchanged: a response is never cut over ranks."""
     return log_prob
 
 
-def slice_with_cp(tokens: Tensor, pad_value: Any, *_: Any, **__: Any) -> Tensor:
-    """The tokens: a sequence is never cut over ranks."""
+def slice_with_cp(tokens: Tensor, pad_value: object, *_: object, **__: object) -> Tensor:
+    """Return the tokens unchanged: a sequence is never cut over ranks."""
     return tokens
 
 
 def get_grpo_returns(rewards: Tensor, kl: Sequence[Tensor]) -> list[Tensor]:
-    """The reward of each sample for each of its tokens. kl: [response] each, for their shapes."""
+    """Return each sample's reward, repeated for each of its tokens. kl: [response] each, for the shapes."""
     return [torch.ones_like(part) * reward for part, reward in zip(kl, rewards, strict=True)]
 
 
@@ -169,7 +191,7 @@ def get_reinforce_plus_plus_returns(
     kl_coef: float,
     gamma: float,
 ) -> list[Tensor]:
-    """REINFORCE++'s returns of each sample, [response] each, not yet whitened. kl: [response] each."""
+    """Return REINFORCE++'s returns per sample, [response] each, not yet whitened. kl: [response] each."""
     settings = AlgorithmSettings(advantage_estimator="reinforce_plus_plus", kl_coef=kl_coef, gamma=gamma)
     return _advantages(rewards, kl, loss_masks, settings)
 
@@ -177,7 +199,7 @@ def get_reinforce_plus_plus_returns(
 def get_reinforce_plus_plus_baseline_advantages(
     rewards: Tensor, kl: Sequence[Tensor], loss_masks: Sequence[Tensor], kl_coef: float
 ) -> list[Tensor]:
-    """Centred reward - kl_coef * kl of each token, [response] each, not yet whitened."""
+    """Return centered reward - kl_coef * kl of each token, [response] per sample, not yet whitened."""
     settings = AlgorithmSettings(advantage_estimator="reinforce_plus_plus_baseline", kl_coef=kl_coef)
     return _advantages(rewards, kl, loss_masks, settings)
 
@@ -192,7 +214,7 @@ def _advantages(
 def get_advantages_and_returns(
     total_len: int, response_len: int, values: Tensor, rewards: Tensor, gamma: float, lambd: float
 ) -> tuple[Tensor, Tensor]:
-    """Generalised advantages and returns of one sample's values and token rewards, [response] each."""
+    """Return generalized advantages and returns of a sample's values and token rewards, [response] each."""
     advantages = gae(rewards.unsqueeze(0), values.unsqueeze(0), gamma, lambd).squeeze(0)
     return advantages, advantages + values
 
@@ -203,19 +225,19 @@ def compute_gspo_kl(
     local_log_probs: Sequence[Tensor],
     loss_masks: Sequence[Tensor],
 ) -> Tensor:
-    """GSPO's KL, the masked mean of old - new log-probs of each sample, for all of its tokens, [tokens]."""
+    """Return GSPO's KL [tokens]: each sample's masked mean of old - new log-probs, repeated for its tokens."""
     segments = Segments.of(loss_masks)
     return gspo_kl(torch.cat(list(full_old_log_probs)) - torch.cat(list(full_log_probs)), segments)
 
 
 def compute_opsm_mask(
-    args: Any,
+    args: OpsmArgs,
     full_log_probs: Sequence[Tensor],
     full_old_log_probs: Sequence[Tensor],
     advantages: Sequence[Tensor],
     loss_masks: Sequence[Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """(OPSM's mask [tokens], samples that it leaves out), by `args.opsm_delta`."""
+    """Return (OPSM's mask [tokens], number of samples that it masks)."""
     segments = Segments.of(loss_masks)
     log_ratio = torch.cat(list(full_old_log_probs)) - torch.cat(list(full_log_probs))
     kept = opsm_mask(log_ratio, torch.cat(list(advantages)), segments, args.opsm_delta)

@@ -1,6 +1,6 @@
-"""`StepMetrics`: the figures of one rollout step, added up over micro batches, optimizer steps and ranks.
+"""`StepMetrics`: the metrics of a rollout step, summed over micro batches, optimizer steps and ranks.
 
-`OffPolicyMetrics`: how TIS weighted the recorded rollouts of the step.
+`OffPolicyMetrics`: the TIS weights of the step's reused rollouts.
 """
 
 import time
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from slime_events.algorithms.objective import Correction
 
-# A sample that needed no pass adds exactly 0 to these, so that they are means over the whole step. All other figures
+# A sample without a pass adds exactly 0 to these metrics, so that they are means over the whole step. All other metrics
 # of the objective are means over the samples that were passed through the model.
 OVER_THE_STEP = frozenset({"loss", "pg_loss", "pg_clipfrac"})
 DIFFERENCE = "train_rollout_logprob_abs_diff"
@@ -22,7 +22,7 @@ AGREEMENT = "logprob_agreement_max"
 
 
 class StepMetrics:
-    """Sums stay on the device until `means` is asked for."""
+    """Sums metrics; the sums stay on the device until `means` is called."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
@@ -32,21 +32,21 @@ class StepMetrics:
         self.seconds: dict[str, float] = defaultdict(float)
 
     def add(self, figures: Mapping[str, Tensor], weight: float) -> None:
-        """Figures of the objective (weighted sums), and the weight of the samples that they are over."""
+        """Add metrics of the objective, which are weighted sums, and the total weight of their samples."""
         self.counts["passed"] += weight
         for name, value in figures.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def add_over_the_step(self, name: str, value: Tensor) -> None:
-        """A weighted sum over samples of the step, whether they were passed through the model or not."""
+        """Add a weighted sum over samples of the step, including samples without a pass through the model."""
         self._over_the_step.add(name)
         self._sums[name] = self._sums.get(name, 0.0) + value
 
     def add_difference(self, trainer: Tensor, rollout: Tensor, mask: Tensor, same: Tensor) -> None:
-        """Log-probs before the update [tokens], the trainer's and the engine's, of the tokens where mask is not 0.
+        """Add the difference of trainer's and engine's log-probs before the update [tokens], where mask is not 0.
 
-        same: bool [tokens], those that the engine made with the very weights that are trained. Only there is a
-        difference a disagreement; elsewhere it is also what the policy has moved.
+        same: bool [tokens], True for tokens that the engine sampled with exactly the weights in training. Only these
+        differences measure disagreement; all others include the policy's change.
         """
         distance = (trainer - rollout).abs().masked_fill(mask == 0, 0.0)
         self._sums[DIFFERENCE] = self._sums.get(DIFFERENCE, 0.0) + distance.sum()
@@ -59,13 +59,13 @@ class StepMetrics:
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
-        """Seconds of a part of the step; on CUDA of what it waits for."""
+        """Measure the seconds of a part of the step; on CUDA only host time, which includes waits for the device."""
         start = time.perf_counter()
         yield
         self.seconds[part] += time.perf_counter() - start
 
     def means(self, weight: float, data: dist.ProcessGroup) -> dict[str, float]:
-        """Everything by name, the same on every data parallel rank; collective.
+        """Return all metrics by name, the same on every data parallel rank; collective.
 
         weight: rollouts (or trained tokens) of the whole step. Seconds are those of the slowest rank.
         """
@@ -89,14 +89,14 @@ class StepMetrics:
 
 
 class OffPolicyMetrics:
-    """Of the trained tokens of recorded rollouts. Sums stay on the device until `figures` is asked for."""
+    """Sums TIS weights over the trained tokens of reused rollouts, on the device until `figures` is called."""
 
     def __init__(self, device: torch.device) -> None:
         self._sums = torch.zeros(3, dtype=torch.float64, device=device)
         self._largest = torch.zeros((), device=device)
 
     def add(self, correction: Correction, chosen: Tensor) -> None:
-        """correction: of tokens [tokens]; chosen: bool [tokens], those that are meant."""
+        """Add the weights of chosen tokens. correction: of all tokens [tokens]. chosen: bool [tokens]."""
         weight, clipped = correction.weight[chosen], correction.clipped[chosen]
         if weight.numel():
             counted = torch.full_like(weight, 1.0)
@@ -104,7 +104,7 @@ class OffPolicyMetrics:
             self._largest = torch.maximum(self._largest, weight.max())
 
     def figures(self, data: dist.ProcessGroup) -> dict[str, float]:
-        """Mean and largest weight, and the share of tokens whose weight was bounded; collective."""
+        """Return mean and largest weight, and the share of tokens whose weight was bounded; collective."""
         if data.size() > 1:
             dist.all_reduce(self._sums, group=data)
             dist.all_reduce(self._largest, op=dist.ReduceOp.MAX, group=data)
@@ -117,6 +117,6 @@ class OffPolicyMetrics:
 
 
 def _joined(how: Callable[[Iterable[float]], float], parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """One figure for each name, of those of all ranks."""
+    """Combine the metrics of all ranks, by name."""
     names = sorted({name for part in parts for name in part})
     return {name: how(part[name] for part in parts if name in part) for name in names}

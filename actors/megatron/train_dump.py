@@ -1,10 +1,10 @@
-"""`--save-debug-train-data`: a torch file of what went into one step, in slime's form: plain values and tensors.
+"""`--save-debug-train-data`: write the inputs of a step to a torch file in slime's format: plain values and tensors.
 
     {"format_version": 2, "rollout_id", "rank", "samples": [...], "dp_shards": [...], "raw_reward": [...]}
 
-samples: one for each of the batch, in its order, under slime's names of the columns. dp_shards: which of them each data
-parallel rank trained, and in which micro batches. What no pass of the model needed (log-probs of a sample that cannot
-move the weights, a reference where no KL is on) is not there.
+`samples` has an entry per sample in batch order, under slime's names of columns. `dp_shards` has the samples and micro
+batches of each data parallel rank. Values that no pass computed are left out: log-probs of a sample that cannot move
+the weights, or a reference without a KL.
 """
 
 import io
@@ -20,18 +20,18 @@ from slime_events.core.train_batch import TrainBatch, TrainSample
 
 
 def save_train_dump(step: RolloutStep, batch: TrainBatch, path: str) -> None:
-    """Collective, after the step was run; rank 0 writes the file. Raises StoreUnavailable, NoSpace."""
+    """Write the dump of a step that was run; collective, rank 0 writes. Raises StoreUnavailable, NoSpace."""
     place = step.trainee.place
     if place.tensor.rank() != 0:
-        return  # the ranks that share a model have the same
+        return  # ranks of a tensor parallel group have the same columns
     shards = [_shard(step)]
     if place.data.size() > 1:
         shards *= place.data.size()
         dist.all_gather_object(shards, shards[0], group=place.data)
     if place.rank != 0:
         return
-    made = {index: shard for shard in shards for index in shard["partition"]}
-    samples = [_sample(index, sample, made.get(index)) for index, sample in enumerate(batch.samples)]
+    shard_of = {index: shard for shard in shards for index in shard["partition"]}
+    samples = [_sample(index, sample, shard_of.get(index)) for index, sample in enumerate(batch.samples)]
     pack = {
         "format_version": 2,
         "rollout_id": batch.step,
@@ -46,7 +46,7 @@ def save_train_dump(step: RolloutStep, batch: TrainBatch, path: str) -> None:
 
 
 def _shard(step: RolloutStep) -> dict[str, Any]:
-    """This rank's part. partition: its samples, places in the batch; micro_batch_indices: places in that."""
+    """Return this rank's shard. `partition` indexes the batch, `micro_batch_indices` indexes `partition`."""
     data, passes = step.trainee.place.data, set(step.passes)
     unmoved = set(step.kept) - set(step.passing(step.kept))
     mine = sorted(passes | {index for index in unmoved if index % data.size() == data.rank()})
@@ -64,8 +64,8 @@ def _shard(step: RolloutStep) -> dict[str, Any]:
         "micro_batch_indices": [
             [where[index] for index in members] for batches in step.micro_batches for members in batches
         ],
-        "global_batch_sizes": [one.rollouts for one in step.steps],
-        # Copies, which hold their own numbers only and not those of the micro batch that they are a part of.
+        "global_batch_sizes": [optimizer_step.rollouts for optimizer_step in step.steps],
+        # Copies, since a view would store the values of its whole micro batch.
         "tokens_of": {
             name: {index: values[index].detach().cpu().clone() for index in mine if index in values}
             for name, values in columns.items()
@@ -74,7 +74,7 @@ def _shard(step: RolloutStep) -> dict[str, Any]:
 
 
 def _sample(index: int, sample: TrainSample, shard: dict[str, Any] | None) -> dict[str, Any]:
-    """One that fills no optimizer step has no shard."""
+    """Return a sample's entry. shard: None for a sample that belongs to no optimizer step."""
     tokens_of = shard["tokens_of"] if shard else {}
     return {
         "sample_index": index,

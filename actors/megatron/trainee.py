@@ -1,4 +1,4 @@
-"""`Place`: this process among the trainer's ranks. `Trainee`: the policy in training, with all that acts on it."""
+"""`Place`: this process among the trainer's ranks. `Trainee`: the policy in training, its optimizer and settings."""
 
 import os
 import socket
@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, TypeVar
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel
+from megatron.core.optimizer import ChainedOptimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore, TCPStore
 
@@ -22,6 +24,7 @@ from actors.megatron.forward import LogitMemory, MicroBatch, pack, response_log_
 from actors.megatron.frozen_model import FrozenModel
 from actors.megatron.host_columns import joined_on_host
 from actors.megatron.tree_batch import pack_tree
+from schemas.doc import doc
 from schemas.errors import TrainerError
 from slime_events.algorithms.packing import micro_batches
 from slime_events.core.config.algorithm import AlgorithmSettings
@@ -37,16 +40,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Rank, device, and the groups it talks in. Ranks of one tensor parallel group see the same samples."""
+    """Rank, device and process groups of this process."""
 
     rank: int
     world_size: int
     device: torch.device
-    tensor: dist.ProcessGroup
-    data: dist.ProcessGroup
+    tensor: Annotated[dist.ProcessGroup, doc("Tensor parallel ranks, which see the same samples.")]
+    data: Annotated[dist.ProcessGroup, doc("Data parallel ranks, which have the same part of the model.")]
 
     def of_each_rank(self, mine: T) -> list[T]:
-        """What each rank has, in rank order. Collective; pickled."""
+        """Gather a picklable value from each rank, in rank order. Collective."""
         everyone = [mine] * self.world_size
         if len(everyone) > 1:
             dist.all_gather_object(everyone, mine)
@@ -56,8 +59,8 @@ class Place:
 def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> Place:
     """Join torch.distributed (gloo, or NCCL on CUDA) at `master` = "host:port" and form Megatron's groups.
 
-    One per process. Raises TrainerError when the ranks do not meet within `distributed_timeout_minutes`, do not
-    divide into tensor parallel groups, or would train on the CPU of a machine whose GPUs nobody has hidden.
+    Call it once per process. Raises TrainerError if the ranks do not meet within `distributed_timeout_minutes`, if they
+    do not divide into tensor parallel groups, or as `check_device`.
     """
     if world_size % settings.tensor_model_parallel_size:
         raise TrainerError(
@@ -87,7 +90,7 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
 
 
 def _take_gpu(rank: int) -> torch.device:
-    """Ray shows an actor its own GPUs only; started by hand, all of the node's are there."""
+    """Select this rank's GPU. Ray shows an actor only its own GPU; a rank started by hand sees all of the node's."""
     set_for_cuda()
     local = 0 if torch.cuda.device_count() == 1 else rank % torch.cuda.device_count()
     device = torch.device("cuda", local)
@@ -95,9 +98,10 @@ def _take_gpu(rank: int) -> torch.device:
     return device
 
 
-def meeting_place(master: str, rank: int, world_size: int, timeout: timedelta) -> Any:
-    """torch's store, on the master's address alone: by itself it listens on every address of the machine. A single rank
-    needs no port.
+def meeting_place(master: str, rank: int, world_size: int, timeout: timedelta) -> HashStore | TCPStore:
+    """Return torch's store, which listens only on the master's address; by default it listens on all addresses.
+
+    A single rank needs no port.
     """
     if world_size == 1:
         return HashStore()
@@ -107,10 +111,11 @@ def meeting_place(master: str, rank: int, world_size: int, timeout: timedelta) -
 
 
 def check_device() -> None:
-    """TrainerError where this process would train on the CPU of a machine with GPUs, and nobody has hidden them. The
-    launcher has looked before, at the machines that were there then.
+    """Raise TrainerError if this process would train on the CPU of a machine whose GPUs are not hidden.
+
+    The launcher checks this too, but only for machines that it knows at the start.
     """
-    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""  # as by --device cpu
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""  # set by --device cpu
     if on_cpu() and not is_hidden and (problem := look(this_machine()).problem()):
         raise TrainerError(problem)
 
@@ -124,29 +129,27 @@ def leave() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Critic:
-    """A value model in training (actors/megatron/critic.py). All three are Megatron's."""
+    """A value model in training (actors/megatron/critic.py)."""
 
     model: DistributedDataParallel
-    optimizer: Any
-    scheduler: Any
+    optimizer: ChainedOptimizer
+    scheduler: OptimizerParamScheduler
 
 
 @dataclass(frozen=True, slots=True)
 class Trainee:
-    """Model, optimizer and schedule are Megatron's. frozen: other models that are asked for log-probs, by name. critic:
-    there where the estimator needs values. functions: the user's.
-    """
+    """The policy in training, with all that a step needs."""
 
     architecture: Architecture
     settings: TrainerSettings
     algorithm: AlgorithmSettings
     place: Place
     model: DistributedDataParallel
-    frozen: Mapping[str, FrozenModel]
-    optimizer: Any
-    scheduler: Any
-    functions: TrainerFunctions
-    critic: Critic | None = None
+    frozen: Annotated[Mapping[str, FrozenModel], doc("Frozen models that compute log-probs, by name.")]
+    optimizer: ChainedOptimizer
+    scheduler: OptimizerParamScheduler
+    functions: Annotated[TrainerFunctions, doc("The user's functions.")]
+    critic: Annotated[Critic | None, doc("The value model, if the estimator needs values.")] = None
 
     def split(
         self,
@@ -156,8 +159,9 @@ class Trainee:
         *,
         scoring: bool = False,
     ) -> list[list[list[int]]]:
-        """Of each of `ranks` data parallel ranks its micro batches of `indices` into `samples`. scoring: see
-        `packing_rule`.
+        """Return the micro batches of each data parallel rank, as `indices` into `samples`.
+
+        ranks: number of data parallel ranks. scoring: see `packing_rule`.
         """
         rule = packing_rule(self.settings, self.architecture, ranks, cpu=on_cpu(), scoring=scoring)
         by_work = self.settings.balance_by_flops
@@ -171,7 +175,7 @@ class Trainee:
         return [[[indices[place] for place in members] for members in batches] for batches in dealt]
 
     def pack(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> MicroBatch:
-        """One packed micro batch on this rank's device."""
+        """Pack samples to a micro batch on this rank's device."""
         chosen, device = [samples[index] for index in indices], self.place.device
         if self.settings.tree_packing:
             return pack_tree(chosen, device, partial(sharing_pays, self.architecture))
@@ -181,7 +185,7 @@ class Trainee:
     def log_probs(
         self, model: torch.nn.Module, packed: MicroBatch, temperature: float, *, entropy_gradient: bool = False
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """`response_log_probs`, in as much memory as the settings allow."""
+        """Call `response_log_probs` within the memory that the settings allow."""
         saving = LogitMemory(self.settings.log_probs_chunk_size or -1, self.settings.recompute_loss_function)
         group = self.place.tensor
         return response_log_probs(model, packed, temperature, group, entropy_gradient=entropy_gradient, memory=saving)
@@ -197,7 +201,7 @@ class Trainee:
     ) -> dict[int, Tensor]:
         """Return the log-probs of each response by index: float32 [response], in host memory, without gradient.
 
-        entropies: takes the entropies, likewise.
+        entropies: filled with the entropies in the same form.
         """
         scores: dict[int, Tensor] = {}
         for members in self.split(samples, indices, scoring=True)[0]:

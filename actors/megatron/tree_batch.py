@@ -1,13 +1,14 @@
-"""`pack_tree`: samples that begin alike in one micro batch, with each shared prefix once (slime_events.algorithms).
+"""`pack_tree`: pack samples with common prefixes to a micro batch that has each prefix once (slime_events.algorithms).
 
-A token looks at its ancestors alone: what a sample has of its own is laid out as queries, and the whole path down to
-there as keys. So every sample gets the log-probs, and gives the gradient, that it would alone, within rounding.
+A token sees only its ancestors: a sample's own tokens are laid out as queries, and the whole path to them as keys. Up
+to rounding, each sample therefore has the same log-probs and gradient as in a batch without sharing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from actors.megatron.attention import Ints, PackedSequences, alike, lay_out
 from actors.megatron.forward import MicroBatch, kept_of_all, pack
+from schemas.doc import doc
 from slime_events.algorithms import prefix_tree
 from slime_events.algorithms.prefix_tree import Pays, PrefixTree
 from slime_events.core.train_batch import TrainSample
@@ -23,22 +25,20 @@ from slime_events.core.train_batch import TrainSample
 
 @dataclass
 class TreeSequences(PackedSequences):
-    """The sequences of `grids` are what samples have of their own. There are no `ends`: a mask says what is seen.
+    """Layouts of a prefix tree. Grids contain the samples' own tokens. `ends` is None: masks define what is seen."""
 
-    to_keys: int64 [key slots], the packed token of each key of all grids end to end (any token in a padding slot).
-    key_grids: (sequences, longest path) of each grid. seen: its mask, None for a grid of roots. position_ids: int64
-    [tokens], what RoPE turns each token by.
-    """
-
-    to_keys: Tensor | None = None
-    key_grids: tuple[tuple[int, int], ...] = ()
-    seen: tuple[Tensor | None, ...] = ()
-    position_ids: Tensor | None = None
+    to_keys: Annotated[
+        Tensor | None, doc("int64 [key slots of all grids]: packed token of each key; any token for padding")
+    ] = None
+    key_grids: Annotated[tuple[tuple[int, int], ...], doc("(sequences, longest path) of each grid")] = ()
+    seen: Annotated[tuple[Tensor | None, ...], doc("mask of each grid; None for a grid of roots")] = ()
+    position_ids: Annotated[Tensor | None, doc("int64 [tokens]: position of each token for RoPE")] = None
 
     @classmethod
     def of_tree(cls, tree: PrefixTree, rows: Tensor, device: torch.device) -> TreeSequences:
-        """Parameters for a tree of at least one sequence. Megatron is told of a single sequence, so that it takes the
-        RoPE of each token as it is given.
+        """Return parameters for a tree of at least one sequence.
+
+        For Megatron the tree is a single sequence, so that Megatron uses each token's RoPE unchanged.
         """
         ends, shared = np.array([len(path) for path in tree.paths]), np.array(tree.shared)
         own = ends - shared
@@ -71,12 +71,13 @@ class TreeSequences(PackedSequences):
 
     @property
     def masks(self) -> Sequence[Tensor | None]:
-        """See `PackedSequences`. Keys of padding come last, where no query of a token looks."""
+        """See `PackedSequences`. Padding keys come last, where no token's query sees them."""
         return self.seen
 
     def keys(self, tokens: Tensor) -> Sequence[Tensor]:
-        """Of each grid [sequences, longest path, groups, size]. The gradient of a token is the sum over all paths that
-        it is on, always in one order: that of an embedding.
+        """Lay out keys or values as grids, [sequences, longest path, groups, size] each.
+
+        A token's gradient is the sum over all its paths, always in the same order, as for an embedding.
         """
         slots = [count * longest for count, longest in self.key_grids]
         laid = F.embedding(self.to_keys, tokens.flatten(1))  # type: ignore[arg-type]  # None in Megatron's alone
@@ -85,28 +86,32 @@ class TreeSequences(PackedSequences):
 
 
 def _mask(column: Ints, last_seen: Ints) -> Tensor:
-    """Float32 [sequences, 1, queries, keys], added to scores. Made once for all layers, each of which would keep one of
-    its own of a mask of bools.
+    """Return a mask that is added to scores, float32 [sequences, 1, queries, keys].
+
+    All layers share this mask. From a mask of bools, each layer would make and keep its own copy.
     """
     hidden = torch.from_numpy(column > last_seen[:, None, :, None])
     return torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
 
 
 def _grids(own: Ints, ends: Ints) -> list[Ints]:
-    """Sequences with tokens of their own, those in one grid that are alike in these and in the whole path; roots have
-    grids of their own, which need no mask.
+    """Group the sequences that have own tokens into grids with a similar number of own tokens and path tokens.
+
+    Roots have separate grids, which need no mask.
     """
-    found: list[Ints] = []
+    grids: list[Ints] = []
     for chosen in (np.flatnonzero(own == ends), np.flatnonzero((own > 0) & (own < ends))):
         for group in alike(own[chosen]):
             same = chosen[group]
-            found += [same[part] for part in alike(ends[same])]
-    return found
+            grids += [same[part] for part in alike(ends[same])]
+    return grids
 
 
 def pack_tree(samples: Sequence[TrainSample], device: torch.device, pays: Pays) -> MicroBatch:
-    """As `pack`, which it is where no two samples share a prefix that pays. A target that samples share is predicted
-    once, except where tokens were drawn from a part of the vocabulary: that part may be another for each.
+    """Pack samples, and share each common prefix for which `pays` is true; without one, the result is that of `pack`.
+
+    A shared target is predicted once, unless tokens were sampled from a part of the vocabulary, which may differ
+    between samples.
     """
     sequences = [sample.tokens for sample in samples]
     branches = prefix_tree.branches(sequences, pays)
@@ -115,7 +120,7 @@ def pack_tree(samples: Sequence[TrainSample], device: torch.device, pays: Pays) 
     tree = prefix_tree.lay_out(sequences, branches)
     responses = [sample.response_length for sample in samples]
     ends = list(zip(tree.paths, responses, strict=True))
-    # The token at a place is predicted at the place before it on its path, which is one for all paths.
+    # A token is predicted at the place before it on its path, which is the same on all its paths.
     rows = np.concatenate([path[-size - 1 : -1] for path, size in ends])
     targets, targets_of = np.concatenate([path[-size:] for path, size in ends]), None
     kept = kept_of_all(samples, device)
@@ -124,6 +129,6 @@ def pack_tree(samples: Sequence[TrainSample], device: torch.device, pays: Pays) 
         rows, targets_of = rows[first], torch.from_numpy(inverse).to(device)
     tokens = tree.tokens.astype(np.int64)
     on_device = [torch.from_numpy(array).to(device) for array in (tokens, tree.positions, rows, tokens[targets])]
-    token_ids, position_ids, packed_rows, wanted = on_device
+    token_ids, position_ids, packed_rows, target_ids = on_device
     packed = TreeSequences.of_tree(tree, packed_rows, device)
-    return MicroBatch(token_ids[None], position_ids[None], packed, wanted, responses, kept, targets_of)
+    return MicroBatch(token_ids[None], position_ids[None], packed, target_ids, responses, kept, targets_of)

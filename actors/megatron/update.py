@@ -1,4 +1,4 @@
-"""`update`: one optimizer step of a model over this rank's micro batches, the policy's or the critic's."""
+"""`update`: run an optimizer step of the policy or the critic over this rank's micro batches."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,10 +24,11 @@ def update(
     timed: Timed = lambda part: nullcontext(),
     before: Callable[[], None] = lambda: None,
 ) -> float:
-    """Sum the gradients over the micro batches and over ranks, and step; the norm of the gradient before clipping.
+    """Sum the gradients over micro batches and ranks, and step; return the norm of the gradient before clipping.
 
-    loss_of: of a micro batch, divided by what the whole optimizer step counts for. what: its name in errors. timed:
-    around each part. before: called with cleared gradients. Raises TrainerError where the norm is not finite.
+    loss_of: returns a micro batch's loss, divided by the weight of the whole optimizer step. what: name of the step in
+    errors. timed: context around each part. before: called with cleared gradients. Raises TrainerError if the norm is
+    not finite.
     """
     with timed("forward_backward"):
         part.model.zero_grad_buffer()
@@ -38,14 +39,14 @@ def update(
                 part.optimizer.scale_loss(loss_of(members)).backward()
     with timed("gradients"):
         if not batches and part.model.ddp_config.overlap_grad_reduce:
-            part.model.start_grad_sync()  # else the last backward pass starts it
+            part.model.start_grad_sync()  # with micro batches, the last backward pass starts it
         finalize_model_grads([part.model])
     with timed("optimizer"), stand_in():
         _, norm, _ = part.optimizer.step()
     beat()
     if norm is None or not math.isfinite(norm):
         raise TrainerError(
-            f"gradient norm {norm} in {what}: these weights are lost. Go on from the last checkpoint; look at "
+            f"gradient norm {norm} in {what}: these weights are lost. Continue from the last checkpoint; check "
             "train_rollout_logprob_abs_diff and the learning rate"
         )
     part.scheduler.step(1)

@@ -1,4 +1,4 @@
-"""A user's own loss and advantages on a rank: samples by slime's names of the columns, and what came back, checked."""
+"""A user's loss and advantages on a rank: columns under slime's names, and checks of what the functions return."""
 
 from __future__ import annotations
 
@@ -20,101 +20,107 @@ if TYPE_CHECKING:  # a user's file imports this by slime's names, and is looked 
     from actors.megatron.trainee import Trainee
 
 PerSample = Mapping[int, Tensor]
-"""Of samples by their index, float [response] each."""
+"""A column by index of the sample, float [response] each."""
 FIXED = frozenset({"tokens", "unconcat_tokens", "total_lengths", "response_lengths", "sample_indices"})
-"""Columns that the step is dealt out over ranks by."""
+"""Columns that determine how the step is divided over ranks."""
 BY_TOKEN = frozenset({"loss_masks", "advantages", "returns", "log_probs", "ref_log_probs", "rollout_log_probs"})
-"""Columns of a number for each response token."""
+"""Columns with a number per response token."""
 
 
 def columns(
-    samples: Sequence[TrainSample], indices: Sequence[int], device: torch.device, **known: PerSample
+    samples: Sequence[TrainSample], indices: Sequence[int], device: torch.device, **more: PerSample
 ) -> dict[str, Any]:
-    """Return the samples of these indices on the device: a list for each column, in the order of `indices`.
+    """Return the samples of these indices on the device: a list per column, in the order of `indices`.
 
-    known: more columns, in host memory. A column that lacks a sample is left out. Tensors are copies.
+    more: further columns, in host memory. A column that lacks a sample is left out. Tensors are copies.
     """
     chosen = [samples[index] for index in indices]
     return {
-        "unconcat_tokens": [torch.tensor(one.tokens, dtype=torch.int64, device=device) for one in chosen],
-        "total_lengths": [one.total_length for one in chosen],
-        "response_lengths": [one.response_length for one in chosen],
-        "loss_masks": [torch.tensor(one.loss_mask, dtype=torch.int32, device=device) for one in chosen],
-        "rewards": [one.reward for one in chosen],
-        "raw_reward": [one.raw_reward for one in chosen],
-        "truncated": [int(one.truncated) for one in chosen],
+        "unconcat_tokens": [torch.tensor(sample.tokens, dtype=torch.int64, device=device) for sample in chosen],
+        "total_lengths": [sample.total_length for sample in chosen],
+        "response_lengths": [sample.response_length for sample in chosen],
+        "loss_masks": [torch.tensor(sample.loss_mask, dtype=torch.int32, device=device) for sample in chosen],
+        "rewards": [sample.reward for sample in chosen],
+        "raw_reward": [sample.raw_reward for sample in chosen],
+        "truncated": [int(sample.truncated) for sample in chosen],
         "sample_indices": list(indices),
         **{
             name: [to_user(values[index], device) for index in indices]
-            for name, values in known.items()
+            for name, values in more.items()
             if all(index in values for index in indices)
         },
     }
 
 
-def own_advantages(function: UserFunction, args: Any, data: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
-    """(advantages, returns) that the user's function leaves in `data`, float32 [response] each. data: `columns` of the
-    whole step. Raises PlugPointError for anything else.
+def own_advantages(function: UserFunction, args: object, data: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the (advantages, returns) that the user's function puts into `data`, float32 [response] each.
+
+    data: `columns` of the whole step. Raises PlugPointError if a column does not fit.
     """
     function(args, data)
     lengths = data["response_lengths"]
-    found = []
+    results = []
     for name in ("advantages", "returns"):
-        # slime's own estimators but ppo have one for both.
+        # slime's estimators except ppo have the same column for both.
         parts = data.get(name, data.get("advantages"))
-        if not isinstance(parts, list | tuple) or [tuple(getattr(one, "shape", ())) for one in parts] != [
-            (length,) for length in lengths
-        ]:
-            wanted = f"rollout_data[{name!r}]: a tensor for each sample, of its response's length"
-            raise function.refuse(parts, wanted)
-        found.append([one.detach().float() for one in parts])
-    return found[0], found[1]
+        if not isinstance(parts, list | tuple) or [_shape(part) for part in parts] != [(length,) for length in lengths]:
+            raise function.refuse(parts, f"rollout_data[{name!r}]: a tensor per sample, as long as its response")
+        results.append([part.detach().float() for part in parts])
+    return results[0], results[1]
 
 
-def postprocessed(function: UserFunction, args: Any, step: int, data: dict[str, Any]) -> dict[str, list[Any]]:
-    """The columns as the user's function leaves them, with those that it adds. data: `columns` of the whole step, whose
-    tensors stay as they are. Raises PlugPointError for a column that cannot be trained on.
+def postprocessed(function: UserFunction, args: object, step: int, data: dict[str, Any]) -> dict[str, list[Any]]:
+    """Return the columns after the user's function, with those that it adds.
+
+    data: `columns` of the whole step, whose tensors are not changed. Raises PlugPointError for a column that cannot be
+    trained on.
     """
-    given = {name: [one.clone() if isinstance(one, Tensor) else one for one in part] for name, part in data.items()}
-    function(*((args, step, given) if function.positional == 3 else (args, given)))
+    after: dict[str, Any] = {name: [_clone(entry) for entry in part] for name, part in data.items()}
+    function(*((args, step, after) if function.positional == 3 else (args, after)))
     lengths = [(length,) for length in data["response_lengths"]]
-    for name in data | given:
-        parts, wanted = given.get(name), f"rollout_data[{name!r}]"
+    for name in data | after:
+        parts, expected = after.get(name), f"rollout_data[{name!r}]"
         if name in FIXED and not _are_equal(parts, data[name]):
-            raise function.refuse(parts, f"{wanted} as it was: the micro batches follow from it")
-        if name in BY_TOKEN and (not _is_column(parts, lengths) or [_shape(one) for one in parts] != lengths):
-            raise function.refuse(parts, f"{wanted}: a tensor for each sample, of its response's length")
-    masks = torch.cat(given["loss_masks"])
+            raise function.refuse(parts, f"{expected} unchanged, since it determines the micro batches")
+        if name in BY_TOKEN and (not _is_column(parts, lengths) or [_shape(part) for part in parts] != lengths):
+            raise function.refuse(parts, f"{expected}: a tensor per sample, as long as its response")
+    masks = torch.cat(after["loss_masks"])
     if bool(((masks != 0) & (masks != 1)).any()):
-        raise function.refuse(masks, "rollout_data['loss_masks']: 1 for each token to train on, else 0")
-    left = {name: parts for name, parts in given.items() if name not in FIXED and _is_column(parts, lengths)}
-    return {name: [_plain(name, one) for one in parts] for name, parts in left.items()}
+        raise function.refuse(masks, "rollout_data['loss_masks']: 1 for each trained token, else 0")
+    left = {name: parts for name, parts in after.items() if name not in FIXED and _is_column(parts, lengths)}
+    return {name: [_plain(name, entry) for entry in parts] for name, parts in left.items()}
+
+
+def _clone(entry: object) -> object:
+    return entry.clone() if isinstance(entry, Tensor) else entry
 
 
 def _is_column(parts: object, lengths: Sequence[Any]) -> TypeGuard[Sequence[Any]]:
     return isinstance(parts, list | tuple | Tensor) and len(parts) == len(lengths)
 
 
-def _are_equal(one: object, other: list[Any]) -> bool:
-    """Whether two columns hold the same."""
-    if not _is_column(one, other):
+def _are_equal(parts: object, before: list[Any]) -> bool:
+    if not _is_column(parts, before):
         return False
-    return all(torch.equal(a, b) if isinstance(b, Tensor) else a == b for a, b in zip(one, other, strict=True))
+    return all(torch.equal(a, b) if isinstance(b, Tensor) else a == b for a, b in zip(parts, before, strict=True))
 
 
-def _shape(one: object) -> tuple[int, ...]:
-    return tuple(getattr(one, "shape", ()))
+def _shape(entry: object) -> tuple[int, ...]:
+    return tuple(getattr(entry, "shape", ()))
 
 
-def _plain(name: str, one: Any) -> Any:
-    """An entry of a column, in the type that the trainer has it in."""
+def _plain(name: str, entry: Any) -> object:
+    """Return an entry of a column without gradient, in the trainer's dtype."""
     if name in BY_TOKEN:
-        return one.detach().int() if name == "loss_masks" else one.detach().float()
-    return one.detach() if isinstance(one, Tensor) else one
+        return entry.detach().int() if name == "loss_masks" else entry.detach().float()
+    return entry.detach() if isinstance(entry, Tensor) else entry
 
 
 def whole_logits(trainee: Trainee, packed: MicroBatch) -> Tensor:
-    """float32 [1, tokens, vocabulary / tensor parallel ranks] of every position, not divided by the temperature."""
+    """Return the logits of all positions, float32 [1, tokens, vocabulary / tensor parallel ranks].
+
+    They are not divided by the temperature.
+    """
     every = copy.copy(packed.packed)
     every.rows = None
     logits: Tensor = trainee.model(packed.token_ids, packed.position_ids, None, packed_seq_params=every)
@@ -124,8 +130,9 @@ def whole_logits(trainee: Trainee, packed: MicroBatch) -> Tensor:
 def sum_of_sample_mean(
     masks: Sequence[Tensor], denominators: Sequence[float] | None, *, per_token: bool
 ) -> Callable[[Tensor], Tensor]:
-    """slime's reduction of a value per response token, samples end to end: the sum over samples of masked means, or
-    over trained tokens.
+    """Return slime's reduction of a value per response token, [tokens of all samples].
+
+    It is the sum over samples of masked means or, with `per_token`, the sum over trained tokens.
     """
     segments = Segments.of(masks)
     weights = token_weights(segments, per_token=per_token, rollout_denoms=denominators)
@@ -137,23 +144,24 @@ def sum_of_sample_mean(
 
 
 def own_loss(
-    function: UserFunction, args: Any, batch: dict[str, Any], logits: Tensor, reduce: Callable[[Tensor], Tensor]
+    function: UserFunction, args: object, batch: dict[str, Any], logits: Tensor, reduce: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """(loss, figures) of the user's function: sums over the micro batch's samples, scalars. Raises PlugPointError for
-    anything else.
+    """Return the (loss, metrics) of the user's function: scalars, summed over the micro batch's samples.
+
+    Raises PlugPointError for any other result.
     """
     returned = function(args, batch, logits, reduce)
-    wanted = "(loss, metrics): a number that has a gradient, and numbers by name"
+    expected = "(loss, metrics): a number that has a gradient, and numbers by name"
     if not (isinstance(returned, tuple | list) and len(returned) == 2 and isinstance(returned[1], Mapping)):
-        raise function.refuse(returned, wanted)
+        raise function.refuse(returned, expected)
     loss, metrics = returned
     if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
-        raise function.refuse(loss, wanted)
+        raise function.refuse(loss, expected)
     try:
         figures = {
             str(name): torch.as_tensor(value, dtype=torch.float32).detach().reshape(())
             for name, value in metrics.items()
         }
     except (TypeError, ValueError, RuntimeError):
-        raise function.refuse(metrics, wanted) from None
+        raise function.refuse(metrics, expected) from None
     return loss.reshape(()), {"loss": loss.detach().reshape(()), **figures}

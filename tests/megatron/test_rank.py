@@ -190,7 +190,7 @@ def test_checkpoints_are_never_overwritten_and_must_fit(tiny: Path, tmp_path: Pa
         rank.save_checkpoint(tmp_path / "a")
         with pytest.raises(TrainerError, match="exists already"):
             rank.save_checkpoint(tmp_path / "a")
-        with pytest.raises(CheckpointMismatch, match="no complete trainer checkpoint"):
+        with pytest.raises(CheckpointMismatch, match="not a complete trainer checkpoint"):
             rank.load_checkpoint(tmp_path)
     make_model(tmp_path / "wider", intermediate_size=64)
     with trainer(tmp_path / "wider") as rank, pytest.raises(CheckpointMismatch, match="does not fit"):
