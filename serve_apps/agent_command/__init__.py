@@ -1,1 +1,1 @@
-"""`--agent-command`: a program that is started for each rollout that waits for an agent."""
+"""`--agent-command`: starts a program for each rollout that waits for an agent."""

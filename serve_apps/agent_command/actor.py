@@ -1,4 +1,4 @@
-"""`AgentCommandActor`: programs that make the run's rollouts, as a role of it."""
+"""`AgentCommandActor`: the role that starts the programs of `--agent-command`."""
 
 import asyncio
 import shlex
@@ -20,16 +20,16 @@ from slime_events.core.run.run_end import until_over
 from storage.cancellation import end_all
 
 SOURCE = "agent-command"
-"""The source that its sessions are of."""
+"""Source name of its sessions."""
 FOLDER = "agents"
 
 
 class AgentCommandActor:
-    """It speaks to the run's own gateway, with a token that ends with it."""
+    """Runs programs with sessions of the run's own gateway. Its token is revoked when it ends."""
 
     async def run(self, address: RunAddress, settings: TrainSettings) -> None:
-        """To the end of the run. Raises ConfigError where the gateway opens no sessions."""
-        begun, folder, agents = time.perf_counter(), Path(address.folder), settings.agents
+        """Run programs until the end of the run. Raises ConfigError if the gateway refuses to open sessions."""
+        began, folder, agents = time.perf_counter(), Path(address.folder), settings.agents
         gateway, sources = GatewaySettings.of_run(settings.gateway), Sources(folder)
         program = AgentProgram(
             words_of(agents.agent_command or "", Path.cwd()),
@@ -41,7 +41,7 @@ class AgentCommandActor:
         )
         async with join_run(address, FOLDER) as worker:
             await asyncio.to_thread(end_orphans, str(program.folder), variable=MARK)
-            await worker.join({"ready": time.perf_counter() - begun}, {"programs": str(agents.agent_concurrency)})
+            await worker.join({"ready": time.perf_counter() - began}, {"programs": str(agents.agent_concurrency)})
             async with SessionClient(
                 gateway.own_url, address.run, sources.issue(SOURCE, [Scope.SESSIONS]), gateway.tls_cert
             ) as client:
@@ -58,12 +58,12 @@ class AgentCommandActor:
 
 
 def check_agent_command(agents: AgentSettings) -> None:
-    """Raises InvalidValue for a command that cannot be started."""
+    """Raise InvalidValue for a command that cannot be started."""
     command = agents.agent_command or ""
     try:
         first = words_of(command, Path.cwd())[:1]
     except ValueError as error:
-        raise InvalidValue(f"--agent-command {shlex.quote(command)} cannot be read: {error}") from error
+        raise InvalidValue(f"--agent-command {shlex.quote(command)} cannot be parsed: {error}") from error
     if not first or shutil.which(first[0]) is None:
         raise InvalidValue(f"--agent-command {shlex.quote(command)}: there is no program {''.join(first)!r} here")
 

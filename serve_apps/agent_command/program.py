@@ -1,4 +1,4 @@
-"""One program, from its start to the end of all of its processes."""
+"""Runs one program, from its start to the end of all its processes."""
 
 import asyncio
 import contextlib
@@ -8,35 +8,35 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Annotated, BinaryIO, Self
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
+from schemas.doc import doc
 from serve_apps.agent_command.outcome import TIMED_OUT
 from storage.cancellation import end_all
 
 LOG_BYTES = 1024 * 1024
-"""Of a program's output that are kept."""
+"""Bytes of a program's output that its log file keeps."""
 TAIL_BYTES = 64 * 1024
 LEFT_S = 2.0
-"""For output that is still under way when the program has ended."""
+"""Seconds to read output that is still in the pipes when the program has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """exit_code: minus a signal's number, where one ended it. last_line: of the standard output. last_error: the last
-    line of the standard error.
-    """
+    """A program that has ended."""
 
-    exit_code: int
-    last_line: str
-    last_error: str = ""
+    exit_code: Annotated[int, doc("exit code; negative: number of the signal that ended the program")]
+    last_line: Annotated[str, doc("last line of the standard output that is not empty")]
+    last_error: Annotated[str, doc("last line of the standard error that is not empty")] = ""
 
 
 @dataclass(slots=True)
 class _Output:
-    """Of both streams, up to `LOG_BYTES`; and the end of each. The pipes are its own: with asyncio's, a program has not
-    ended while a process that it left holds them.
+    """Reads both output streams: writes up to `LOG_BYTES` to the log, and keeps the end of each.
+
+    It has its own pipes: with pipes of asyncio, a program does not end as long as one of its child processes has them.
     """
 
     log: BinaryIO
@@ -55,7 +55,7 @@ class _Output:
         self._files.close()
 
     async def pipe(self, *, is_standard: bool) -> int:
-        """The end for the program to write to."""
+        """Return the write end of a new pipe, for the program."""
         mine, theirs = os.pipe()
         self._ours.callback(os.close, theirs)
         stream = asyncio.StreamReader()
@@ -66,7 +66,7 @@ class _Output:
         return theirs
 
     def close_ours(self) -> None:
-        """What the program has now."""
+        """Close our copies of the write ends, once the program has them."""
         self._ours.close()
 
     async def _read(self, stream: asyncio.StreamReader, *, is_standard: bool) -> None:
@@ -79,12 +79,11 @@ class _Output:
                 self.errors = (self.errors + data)[-TAIL_BYTES:]
 
     async def end(self) -> None:
-        """Read what is still under way."""
+        """Read the rest of the output, for at most `LEFT_S` seconds."""
         await asyncio.wait(self._readers, timeout=LEFT_S)
         await end_all(*self._readers)
 
     def ended(self, exit_code: int) -> Ended:
-        """Of the program whose output this is."""
         return Ended(exit_code, _last_line(self.tail), _last_line(self.errors))
 
 
@@ -96,20 +95,21 @@ def _last_line(tail: bytes) -> str:
 async def run_program(
     words: Sequence[str], *, folder: Path, log: Path, variables: Mapping[str, str], task: bytes, timeout_s: float
 ) -> Ended:
-    """Run it in a folder and a process group of its own, with `task` as its input. variables: all of its environment.
-    log: gets its output. At its end, after `timeout_s` or where this is cancelled, what is left of it is killed.
+    """Run a program in a process group of its own, and kill all its processes at the end.
 
-    Raises OSError where it cannot be started.
+    words: the command. folder: its working directory. log: file for its output. variables: its whole environment. task:
+    its standard input. It is killed after `timeout_s` seconds, or if this is cancelled. Raises OSError if it cannot be
+    started.
     """
     exit_code = TIMED_OUT
-    with log.open("wb") as file, tempfile.TemporaryFile() as given, _Output(file) as output:
-        given.write(task)
-        given.seek(0)
+    with log.open("wb") as file, tempfile.TemporaryFile() as stdin, _Output(file) as output:
+        stdin.write(task)
+        stdin.seek(0)
         process = await asyncio.create_subprocess_exec(
             *words,
             cwd=folder,
             env=dict(variables),
-            stdin=given,
+            stdin=stdin,
             stdout=await output.pipe(is_standard=True),
             stderr=await output.pipe(is_standard=False),
             start_new_session=True,
@@ -135,5 +135,5 @@ def end_all_of(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     for process in family:
-        with contextlib.suppress(psutil.Error):  # psutil compares start times, so that no other process is hit
+        with contextlib.suppress(psutil.Error):  # psutil compares start times, so a reused id is safe
             process.kill()

@@ -1,7 +1,7 @@
-"""`Runner`: so many programs at once, each with a session of its own.
+"""`Runner`: runs programs, each with a session of its own.
 
-A session's folder is made before it is opened, and named by the key that opens it. What a runner that was killed left
-there, the next one opens again with the same keys: the programs begin anew, within the same sessions.
+A session's folder is created before the session is opened, and its name is the key that opens the session. If a runner
+is killed, the next one finds its folders and opens the same sessions again. Their programs start from the beginning.
 """
 
 import asyncio
@@ -14,10 +14,11 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.redaction import shown
 from serve_apps.agent_command.outcome import NO_REWARD, Outcome, outcome_of
 from serve_apps.agent_command.program import run_program
@@ -27,41 +28,38 @@ from slime_events.plugins.user_environment import user_environment
 log = logging.getLogger(__name__)
 
 MARK = "SLIME_EVENTS_AGENTS"
-"""Environment variable of all programs of a run: where their folders are."""
+"""Environment variable of all programs of a run, with the folder of their sessions."""
 KEPT_LOGS = 1000
 MOST_PAUSE_S = 30.0
-"""After programs that failed one after the other; the pause doubles."""
+"""Longest pause after failed programs; the pause doubles with each consecutive failure."""
 CANNOT_START = 127
 MOST_ERROR = 300
-"""Characters of a program's last line of errors that a seal says."""
+"""Most characters of a program's last error line in a seal."""
 SECRET = ("base_url", "agent_key", "control_key")
-"""Of an opened session: in the environment, or nobody's but the harness's."""
+"""Fields of an opened session that a program's input does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentProgram:
-    """words: of the command. folder: where the folders of sessions are made. logs: a file of output for each. secret:
-    variables that the run's settings refer to. The programs, which run what a model wrote, get neither these nor
-    others that are secrets, but for those in `passed` (`--agent-env`).
-    """
+    """The command and its environment. Programs run text that a model wrote, so they get no secrets."""
 
-    words: tuple[str, ...]
+    words: Annotated[tuple[str, ...], doc("command and arguments")]
     timeout_s: float
-    folder: Path
-    logs: Path
-    secret: frozenset[str] = frozenset()
-    passed: frozenset[str] = frozenset()
+    folder: Annotated[Path, doc("parent of the sessions' folders")]
+    logs: Annotated[Path, doc("folder with an output file for each session")]
+    secret: Annotated[frozenset[str], doc("environment variables that the run's settings refer to")] = frozenset()
+    passed: Annotated[frozenset[str], doc("secrets that programs get all the same (`--agent-env`)")] = frozenset()
 
 
 class Runner:
-    """Use it once."""
+    """Runs up to `concurrency` programs at once. Use each object once."""
 
     def __init__(self, client: SessionClient, program: AgentProgram, concurrency: int) -> None:
         self._client, self._program, self._concurrency = client, program, concurrency
         self._left: list[str] = []
 
     async def run(self) -> None:
-        """Until it is cancelled: then all programs are killed. Raises ConfigError where no session can be opened."""
+        """Run programs until this is cancelled, which kills them. Raises ConfigError if sessions cannot be opened."""
         for folder in (self._program.folder, self._program.logs):
             folder.mkdir(parents=True, exist_ok=True)
         self._left = sorted(path.name for path in self._program.folder.iterdir())
@@ -81,8 +79,8 @@ class Runner:
             if await self._client.takes_turns(name, control):
                 outcome = await self._make(session, folder)
                 if why := await self._client.seal(name, control, outcome.body):
-                    log.warning("session %s: its reward is refused: %s", name, why)
-                    outcome = Outcome(NO_REWARD, metadata={"error": f"the reward is refused: {why}"})
+                    log.warning("session %s: the gateway refused its reward: %s", name, why)
+                    outcome = Outcome(NO_REWARD, metadata={"error": f"the gateway refused the reward: {why}"})
                     await self._client.seal(name, control, outcome.body)
                 failed = outcome.exit_code != 0
             shutil.rmtree(folder, ignore_errors=True)
@@ -93,8 +91,8 @@ class Runner:
     async def _make(self, session: dict[str, Any], folder: Path) -> Outcome:
         name, began = session["session"], time.monotonic()
         output = self._program.logs / f"{name}.log"
-        for left in folder.iterdir():  # of a program that was killed with its runner
-            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+        for path in folder.iterdir():  # files of a program that was killed with its runner
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         try:
             ended = await run_program(
                 self._program.words,
@@ -108,10 +106,10 @@ class Runner:
             )
             outcome = outcome_of(ended.exit_code, ended.last_line)
             if outcome.exit_code and "error" not in outcome.metadata and ended.last_error:
-                why = f"{shown(ended.last_error, MOST_ERROR)} (the output of each is in {self._program.logs})"
+                why = f"{shown(ended.last_error, MOST_ERROR)} (outputs are in {self._program.logs})"
                 outcome = replace(outcome, metadata=outcome.metadata | {"error": why})
         except OSError as error:
-            outcome = Outcome(CANNOT_START, metadata={"error": f"{self._program.words[0]} does not start: {error}"})
+            outcome = Outcome(CANNOT_START, metadata={"error": f"{self._program.words[0]} cannot be started: {error}"})
         if outcome.exit_code:
             why = outcome.metadata.get("error", f"exit code {outcome.exit_code}")
             log.warning("session %s: %s after %.1f s, see %s", name, why, time.monotonic() - began, output)
@@ -124,7 +122,7 @@ class Runner:
 
 
 def variables_of(session: dict[str, Any]) -> dict[str, str]:
-    """The environment by which clients of models find a session, and nothing else."""
+    """Return the environment variables by which model clients find a session."""
     url, key = str(session["base_url"]), str(session["agent_key"])
     return {
         "OPENAI_BASE_URL": url,
@@ -136,13 +134,16 @@ def variables_of(session: dict[str, Any]) -> dict[str, str]:
 
 
 def os_variables(secret: Collection[str], passed: Collection[str] = ()) -> dict[str, str]:
-    """The run's own, but its secrets, and Ray's: a program may use Ray for itself. passed: these all the same."""
+    """Return the run's environment without secrets and Ray's variables, because a program may use Ray itself.
+
+    passed: variables that are kept all the same.
+    """
     left_out = {name for name in os.environ if name.startswith("RAY_") or name in secret} - {*passed}
-    given = {name: value for name, value in os.environ.items() if name not in left_out}
-    return user_environment(given, passed)
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
+    return user_environment(kept, passed)
 
 
 def words_of(command: str, folder: Path) -> tuple[str, ...]:
-    """The words of a command, files of `folder` by their whole paths, since a program runs in a folder of its own."""
+    """Split a command, with files of `folder` as absolute paths, because a program runs in another folder."""
     words: Sequence[str] = shlex.split(command)
     return tuple(str(folder / word) if "/" not in word[:1] and (folder / word).exists() else word for word in words)

@@ -1,4 +1,4 @@
-"""`SessionClient`: opens and seals sessions at a run's gateway, as any harness does."""
+"""`SessionClient`: opens and seals sessions at a run's gateway, like any harness."""
 
 import asyncio
 import ssl
@@ -10,15 +10,15 @@ from schemas.errors import ConfigError
 from schemas.text import raised_text
 
 WAIT_S = 30
-"""For a rollout that is wanted, in one request."""
+"""Seconds that one request waits for a rollout."""
 AGAIN_S = 1.0
 ANSWER_S = 120.0
 GONE = (404, 409, 410)
-"""Statuses of a session that is not, or no longer."""
+"""HTTP statuses for a session that does not exist or has ended."""
 
 
 class SessionClient:
-    """url: of the gateway. token: of a source. tls_ca: PEM file of its certificate, where it answers by HTTPS."""
+    """A client of a gateway. token: of a source. tls_ca: PEM file of the gateway's certificate, for HTTPS."""
 
     def __init__(self, url: str, run: str, token: str, tls_ca: str = "") -> None:
         self._url, self._run, self._token = url, run, token
@@ -35,8 +35,9 @@ class SessionClient:
             await self._http.close()
 
     async def open(self, key: str) -> dict[str, Any]:
-        """The next rollout that waits for an agent, as the gateway describes it; it waits until there is one. The same
-        key opens the same session again. Raises ConfigError where the gateway never will.
+        """Wait for the next rollout that waits for an agent, and return its session as JSON.
+
+        The same key opens the same session again. Raises ConfigError if the gateway refuses for good.
         """
         where, headers = f"/v1/runs/{self._run}/sessions", self._bearer(self._token) | {"Idempotency-Key": key}
         while True:
@@ -44,17 +45,18 @@ class SessionClient:
             if status in (200, 201):
                 return dict(answer)
             if status not in (409, 429) and status < 500:
-                raise ConfigError(f"the gateway at {self._url} opens no session: {status} {answer}")
+                raise ConfigError(f"the gateway at {self._url} refuses to open a session: {status} {answer}")
             await asyncio.sleep(again_s)
 
     async def takes_turns(self, session: str, control_key: str) -> bool:
-        """Whether it is still open."""
+        """Return whether the session is open."""
         status, answer, _ = await self._send("GET", f"/v1/sessions/{session}", self._bearer(control_key))
         return status == 200 and not (answer.get("sealed") or answer.get("result"))
 
     async def seal(self, session: str, control_key: str, body: dict[str, Any]) -> str:
-        """Until the gateway has taken it, or says that the session has ended otherwise: empty then. Else why it cannot
-        be, such as a reward of a turn that is not there.
+        """Seal a session, with retries until the gateway answers. A session that has already ended is no error.
+
+        Returns the reason if the gateway refuses the body, such as a reward for a turn that does not exist; else empty.
         """
         headers = self._bearer(control_key)
         while True:
@@ -68,7 +70,7 @@ class SessionClient:
     async def _send(
         self, method: str, where: str, headers: dict[str, str], body: dict[str, Any] | None = None
     ) -> tuple[int, Any, float]:
-        """(status, decoded body, seconds after which to come again). A gateway that is away is status 503."""
+        """Return status, decoded body and seconds until a retry; status 503 if the gateway cannot be reached."""
         assert self._http is not None
         try:
             async with self._http.request(method, self._url + where, headers=headers, json=body) as response:

@@ -1,4 +1,4 @@
-"""`TinkerActor`: the process that clients of Tinker's protocol talk to."""
+"""`TinkerActor`: the process that serves Tinker's protocol."""
 
 import asyncio
 import time
@@ -20,16 +20,16 @@ from storage.payloads import fetch
 
 
 class TinkerActor:
-    """It holds nothing: started again, it answers as before."""
+    """Serves Tinker's protocol. It has no state besides the log: after a restart it answers as before."""
 
     async def run(self, address: RunAddress, settings: TrainSettings) -> None:
-        """Answer to the end of the run."""
+        """Serve until the end of the run."""
         from serve_apps.gateway.serving import HttpConfig, HttpServer, serve
         from serve_apps.tinker.app import tinker_app
         from serve_apps.tinker.calls import Calls
         from serve_apps.tinker.served import served_model
 
-        begun, blobs = time.perf_counter(), BlobStore(address.blob_url)
+        began, blobs = time.perf_counter(), BlobStore(address.blob_url)
         host, port = parse_listen(settings.run.tinker or "", "--tinker")
         gateway = GatewaySettings(host=host, port=port)
         async with join_run(address, "tinker") as worker:
@@ -39,7 +39,7 @@ class TinkerActor:
             app = tinker_app(calls, Sources(Path(address.folder)), gateway)
             server = HttpServer(HttpConfig(app, gateway))
             with await bound_again(gateway) as listening:
-                await worker.join({"ready": time.perf_counter() - begun})
+                await worker.join({"ready": time.perf_counter() - began})
                 serving = asyncio.create_task(serve(server, listening))
                 try:
                     await answers.follow()
@@ -49,14 +49,14 @@ class TinkerActor:
                     await end_all(serving)
 
 
-def check_tinker(where: str) -> None:
-    """Whether clients can be listened to there, and this machine alone can. Raises InvalidValue."""
-    host, port = parse_listen(where, "--tinker")
+def check_tinker(address: str) -> None:
+    """Raise InvalidValue if the address cannot be bound, or if other machines could connect to it."""
+    host, port = parse_listen(address, "--tinker")
     if not is_loopback(host):
         raise InvalidValue(
-            f"{where} is beyond this machine, and keys would cross the network in clear text: give 127.0.0.1:{port}, "
-            "and let clients elsewhere in through something that does TLS, or `ssh -L`"
+            f"--tinker {address}: other machines can connect, and keys would cross the network unencrypted. Set "
+            f"127.0.0.1:{port}, and let other machines connect through a proxy that does TLS, or with `ssh -L`"
         )
     if find_spec("tinker") is None:
-        raise InvalidValue("the package of its messages is not installed: pip install 'slime-events[tinker]'")
+        raise InvalidValue("--tinker needs the package of its messages: pip install 'slime-events[tinker]'")
     bound(GatewaySettings(host=host, port=port)).close()

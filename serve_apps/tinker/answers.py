@@ -1,4 +1,4 @@
-"""`Answers`: what became of a call, from the log alone: whoever asks, at whichever gateway, as often as he likes."""
+"""`Answers`: reads the results of calls from the log, so that every gateway can return them, any number of times."""
 
 import asyncio
 import contextlib
@@ -6,14 +6,16 @@ import hashlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from schemas.commands import CommandDone, CommandGiven
+from schemas.doc import doc
 from schemas.errors import RunNotFound
+from schemas.event import Event
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested
 from schemas.subjects import about, of_type
 from serve_apps.tinker.names import Samples
@@ -25,43 +27,43 @@ from storage.log import Append, Recorded
 
 ENDS = (CommandDone, RolloutCompleted, RolloutFailed)
 PROMPT_LOG_PROBS = "input_token_logprobs"
-"""SGLang's name of them in what it says of a generation."""
+"""SGLang's name of the prompt's log-probs in a generation's metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A call that came to nothing. is_users: what was asked cannot be done."""
+    """A failed call."""
 
     message: str
-    is_users: bool = False
+    is_users: Annotated[bool, doc("the request itself cannot be done; otherwise the server failed")] = False
 
 
 @dataclass(frozen=True, slots=True)
-class MadeSamples:
-    """The finished rollouts of a call of `sample`. prompt_log_probs: float32 [prompt], where they were asked for."""
+class FinishedSamples:
+    """Finished rollouts of a call of `sample`."""
 
     samples: list[Trajectory]
-    prompt_log_probs: npt.NDArray[np.float32] | None
+    prompt_log_probs: Annotated[npt.NDArray[np.float32] | None, doc("float32 [prompt]; None if not requested")]
 
 
-class MadeSequences:
-    """Which sampled sequence a datum is, for `lineage`: those that this gateway has given out. A client that names them
-    itself (`Datum.with_provenance`) needs none of it.
+class SampledSequences:
+    """Finds the sampled sequence of a datum, for `lineage`, among those that this gateway returned.
+
+    A client that names them itself (`Datum.with_provenance`) does not need it.
     """
 
     def __init__(self, most: int = 100_000) -> None:
         self._by_digest: dict[bytes, str] = {}
         self._most = most
 
-    def add(self, made: Trajectory, fetch: Fetch) -> None:
-        """A sequence: its prompt and its tokens."""
-        self._by_digest[_digest(np.concatenate([fetch(made.prompt), made.tokens]))] = made.sample
+    def add(self, sequence: Trajectory, fetch: Fetch) -> None:
+        self._by_digest[_digest(np.concatenate([fetch(sequence.prompt), sequence.tokens]))] = sequence.sample
         if len(self._by_digest) > self._most:
             del self._by_digest[next(iter(self._by_digest))]
 
     def of(self, datums: Sequence[Datum]) -> list[str]:
-        """The sequences that are datums whole: their tokens, and the last target."""
-        digests = (_digest(np.append(one.tokens, one.targets[-1:])) for one in datums)
+        """Return the sequences that equal whole datums: a datum's tokens and its last target."""
+        digests = (_digest(np.append(datum.tokens, datum.targets[-1:])) for datum in datums)
         return [self._by_digest[digest] for digest in digests if digest in self._by_digest]
 
 
@@ -70,16 +72,19 @@ def _digest(tokens: npt.NDArray[np.int32]) -> bytes:
 
 
 class Answers:
-    """worker: of the gateway. attempts: of one generation, at most. `follow` wakes up those who wait."""
+    """Waits for results. worker: participant of the gateway. attempts: most attempts of one generation.
+
+    The other methods return early only while `follow` runs.
+    """
 
     def __init__(self, worker: Participant, fetch: Fetch, *, attempts: int) -> None:
         self._worker, self.fetch, self._attempts = worker, fetch, attempts
         self._waiting: dict[str, set[asyncio.Event]] = defaultdict(set)
-        self.made = MadeSequences()
+        self.sequences = SampledSequences()
         self.is_over = False
 
     async def follow(self) -> None:
-        """Read the ends of calls until the run is over."""
+        """Read ends of calls until the run is over, and wake the methods that wait for them."""
         log = self._worker.log
         async with Follower(log, await log.position() + 1, subjects_of(log.run, ENDS)) as follower:
             while not self.is_over:
@@ -90,44 +95,50 @@ class Answers:
                         waiting.set()
 
     async def command(self, name: str, wait_s: float) -> tuple[CommandGiven, CommandDone] | None:
-        """A command and its outcome, once there is one; None after `wait_s` without. Raises RunNotFound."""
-        given = await self._last("command.given", name)
-        if given is None:
+        """Return a command and its result; None after `wait_s` seconds without one. Raises RunNotFound."""
+        command = await self.find(name)
+        if command is None:
             raise RunNotFound(f"request_id {name!r}: this run has no such call")
         async with self._news([name]) as news:
-            if (done := await self._last("command.done", name)) is None:
+            if (done := await self._done(name)) is None:
                 await _wait(news, wait_s)
-                done = await self._last("command.done", name)
-        return None if done is None else (given, done)
+                done = await self._done(name)
+        return None if done is None else (command, done)
 
-    async def given(self, name: str) -> CommandGiven | None:
-        """A command as it was given."""
-        found: CommandGiven | None = await self._last("command.given", name)
-        return found
+    async def find(self, name: str) -> CommandGiven | None:
+        """Return a command without its result."""
+        event = await self._last("command.given", name)
+        return event if isinstance(event, CommandGiven) else None
 
-    async def samples(self, asked: Samples, wait_s: float) -> MadeSamples | Failed | None:
-        """The rollouts of a call, once all have ended; None after `wait_s`. One whose engine was lost is asked for
-        again. Raises RunNotFound.
+    async def _done(self, name: str) -> CommandDone | None:
+        event = await self._last("command.done", name)
+        return event if isinstance(event, CommandDone) else None
+
+    async def samples(self, request: Samples, wait_s: float) -> FinishedSamples | Failed | None:
+        """Return the rollouts of a call, once all have ended; None after `wait_s` seconds.
+
+        A rollout whose engine failed is requested again. Raises RunNotFound.
         """
         end = asyncio.get_running_loop().time() + wait_s
         while True:
-            async with self._news(asked.ids) as news:
-                found = [await self._sample(name) for name in asked.ids]
-                failed = next((one for one in found if isinstance(one, Failed)), None)
+            async with self._news(request.ids) as news:
+                results = [await self._sample(name) for name in request.ids]
+                failed = next((result for result in results if isinstance(result, Failed)), None)
                 if failed is not None:
                     return failed
-                made = [one for one in found if isinstance(one, _Made)]
-                if len(made) == len(found):
-                    for one in made:
-                        self.made.add(one.trajectory, self.fetch)
-                    return MadeSamples([one.trajectory for one in made], made[0].prompt_log_probs)
+                finished = [result for result in results if isinstance(result, _Finished)]
+                if len(finished) == len(results):
+                    trajectories = [result.trajectory for result in finished]
+                    for trajectory in trajectories:
+                        self.sequences.add(trajectory, self.fetch)
+                    return FinishedSamples(trajectories, finished[0].prompt_log_probs)
                 left = end - asyncio.get_running_loop().time()
                 if left <= 0:
                     return None
                 await _wait(news, left)
 
     async def saved(self, path: str) -> int | None:
-        """The version that was saved under a path of the protocol; None where there is none."""
+        """Return the version that was last saved under a path of the protocol; None if there is none."""
         log, version = self._worker.log, None
         async for recorded in log.read(1, of_type(log.run, "command.done")):
             event = recorded.envelope.event
@@ -136,10 +147,10 @@ class Answers:
         return version
 
     async def has_checkpoint(self, version: int) -> bool:
-        """Whether the optimizer's state was saved with a version."""
+        """Return whether the optimizer's state was saved with a version."""
         return await self._last("checkpoint.saved", str(version)) is not None
 
-    async def _sample(self, name: str) -> "_Made | Failed | None":
+    async def _sample(self, name: str) -> "_Finished | Failed | None":
         log, request = self._worker.log, None
         completed = failed = None
         trajectory = Trajectory(name, msgspec.UNSET)  # type: ignore[arg-type]  # the request comes first
@@ -158,7 +169,7 @@ class Answers:
         if request is None:
             raise RunNotFound(f"sample {name}: this run has no such call")
         if completed is not None:
-            return _Made(trajectory, _prompt_log_probs(completed.meta, request))
+            return _Finished(trajectory, _prompt_log_probs(completed.meta, request))
         if failed is None:
             return None
         if failed.kind is not FailureKind.ENGINE or failed.attempt + 1 >= self._attempts:
@@ -167,14 +178,14 @@ class Answers:
         await log.append([Append(self._worker.enclose(again))])
         return None
 
-    async def _last(self, event_type: str, name: str) -> Any:
+    async def _last(self, event_type: str, name: str) -> Event | None:
         log = self._worker.log
         recorded: Recorded | None = await log.last(of_type(log.run, event_type, name))
         return None if recorded is None else recorded.envelope.event
 
     @contextlib.asynccontextmanager
     async def _news(self, entities: list[str]) -> AsyncIterator[asyncio.Event]:
-        """Set by the first end of one of them, from now on."""
+        """Yield an asyncio event that the next end of one of these entities sets."""
         news = asyncio.Event()
         for entity in entities:
             self._waiting[entity].add(news)
@@ -188,17 +199,17 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _Finished:
     trajectory: Trajectory
     prompt_log_probs: npt.NDArray[np.float32] | None
 
 
 def _prompt_log_probs(meta: dict[str, Any], request: RolloutRequested) -> npt.NDArray[np.float32] | None:
-    """SGLang gives [log-prob, id, text] for each token, and none for the first."""
-    given = meta.get(PROMPT_LOG_PROBS)
-    if given is None or not request.payload:
+    """Return the prompt's log-probs, NaN for the first token. SGLang reports [log-prob, id, text] for each token."""
+    entries = meta.get(PROMPT_LOG_PROBS)
+    if entries is None or not request.payload:
         return None
-    values = [np.nan if one[0] is None else float(one[0]) for one in given[: request.prompt.n]]
+    values = [np.nan if log_prob is None else float(log_prob) for log_prob, *_ in entries[: request.prompt.n]]
     return np.array(values + [np.nan] * (request.prompt.n - len(values)), np.float32)
 
 

@@ -1,7 +1,7 @@
-"""`tinker_app`: the routes that the SDK's clients call, `/api/v1/...`.
+"""`tinker_app`: the routes of the SDK's clients, `/api/v1/...`.
 
-A call that changes something is appended and answered with the id of a future; `retrieve_future` waits for its end in
-the log. So a gateway that is killed costs a client a retry, and any other one answers instead.
+A call that changes something is appended, and its answer is the id of a future. `retrieve_future` waits for its result
+in the log. So if a gateway is killed, its clients retry, and any other gateway answers.
 """
 
 import contextlib
@@ -21,57 +21,67 @@ from serve_apps.gateway.admission import Admission
 from serve_apps.gateway.refusals import Refused, read_body, refusals, says_more, whole_body
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Scope, Sources
-from serve_apps.tinker import asked, names
-from serve_apps.tinker.asked import OfModel
+from serve_apps.tinker import names
+from serve_apps.tinker.asked import (
+    CreateModel,
+    CreateSamplingSession,
+    LoadWeights,
+    OfModel,
+    OptimStep,
+    RetrieveFuture,
+    SaveWeights,
+    SaveWeightsForSampler,
+    WeightsInfo,
+)
 from serve_apps.tinker.calls import PROTOBUF, Calls, json_response
 from serve_apps.tinker.sampling import SampleRequest
-from serve_apps.tinker.wire import AskedPass, call_at
+from serve_apps.tinker.wire import PassRequest, call_at
 
 ROOT = "/api/v1"
 MOST_CALL = 256 * 1024
-"""Bytes of a call in JSON, beside the tokens of a prompt."""
+"""Limit of a JSON call in bytes, without the tokens of a prompt."""
 BEGIN = 256
-"""Bytes of a pass in which its model and number stand."""
+"""Bytes at the beginning of a pass that contain its model and number."""
 BYTES_OF_A_TOKEN = 16
-"""In JSON."""
+"""Most bytes of a token in JSON."""
 KEY_PREFIX = "tml-"
-"""The SDK takes no key without it; ours is a source's token after it."""
-NO_LORA = "this server trains all weights: lora_config is not looked at"
+"""Prefix that the SDK requires of a key; the rest of the key is a source's token."""
+NO_LORA = "this server trains all weights: lora_config has no effect"
 ALWAYS: dict[str, dict[str, Any]] = {
     "client/config": {},  # the SDK's own defaults
     "client/dynamic_config": {},
     "session_heartbeat": {"type": "session_heartbeat"},
     "sessions/{session}/finish": {},
-    "telemetry": {"status": "accepted"},  # and not kept
+    "telemetry": {"status": "accepted"},  # not stored
 }
-"""Routes with one answer."""
+"""Routes with a constant answer."""
 REFUSED = {
-    "save_weights_external": "weights are written in Hugging Face's format already: see `weights` in the run's folder",
+    "save_weights_external": "weights are already in Hugging Face's format: see `weights` in the run's folder",
     "copy_weights": "copy the folder of the version: see `slime-events show`",
-    "create_custom_loss": "forward_backward_custom computes a loss at the client",
+    "create_custom_loss": "use forward_backward_custom, which computes a loss at the client",
 }
-"""Routes that this server has not, and what to do in their place."""
+"""Routes that this server does not support, and the alternative."""
 NUMBERED = {
     "optim_step": CommandKind.OPTIM_STEP,
     "load_weights": CommandKind.LOAD_WEIGHTS,
     "save_weights": CommandKind.SAVE_WEIGHTS,
     "save_weights_for_sampler": CommandKind.SAVE_WEIGHTS_FOR_SAMPLER,
 }
-"""Routes whose calls have a number of their model's."""
+"""Routes whose calls have a number among the calls of their model."""
 Handle = Callable[[Any, str], Awaitable[Response]]
 
 
 def tinker_app(calls: Calls, sources: Sources, settings: GatewaySettings) -> FastAPI:
-    """The routes of one run."""
+    """Return the app of one run."""
     app = FastAPI(title="slime-events tinker", version="1", docs_url=None, redoc_url=None, openapi_url=None)
 
     admission = Admission(sources)
 
     def source(request: Request) -> None:
         key = request.headers.get("x-api-key", "")
-        wanted = Refused(401, "give the key that the run printed, as TINKER_API_KEY")
+        invalid = Refused(401, "no valid key: set TINKER_API_KEY to the key that the run printed")
         token = key.removeprefix(KEY_PREFIX) if key.startswith(KEY_PREFIX) else ""
-        request.state.source = admission.of(request, token, Scope.TINKER, wanted)
+        request.state.source = admission.of(request, token, Scope.TINKER, invalid)
 
     @app.get(f"{ROOT}/healthz")
     async def healthz() -> Response:
@@ -81,7 +91,7 @@ def tinker_app(calls: Calls, sources: Sources, settings: GatewaySettings) -> Fas
     for route, answer in ALWAYS.items():
         router.post(f"/{route}")(partial(_always, answer))
     for route, why in REFUSED.items():
-        router.post(f"/{route}")(partial(_refuse, f"{route} is not done here: {why}"))
+        router.post(f"/{route}")(partial(_refuse, f"{route} is not supported: {why}"))
     _about_the_run(router, calls)
     _commands(router, calls, settings.max_body)
     app.include_router(router)
@@ -114,18 +124,18 @@ def _about_the_run(router: APIRouter, calls: Calls) -> None:
 
 
 def _commands(router: APIRouter, calls: Calls, most: int) -> None:
-    """most: bytes of a request."""
+    """Add the routes of commands. most: limit of a request in bytes."""
     handled: dict[str, tuple[type[msgspec.Struct], Handle]] = {
-        "create_model": (asked.CreateModel, calls.create),
-        "get_info": (asked.OfModel, calls.info),
-        "weights_info": (asked.WeightsInfo, calls.weights_info),
-        "optim_step": (asked.OptimStep, calls.optim_step),
-        "load_weights": (asked.LoadWeights, calls.load),
-        "save_weights": (asked.SaveWeights, calls.save_weights),
-        "save_weights_for_sampler": (asked.SaveWeightsForSampler, calls.save_for_sampler),
-        "create_sampling_session": (asked.CreateSamplingSession, calls.sampling_session),
+        "create_model": (CreateModel, calls.create),
+        "get_info": (OfModel, calls.info),
+        "weights_info": (WeightsInfo, calls.weights_info),
+        "optim_step": (OptimStep, calls.optim_step),
+        "load_weights": (LoadWeights, calls.load),
+        "save_weights": (SaveWeights, calls.save_weights),
+        "save_weights_for_sampler": (SaveWeightsForSampler, calls.save_for_sampler),
+        "create_sampling_session": (CreateSamplingSession, calls.sampling_session),
         "asample": (SampleRequest, calls.sample),
-        "retrieve_future": (asked.RetrieveFuture, calls.retrieve),
+        "retrieve_future": (RetrieveFuture, calls.retrieve),
     }
     of_sample = MOST_CALL + BYTES_OF_A_TOKEN * calls.served.longest
     for route, (kind, handle) in handled.items():
@@ -135,30 +145,30 @@ def _commands(router: APIRouter, calls: Calls, most: int) -> None:
     @router.post("/forward_backward")
     async def forward_backward(request: Request) -> Response:
         if request.headers.get("content-type") != PROTOBUF or "content-encoding" in request.headers:
-            raise Refused(415, f"send a {PROTOBUF} body, not compressed")
+            raise Refused(415, f"the body must be {PROTOBUF} and not compressed")
         body = await _pass_body(request, calls, most)
-        asked, source = await off_loop(len(body), partial(AskedPass, body)), request.state.source
-        kind = CommandKind.FORWARD_BACKWARD if asked.backward else CommandKind.FORWARD
-        async with _numbered(calls, OfModel(model_id=asked.model_id, seq_id=asked.number), kind, source):
-            return await calls.run_pass(asked, source)
+        pass_, source = await off_loop(len(body), partial(PassRequest, body)), request.state.source
+        kind = CommandKind.FORWARD_BACKWARD if pass_.backward else CommandKind.FORWARD
+        async with _numbered(calls, OfModel(model_id=pass_.model_id, seq_id=pass_.number), kind, source):
+            return await calls.run_pass(pass_, source)
 
 
 async def _pass_body(request: Request, calls: Calls, most: int) -> bytes:
-    """Of a pass. One that is too large is refused under its number, which stands in its first bytes."""
+    """Read the body of a pass. If it is too large, take the number in its first bytes, and raise Refused."""
     begin = bytearray()
 
     async def pieces() -> AsyncIterator[bytes]:
         async for piece in request.stream():
             begin.extend(piece[: BEGIN - len(begin)] if len(begin) < BEGIN else b"")
             if len(begin) >= BEGIN and says_more(request, most):
-                raise Refused(413, f"a body has {most:,} bytes at most: give fewer datums")
+                raise Refused(413, f"a body is limited to {most:,} bytes: send fewer datums")
             yield piece
 
     try:
-        return await whole_body(pieces(), most, "give fewer datums")
+        return await whole_body(pieces(), most, "send fewer datums")
     except Refused as error:
-        if (found := call_at(bytes(begin))) is not None:
-            call = OfModel(model_id=found[0], seq_id=found[1])
+        if (place := call_at(bytes(begin))) is not None:
+            call = OfModel(model_id=place[0], seq_id=place[1])
             await calls.refuse(call, CommandKind.FORWARD, request.state.source, str(error))
         raise
 
@@ -177,7 +187,7 @@ async def _json_call(
 
 @contextlib.asynccontextmanager
 async def _numbered(calls: Calls, call: OfModel | None, kind: CommandKind | None, source: str) -> AsyncIterator[None]:
-    """Where the call is refused inside, its number is taken by that."""
+    """Take the number of a call that is refused inside."""
     try:
         yield
     except (Refused, ConfigError) as error:
@@ -187,10 +197,10 @@ async def _numbered(calls: Calls, call: OfModel | None, kind: CommandKind | None
 
 
 def _call_of(data: bytes) -> OfModel | None:
-    """Of a body whose other fields may be wrong, or that msgspec does not take, as with half a character."""
+    """Return model and number of a body that may be invalid otherwise, even for msgspec, which refuses surrogates."""
     try:
         return msgspec.convert(json.loads(data), OfModel)
-    except (ValueError, RecursionError):  # msgspec's are ValueErrors
+    except (ValueError, RecursionError):  # errors of msgspec are ValueErrors
         return None
 
 

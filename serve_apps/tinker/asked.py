@@ -1,15 +1,17 @@
-"""JSON bodies of the protocol, as far as this server looks at them: fields that are not named here change nothing."""
+"""JSON bodies of the protocol. Fields that are not listed here have no effect."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from schemas.doc import doc
+
 
 class OfModel(msgspec.Struct, frozen=True, kw_only=True):
-    """seq_id: of the model's calls, from 1: they are carried out in this order."""
+    """A call of a model."""
 
     model_id: str
-    seq_id: int | None = None
+    seq_id: Annotated[int | None, doc("number among the model's calls, from 1; they run in this order")] = None
 
 
 class CreateModel(msgspec.Struct, frozen=True):
@@ -21,31 +23,27 @@ class CreateModel(msgspec.Struct, frozen=True):
 
 
 class LoadWeights(msgspec.Struct, frozen=True):
-    """Into a model, or as the first of a new one of a session."""
+    """Loads weights into a model, or into a new model of a session."""
 
     path: str
-    optimizer: bool
-    model_id: str | None = None
+    optimizer: Annotated[bool, doc("load the optimizer's state too")]
+    model_id: Annotated[str | None, doc("model to load into; None: a new one of `session_id`")] = None
     seq_id: int | None = None
     session_id: str | None = None
     model_seq_id: int | None = None
 
 
 class OptimStep(OfModel, frozen=True, kw_only=True):
-    """optimizer_params: of other optimizers than Adam."""
-
     adam_params: dict[str, Any] = {}
-    optimizer_params: dict[str, Any] | None = None
+    optimizer_params: Annotated[dict[str, Any] | None, doc("parameters of other optimizers, which are refused")] = None
 
 
 class SaveWeights(OfModel, frozen=True, kw_only=True):
-    """path: the name to save under."""
-
-    path: str | None = None
+    path: Annotated[str | None, doc("name to save under")] = None
 
 
 class SaveWeightsForSampler(SaveWeights, frozen=True, kw_only=True):
-    """Without a path the answer is a sampling session."""
+    """Saves weights to sample from. If `path` is None, the answer has a sampling session."""
 
     kind: str = "snapshot"
 

@@ -1,14 +1,16 @@
-"""`Calls`: what the routes of Tinker's protocol do, one method for each."""
+"""`Calls`: the routes of Tinker's protocol, one method for each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import Response
 
+from schemas.arrays import EMPTY_BYTES, Array
 from schemas.commands import CommandDone, CommandGiven, CommandKind
+from schemas.doc import doc
 from schemas.errors import Conflict, EventTooLarge, InvalidValue, UnwritableEvent
 from schemas.event import Event
 from serve_apps.agents.off_loop import off_loop
@@ -28,7 +30,7 @@ from serve_apps.tinker.asked import (
 )
 from serve_apps.tinker.numbers import MOST_NUMBER, Numbers
 from serve_apps.tinker.sampling import SampleRequest, check, sample_requests
-from serve_apps.tinker.wire import AskedPass, pass_output, sample_output
+from serve_apps.tinker.wire import PassRequest, pass_output, sample_output
 from slime_events.core.datums import pack_datums, unpack_datums
 from slime_events.core.run.participant import Participant
 from slime_events.loop.commands.batch import BEGINS, adam_params
@@ -38,206 +40,222 @@ from storage.payloads import offload_async
 
 PROTOBUF = "application/x-protobuf"
 POLL_S = 20.0
-"""Seconds that a client's look at a future is held open. The SDK gives up after 45."""
+"""Seconds that a request for a future waits for its result. The SDK gives up after 45."""
 INLINE = 32 * 1024
-"""Bytes of a command's datums in its event: who restores a run's commands reads the events of all of them."""
+"""Most bytes of a command's datums in its event. Restoring a run's commands reads the events of all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What clients train. name: of the base model; short: its last part, taken too. longest: tokens of a sequence.
-    first: the version that the run began with. seed: the run's.
-    """
+    """The model that clients train."""
 
-    name: str
-    short: str
+    name: Annotated[str, doc("name of the base model")]
+    short: Annotated[str, doc("last part of `name`, which clients may use too")]
     architecture: str
-    vocabulary: int
-    longest: int
-    first: int = 0
-    seed: int = 0
+    vocabulary: Annotated[int, doc("token ids are below it")]
+    longest: Annotated[int, doc("limit of a sequence [tokens]")]
+    first: Annotated[int, doc("weight version that the run began with")] = 0
+    seed: Annotated[int, doc("seed of the run")] = 0
 
     def check(self, base_model: str) -> None:
-        """Raises Refused."""
+        """Raise Refused if this is another model."""
         if base_model not in (self.name, self.short):
-            raise Refused(400, f"base_model {base_model!r}: this run trains {self.name!r} (or {self.short!r})")
+            message = f"base_model {base_model!r} is not served: this run trains {self.name!r} (or {self.short!r})"
+            raise Refused(400, message)
 
 
 class Calls:
-    """By a client whose name is `source`. What changes something is appended before it is answered."""
+    """Answers calls. source: name of the client. A call that changes something is appended before it is answered."""
 
     def __init__(self, worker: Participant, served: Served, answers: Answers, blobs: BlobStore) -> None:
         self._worker, self.served, self._answers, self._blobs = worker, served, answers, blobs
         self._models = set[str]()
         self._numbers = Numbers(worker)
 
-    async def create(self, asked: CreateModel, source: str) -> Response:
-        """The run's model."""
-        self.served.check(asked.base_model)
-        if asked.optimizer_config.get("type", "adamw") != "adamw":
-            raise Refused(400, f"optimizer_config {asked.optimizer_config}: only adamw is here")
-        model = names.new_model(asked.session_id, asked.model_seq_id)
-        arguments = {"base_model": asked.base_model, "lora_config": asked.lora_config}
+    async def create(self, request: CreateModel, source: str) -> Response:
+        """Create the run's model."""
+        self.served.check(request.base_model)
+        if request.optimizer_config.get("type", "adamw") != "adamw":
+            raise Refused(400, f"optimizer_config {request.optimizer_config}: the type must be adamw")
+        model = names.new_model(request.session_id, request.model_seq_id)
+        arguments = {"base_model": request.base_model, "lora_config": request.lora_config}
         return await self._append(model, 0, CommandKind.CREATE_MODEL, arguments, source)
 
-    async def run_pass(self, asked: AskedPass, source: str) -> Response:
-        """A forward or forward_backward."""
-        read = partial(asked.datums, vocabulary=self.served.vocabulary, longest=self.served.longest)
-        datums = await off_loop(asked.size, read)
-        kind = CommandKind.FORWARD_BACKWARD if asked.backward else CommandKind.FORWARD
-        model = await self._model(asked.model_id)
-        samples = asked.samples or self._answers.made.of(datums)
-        packed = await off_loop(asked.size, partial(pack_datums, datums))
-        more = {"datums": packed, "samples": tuple(samples)}
-        return await self._append(model, asked.number, kind, asked.arguments, source, **more)
+    async def run_pass(self, request: PassRequest, source: str) -> Response:
+        """Give a forward or forward_backward."""
+        read = partial(request.datums, vocabulary=self.served.vocabulary, longest=self.served.longest)
+        datums = await off_loop(request.size, read)
+        kind = CommandKind.FORWARD_BACKWARD if request.backward else CommandKind.FORWARD
+        model = await self._model(request.model_id)
+        samples = request.samples or self._answers.sequences.of(datums)
+        packed = await off_loop(request.size, partial(pack_datums, datums))
+        return await self._append(
+            model, request.number, kind, request.arguments, source, datums=packed, samples=tuple(samples)
+        )
 
-    async def optim_step(self, asked: OptimStep, source: str) -> Response:
-        """An update, which ends a step."""
-        if asked.optimizer_params is not None:
-            raise Refused(400, "optimizer_params: only Adam steps here, with adam_params")
-        arguments = {"adam_params": asked.adam_params}
+    async def optim_step(self, request: OptimStep, source: str) -> Response:
+        """Give an update, which ends a step."""
+        if request.optimizer_params is not None:
+            raise Refused(400, "optimizer_params is not supported: use Adam with adam_params")
+        arguments = {"adam_params": request.adam_params}
         adam_params(arguments)
-        return await self._give(asked, CommandKind.OPTIM_STEP, arguments, source)
+        return await self._give(request, CommandKind.OPTIM_STEP, arguments, source)
 
-    async def save_weights(self, asked: SaveWeights, source: str) -> Response:
-        """Weights and the optimizer's state."""
-        return await self._save(asked, CommandKind.SAVE_WEIGHTS, source)
+    async def save_weights(self, request: SaveWeights, source: str) -> Response:
+        """Save weights and the optimizer's state."""
+        return await self._save(request, CommandKind.SAVE_WEIGHTS, source)
 
-    async def save_for_sampler(self, asked: SaveWeightsForSampler, source: str) -> Response:
-        """Weights to sample from."""
-        if asked.kind != "snapshot":
-            raise Refused(400, f"kind {asked.kind!r}: only snapshot is made here")
-        return await self._save(asked, CommandKind.SAVE_WEIGHTS_FOR_SAMPLER, source)
+    async def save_for_sampler(self, request: SaveWeightsForSampler, source: str) -> Response:
+        """Save weights to sample from."""
+        if request.kind != "snapshot":
+            raise Refused(400, f"kind {request.kind!r} is not supported: use snapshot")
+        return await self._save(request, CommandKind.SAVE_WEIGHTS_FOR_SAMPLER, source)
 
-    async def _save(self, asked: SaveWeights, kind: CommandKind, source: str) -> Response:
-        """Under a name, or as a sampling session of their own."""
-        model = await self._model(asked.model_id)
-        if asked.path is None and kind is CommandKind.SAVE_WEIGHTS:
-            raise Refused(400, "path: give the weights a name")
-        path = "" if asked.path is None else names.path_of(model, kind, asked.path)
-        return await self._give(asked, kind, {"path": path}, source)
+    async def _save(self, request: SaveWeights, kind: CommandKind, source: str) -> Response:
+        """Save weights under a name, or without one as a sampling session."""
+        model = await self._model(request.model_id)
+        if request.path is None and kind is CommandKind.SAVE_WEIGHTS:
+            raise Refused(400, "path is required: the name to save under")
+        path = "" if request.path is None else names.path_of(model, kind, request.path)
+        return await self._give(request, kind, {"path": path}, source)
 
-    async def load(self, asked: LoadWeights, source: str) -> Response:
-        """Weights that this run has saved: into its model, or as the first of a new one."""
-        version = await self._version_at(asked.path)
-        if asked.optimizer and not await self._answers.has_checkpoint(version):
-            raise Refused(400, f"{asked.path} has no optimizer's state: save_state after an optim_step keeps it")
+    async def load(self, request: LoadWeights, source: str) -> Response:
+        """Load weights that this run saved into its model, or into a new model."""
+        version = await self._version_at(request.path)
+        if request.optimizer and not await self._answers.has_checkpoint(version):
+            raise Refused(400, f"{request.path} has no optimizer state: only save_state after an optim_step saves it")
         begins = None if version == self.served.first else version
-        arguments = {"path": asked.path, "version": begins, "optimizer": asked.optimizer}
-        if asked.model_id is not None:
-            model, number = await self._model(asked.model_id), asked.seq_id or 0
+        arguments = {"path": request.path, "version": begins, "optimizer": request.optimizer}
+        if request.model_id is not None:
+            model, number = await self._model(request.model_id), request.seq_id or 0
         else:
-            model, number = names.new_model(asked.session_id or "", asked.model_seq_id or 0), 0
+            model, number = names.new_model(request.session_id or "", request.model_seq_id or 0), 0
         return await self._append(model, number, CommandKind.LOAD_WEIGHTS, arguments, source)
 
-    async def _give(self, asked: OfModel, kind: CommandKind, arguments: dict[str, Any], source: str) -> Response:
-        """A command of a model that is there."""
-        return await self._append(await self._model(asked.model_id), asked.seq_id or 0, kind, arguments, source)
+    async def _give(self, request: OfModel, kind: CommandKind, arguments: dict[str, Any], source: str) -> Response:
+        """Append a command of an existing model."""
+        return await self._append(await self._model(request.model_id), request.seq_id or 0, kind, arguments, source)
 
-    async def sample(self, asked: SampleRequest, source: str) -> Response:
-        """Generations, on the weights of a sampling session or of the path that is given."""
-        prompt = check(asked, vocabulary=self.served.vocabulary, longest=self.served.longest)
-        sampler = asked.sampling_session_id or ""
-        if asked.seq_id is None or not sampler:
-            raise Refused(400, "sampling_session_id and seq_id: create a sampling client, and sample with it")
+    async def sample(self, request: SampleRequest, source: str) -> Response:
+        """Request rollouts with the weights of a sampling session."""
+        prompt = check(request, vocabulary=self.served.vocabulary, longest=self.served.longest)
+        sampler = request.sampling_session_id or ""
+        if request.seq_id is None or not sampler:
+            raise Refused(400, "sampling_session_id and seq_id are required: sample with a sampling client")
         version = names.version_of(sampler)
-        samples = names.Samples.asked(sampler, asked.seq_id, version, asked.num_samples)
+        samples = names.Samples.new(sampler, request.seq_id, version, request.num_samples)
         sizes = {"seed": self.served.seed, "longest": self.served.longest}
-        await self._store(sample_requests(samples, prompt, asked, version=version, **sizes))
+        await self._store(sample_requests(samples, prompt, request, version=version, **sizes))
         return json_response({"request_id": samples.future, "sample_sequence_ids": samples.ids})
 
-    async def sampling_session(self, asked: CreateSamplingSession, source: str) -> Response:
-        """A name for the weights that a client samples from."""
-        if asked.model_path is not None:
-            version = await self._version_at(asked.model_path)
+    async def sampling_session(self, request: CreateSamplingSession, source: str) -> Response:
+        """Return a name for the weights that a client samples from."""
+        if request.model_path is not None:
+            version = await self._version_at(request.model_path)
         else:
-            self.served.check(asked.base_model or "")
+            self.served.check(request.base_model or "")
             version = self.served.first
-        session = names.check_session(asked.session_id)
-        sampler = names.sampler_of(session, asked.sampling_session_seq_id, version)
+        session = names.check_session(request.session_id)
+        sampler = names.sampler_of(session, request.sampling_session_seq_id, version)
         return json_response({"type": "create_sampling_session", "sampling_session_id": sampler})
 
-    async def info(self, asked: OfModel, source: str) -> Response:
-        """About a model; its tokenizer is found where the checkpoint lies."""
-        names.model_of(asked.model_id)
+    async def info(self, request: OfModel, source: str) -> Response:
+        """Describe a model. The id of its tokenizer is the path of the checkpoint's folder."""
+        names.model_of(request.model_id)
         served = self.served
         model = {"arch": served.architecture, "model_name": served.name, "tokenizer_id": served.name}
-        return json_response({"type": "get_info", "model_data": model, "model_id": asked.model_id, "is_lora": False})
+        return json_response({"type": "get_info", "model_data": model, "model_id": request.model_id, "is_lora": False})
 
-    async def weights_info(self, asked: WeightsInfo, source: str) -> Response:
-        """About saved weights."""
-        await self._version_at(asked.tinker_path)
+    async def weights_info(self, request: WeightsInfo, source: str) -> Response:
+        """Describe saved weights."""
+        await self._version_at(request.tinker_path)
         return json_response({"base_model": self.served.name, "is_lora": False})
 
-    async def retrieve(self, asked: RetrieveFuture, source: str) -> Response:
-        """The end of a call; 408 where it has none yet."""
-        future = asked.request_id
+    async def retrieve(self, request: RetrieveFuture, source: str) -> Response:
+        """Return the result of a call; 408 if there is none yet."""
+        future = request.request_id
         samples = names.Samples.of(future)
         if samples is not None:
-            made = await self._answers.samples(samples, POLL_S)
-            if made is None:
+            finished = await self._answers.samples(samples, POLL_S)
+            if finished is None:
                 return _again(future)
-            if isinstance(made, Failed):
-                return _failed(made.message, "user" if made.is_users else "server")
-            return Response(sample_output(made.samples, made.prompt_log_probs), media_type=PROTOBUF)
-        command = names.check_command(future)
-        found = await self._answers.command(command, POLL_S)
-        if found is None:
-            given = await self._answers.given(command)
-            why = await self._numbers.fill(given) if given is not None else ""
+            if isinstance(finished, Failed):
+                return _failed(finished.message, "user" if finished.is_users else "server")
+            return Response(sample_output(finished.samples, finished.prompt_log_probs), media_type=PROTOBUF)
+        name = names.check_command(future)
+        result = await self._answers.command(name, POLL_S)
+        if result is None:
+            waiting = await self._answers.find(name)
+            why = await self._numbers.fill(waiting) if waiting is not None else ""
             return _failed(why, "user") if why else _again(future)
-        given, done = found
-        return _failed(done.error, "user") if done.error else self._done(given, done)
+        command, done = result
+        return _failed(done.error, "user") if done.error else self._done(command, done)
 
     async def _version_at(self, path: str) -> int:
-        """Raises Refused where nothing was saved there."""
+        """Return the version of saved weights. Raises Refused if nothing was saved under this path."""
         version = await self._answers.saved(path)
         if version is None:
-            raise Refused(404, f"{path}: this run has saved no weights of that name")
+            raise Refused(404, f"{path}: this run has saved no weights under this path")
         return version
 
-    def _done(self, given: CommandGiven, done: CommandDone) -> Response:
-        if given.kind in (CommandKind.FORWARD, CommandKind.FORWARD_BACKWARD):
+    def _done(self, command: CommandGiven, done: CommandDone) -> Response:
+        if command.kind in (CommandKind.FORWARD, CommandKind.FORWARD_BACKWARD):
             fetch = self._answers.fetch
-            lengths = [len(one.targets) for one in unpack_datums(fetch(given.datums))]
+            lengths = [len(datum.targets) for datum in unpack_datums(fetch(command.datums))]
             return Response(pass_output(fetch(done.log_probs), lengths, done.metrics), media_type=PROTOBUF)
-        said: dict[str, Any] = {"type": given.kind.value}
-        if given.kind is CommandKind.LOAD_WEIGHTS:
-            said |= {"model_id": names.model_id_of(given.model), "path": given.arguments["path"]}
-        elif given.kind is CommandKind.CREATE_MODEL:
-            said["model_id"] = names.model_id_of(given.model)
-        elif given.kind is CommandKind.OPTIM_STEP:
-            said = {"metrics": {**done.metrics, "version": float(done.version)}}
+        answer: dict[str, Any] = {"type": command.kind.value}
+        if command.kind is CommandKind.LOAD_WEIGHTS:
+            answer |= {"model_id": names.model_id_of(command.model), "path": command.arguments["path"]}
+        elif command.kind is CommandKind.CREATE_MODEL:
+            answer["model_id"] = names.model_id_of(command.model)
+        elif command.kind is CommandKind.OPTIM_STEP:
+            answer = {"metrics": {**done.metrics, "version": float(done.version)}}
         elif done.path:
-            said["path"] = done.path
+            answer["path"] = done.path
         else:
-            session = given.model.rpartition("-m")[0]
-            said["sampling_session_id"] = names.sampler_of(session, given.number, done.version, saved=True)
-        return json_response(said)
+            session = command.model.rpartition("-m")[0]
+            answer["sampling_session_id"] = names.sampler_of(session, command.number, done.version, saved=True)
+        return json_response(answer)
 
     async def _model(self, model_id: str) -> str:
-        """The run's model, by the protocol's name. Raises Refused for one that it does not train."""
+        """Return the log's name of the run's model. Raises Refused if the run does not train this model."""
         model = names.model_of(model_id)
         if model not in self._models:
-            found = await self._answers.command(names.command_of(model, 0), POLL_S)
-            if found is None or found[1].error:
-                raise Refused(400, found[1].error if found else f"model {model_id} is not there yet")
+            result = await self._answers.command(names.command_of(model, 0), POLL_S)
+            if result is None or result[1].error:
+                message = f"model {model_id} is not created yet: retry later"
+                raise Refused(400, result[1].error if result else message)
             self._models.add(model)
         return model
 
     async def _append(
-        self, model: str, number: int, kind: CommandKind, arguments: dict[str, Any], source: str, **more: Any
+        self,
+        model: str,
+        number: int,
+        kind: CommandKind,
+        arguments: dict[str, Any],
+        source: str,
+        *,
+        datums: Array = EMPTY_BYTES,
+        samples: tuple[str, ...] = (),
     ) -> Response:
         if not (1 <= number <= MOST_NUMBER or (number == 0 and kind in BEGINS)):
-            raise Refused(400, f"seq_id {number}: a model's calls are counted from 1, to {MOST_NUMBER} at most")
-        command = names.command_of(model, number)
-        more |= {"model": model, "number": number, "kind": kind, "source": source}
-        given = CommandGiven(command=command, arguments=arguments, **more)
-        await self._store([await offload_async(given, self._blobs, INLINE)])
-        return json_response({"request_id": command, "model_id": names.model_id_of(model)})
+            raise Refused(400, f"seq_id must be 1 to {MOST_NUMBER}, not {number}: number a model's calls from 1")
+        command = CommandGiven(
+            command=names.command_of(model, number),
+            model=model,
+            number=number,
+            kind=kind,
+            source=source,
+            arguments=arguments,
+            datums=datums,
+            samples=samples,
+        )
+        await self._store([await offload_async(command, self._blobs, INLINE)])
+        return json_response({"request_id": command.command, "model_id": names.model_id_of(model)})
 
     async def refuse(self, call: OfModel, kind: CommandKind, source: str, why: str) -> None:
-        """A call was refused, and has its number nevertheless."""
+        """Take the number of a refused call."""
         try:
             model = names.model_of(call.model_id)
         except InvalidValue:
@@ -245,19 +263,18 @@ class Calls:
         await self._numbers.refuse(model, call.seq_id or 0, kind, source, why)
 
     async def _store(self, events: Sequence[Event]) -> None:
-        """The same call again changes nothing. Raises Refused for another one under its number."""
+        """Append events. A repeated call changes nothing. Raises Refused if another call has its number."""
         try:
             await append_all(self._worker.log, [once(self._worker.enclose(event)) for event in events])
         except Conflict as error:
-            raise Refused(400, "seq_id was used for another call before: number a client's calls one by one") from error
+            raise Refused(400, "another call has this seq_id: number a client's calls one by one") from error
         except EventTooLarge as error:
             raise Refused(413, str(error)) from error
         except UnwritableEvent as error:
             raise Refused(400, str(error)) from error
 
 
-def json_response(body: Any, status: int = 200) -> Response:
-    """JSON of structs and plain values."""
+def json_response(body: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status, media_type="application/json")
 
 

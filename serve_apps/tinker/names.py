@@ -1,9 +1,9 @@
-"""Names of the protocol, made of names in the log and taken apart again; so no table of them is kept anywhere.
+"""Converts between names of the protocol and names in the log. Each follows from the other, so no table is stored.
 
 protocol                                     in the log
 <session>:train:0                            model `<session>-m0`, its command 12 `<session>-m0-000012`
-<session>:sample:1:v7                        the weights of version 7, whatever the client calls them
-tinker://<session>:train:0/weights/<name>    the path of a command.done, with the version that it names
+<session>:sample:1:v7                        weights of version 7
+tinker://<session>:train:0/weights/<name>    path of a command.done, which has the version
 """
 
 import hashlib
@@ -25,95 +25,95 @@ FOLDERS = {CommandKind.SAVE_WEIGHTS: "weights", CommandKind.SAVE_WEIGHTS_FOR_SAM
 
 
 def new_session() -> str:
-    """Of a client. Nobody can guess another's."""
+    """Return a new name of a client's session, which other clients cannot guess."""
     return f"tinker-{secrets.token_hex(8)}"
 
 
 def check_session(session: str) -> str:
-    """Raises InvalidValue."""
+    """Return the session. Raises InvalidValue."""
     if not re.fullmatch(_SESSION, session):
-        raise InvalidValue(f"session_id {session!r} is none of this server's")
+        raise InvalidValue(f"session_id {session!r} is not of this server")
     return session
 
 
 def new_model(session: str, number: int) -> str:
-    """A session's model, in the log. Raises InvalidValue."""
+    """Return the name in the log of a session's model. Raises InvalidValue."""
     if not 0 <= number < 10**9:
-        raise InvalidValue(f"model_seq_id {number}: from 0 to {10**9 - 1}")
+        raise InvalidValue(f"model_seq_id must be 0 to {10**9 - 1}, not {number}")
     return f"{check_session(session)}-m{number}"
 
 
 def model_of(model_id: str) -> str:
-    """In the log. Raises InvalidValue."""
-    found = _MODEL.fullmatch(model_id)
-    if found is None:
-        raise InvalidValue(f"model_id {model_id!r} is none of this server's")
-    return f"{found[1]}-m{int(found[2])}"
+    """Return the name of a model in the log. Raises InvalidValue."""
+    match = _MODEL.fullmatch(model_id)
+    if match is None:
+        raise InvalidValue(f"model_id {model_id!r} is not of this server")
+    return f"{match[1]}-m{int(match[2])}"
 
 
 def model_id_of(model: str) -> str:
-    """In the protocol."""
+    """Return the name of a model in the protocol."""
     session, _, number = model.rpartition("-m")
     return f"{session}:train:{number}"
 
 
 def command_of(model: str, number: int) -> str:
-    """A model's command."""
+    """Return the name of a model's command."""
     return f"{model}-{number:06d}"
 
 
 def path_of(model: str, kind: CommandKind, name: str) -> str:
-    """Of saved weights. Raises InvalidValue."""
+    """Return the path of saved weights. Raises InvalidValue."""
     if not _NAME.fullmatch(name):
-        raise InvalidValue(f"path {name!r}: give a name of up to 128 letters, digits, '.', '_' and '-'")
+        raise InvalidValue(f"path {name!r}: must be a name of up to 128 letters, digits, '.', '_' and '-'")
     return f"tinker://{model_id_of(model)}/{FOLDERS[kind]}/{name}"
 
 
 def sampler_of(session: str, number: int, version: int, *, saved: bool = False) -> str:
-    """A sampling session. number: of the client's; saved: of its command that saved the weights."""
+    """Return the name of a sampling session. number: the client's number of it; saved: of the command that saved it."""
     return f"{session}:{'save' if saved else 'sample'}:{number}:v{version}"
 
 
 def version_of(sampler: str) -> int:
-    """The weights of a sampling session. Raises InvalidValue."""
-    found = _SAMPLER.fullmatch(sampler)
-    if found is None:
-        raise InvalidValue(f"sampling_session_id {sampler!r} is none of this server's")
-    return int(found[1])
+    """Return the weight version of a sampling session. Raises InvalidValue."""
+    match = _SAMPLER.fullmatch(sampler)
+    if match is None:
+        raise InvalidValue(f"sampling_session_id {sampler!r} is not of this server")
+    return int(match[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What a call of `sample` asks for: `count` rollouts of purpose `call`, of one group."""
+    """Rollouts of a call of `sample`: `count` rollouts of purpose `call` in one group."""
 
     group: str
     count: int
 
     @classmethod
-    def asked(cls, sampler: str, number: int, version: int, count: int) -> "Samples":
-        """number: of the sampling session's calls: the same number is the same call."""
+    def new(cls, sampler: str, number: int, version: int, count: int) -> "Samples":
+        """Return the rollouts of a call. number: index among the sampling session's calls, which identifies it."""
         digest = hashlib.sha256(f"{sampler} {number}".encode()).hexdigest()
         return cls(call_group_id(version, digest, evaluation=False), count)
 
     @classmethod
     def of(cls, future: str) -> "Samples | None":
-        """None where the future is of a command."""
-        found = _FUTURE.fullmatch(future)
-        return None if found is None else cls(found[1], int(found[2]))
+        """Return the rollouts of a future; None if the future is of a command."""
+        match = _FUTURE.fullmatch(future)
+        return None if match is None else cls(match[1], int(match[2]))
 
     @property
     def future(self) -> str:
-        """Its id in the protocol."""
+        """Id of the call's future in the protocol."""
         return f"{self.group}:{self.count}"
 
     @property
     def ids(self) -> list[str]:
-        """Of the samples; in the protocol their sequence ids."""
+        """Ids of the samples; in the protocol their sequence ids."""
         return [sample_id(self.group, index) for index in range(self.count)]
 
 
 def check_command(future: str) -> str:
-    """The command that a future is of. Raises InvalidValue."""
+    """Return the command of a future, whose name is the same. Raises InvalidValue."""
     if not _COMMAND.fullmatch(future):
-        raise InvalidValue(f"request_id {future!r} is none of this server's")
+        raise InvalidValue(f"request_id {future!r} is not of this server")
     return future

@@ -1,4 +1,4 @@
-"""`served_model`: what a run's clients train, as its checkpoint and its log say."""
+"""`served_model`: reads the model that a run's clients train from its checkpoint and its log."""
 
 import json
 from pathlib import Path
@@ -12,11 +12,11 @@ from slime_events.core.vocabulary import HIGHEST, vocabulary_of
 from storage.log import Readable
 
 LONGEST = 4096
-"""Tokens of a sequence, where nothing says so."""
+"""Limit of a sequence in tokens if the model's context is unknown."""
 
 
 async def served_model(log: Readable, settings: TrainSettings) -> Served:
-    """The name is the folder's path: there the SDK's get_tokenizer finds the tokenizer."""
+    """Return the model. Its name is the path of its folder, where the SDK's get_tokenizer finds the tokenizer."""
     folder = Path(settings.engine.hf_checkpoint).absolute()
     config = json.loads((folder / "config.json").read_text())
     first = 0

@@ -16,7 +16,7 @@ from schemas.commands import CommandDone, CommandGiven, CommandKind
 from schemas.errors import RunNotFound
 from schemas.rollouts import FailureKind, RolloutProgressed, RolloutRequested
 from schemas.runs import FinishReason, RunFinished
-from serve_apps.tinker.answers import PROMPT_LOG_PROBS, Answers, Failed, MadeSamples, MadeSequences
+from serve_apps.tinker.answers import PROMPT_LOG_PROBS, Answers, Failed, FinishedSamples, SampledSequences
 from serve_apps.tinker.names import Samples
 from slime_events.core.datums import Datum
 from slime_events.core.trajectory import Trajectory
@@ -41,9 +41,9 @@ def lone(tmp_path: Path) -> Lone:
 async def test_a_command_is_there_and_then_done(lone: Lone) -> None:
     with pytest.raises(RunNotFound):
         await lone.answers.command(COMMAND, 0.0)
-    assert await lone.answers.given(COMMAND) is None
+    assert await lone.answers.find(COMMAND) is None
     await lone.say(GIVEN)
-    assert await lone.answers.given(COMMAND) == GIVEN
+    assert await lone.answers.find(COMMAND) == GIVEN
     assert await lone.answers.command(COMMAND, 0.0) is None
     await lone.say(DONE)
     assert await lone.answers.command(COMMAND, 0.0) == (GIVEN, DONE)
@@ -94,7 +94,7 @@ async def test_all_samples_are_waited_for(lone: Lone) -> None:
         await lone.say(completed(FIRST), OVER)
         made = await waiting
         await following
-    assert isinstance(made, MadeSamples)
+    assert isinstance(made, FinishedSamples)
     assert [one.sample for one in made.samples] == ASKED.ids
     assert [one.tokens.tolist() for one in made.samples] == [[5, 6], [7, 8, 9]]
     assert made.prompt_log_probs is None
@@ -109,7 +109,7 @@ async def test_chunks_of_a_sample_are_joined(lone: Lone) -> None:
     assert await lone.answers.samples(ONE, 0.0) is None
     await lone.say(msgspec.structs.replace(end, start=2, length=3))
     made = await lone.answers.samples(ONE, 0.0)
-    assert isinstance(made, MadeSamples)
+    assert isinstance(made, FinishedSamples)
     assert made.samples[0].tokens.tolist() == [5, 6, 7]
 
 
@@ -156,7 +156,7 @@ SCORED = {PROMPT_LOG_PROBS: [[None, 65, None], [-0.25, 66, None], [-0.5, 67, Non
 async def test_a_prompt_is_scored_where_that_was_asked_for(lone: Lone, meta: Any, payload: Any, wanted: Any) -> None:
     await lone.say(requested(FIRST, payload=payload), completed(FIRST, meta=meta))
     made = await lone.answers.samples(ONE, 0.0)
-    assert isinstance(made, MadeSamples)
+    assert isinstance(made, FinishedSamples)
     said = made.prompt_log_probs
     if wanted is None:
         assert said is None
@@ -195,7 +195,7 @@ def trained(*tokens: int) -> Datum:
 
 
 def test_a_sequence_is_known_while_there_is_room() -> None:
-    made = MadeSequences(most=2)
+    made = SampledSequences(most=2)
     for name, token in (("a", 5), ("b", 6), ("c", 7)):
         made.add(sequence(name, token, token), unpack)
     assert made.of([trained(7, 7), trained(5, 5), trained(6, 6), trained(6), trained(8, 8)]) == ["c", "b"]
@@ -205,4 +205,4 @@ async def test_sequences_that_were_given_out_are_known(lone: Lone) -> None:
     await lone.say(requested(FIRST), completed(FIRST, [5, 6]))
     await lone.answers.samples(ONE, 0.0)
     whole = np.array([65, 66, 67, 5, 6], np.int32)
-    assert lone.answers.made.of([Datum(whole[:-1], whole[1:], {})]) == [FIRST]
+    assert lone.answers.sequences.of([Datum(whole[:-1], whole[1:], {})]) == [FIRST]

@@ -54,11 +54,11 @@ def test_a_command_is_its_model_s(number: int) -> None:
 @given(st.integers(0, 100), st.integers(1, 1024))
 def test_a_call_of_samples_is_its_future(number: int, count: int) -> None:
     sampler = names.sampler_of(SESSION, 1, 7)
-    asked = names.Samples.asked(sampler, number, 7, count)
+    asked = names.Samples.new(sampler, number, 7, count)
     assert names.Samples.of(asked.future) == asked
     assert len(set(asked.ids)) == count
-    assert asked == names.Samples.asked(sampler, number, 7, count)
-    assert asked.group != names.Samples.asked(sampler, number + 1, 7, count).group
+    assert asked == names.Samples.new(sampler, number, 7, count)
+    assert asked.group != names.Samples.new(sampler, number + 1, 7, count).group
     assert asked.group.startswith("call-7-")
     assert names.Samples.of(names.command_of(f"{SESSION}-m0", number)) is None
 

@@ -162,7 +162,7 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "beta": lambda model: model.forward_backward([datum(5, advantage=1.0)], "ppo", {"beta": 1.0}),
     "advantages": lambda model: model.forward_backward([_lacks("advantages")], "importance_sampling"),
     "target_tokens": lambda model: model.forward([datum(VOCABULARY)], "cross_entropy"),
-    "no numbers": lambda model: model.forward([datum(5, advantage=float("nan"))], "dro"),
+    "not finite": lambda model: model.forward([datum(5, advantage=float("nan"))], "dro"),
     "model_input has": lambda model: model.forward([datum(*range(1, 90))], "cross_entropy"),
     "learning_rate": lambda model: model.optim_step(tinker.AdamParams(learning_rate=-1.0)),
     "dimuon|optimizer_params": lambda model: model.optim_step(tinker.types.DimuonParams(learning_rate=1.0)),

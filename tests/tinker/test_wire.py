@@ -13,7 +13,7 @@ from schemas.arrays import EMPTY_TOKENS
 from schemas.errors import InvalidValue
 from schemas.rollouts import StopReason
 from serve_apps.tinker import wire
-from serve_apps.tinker.wire import AskedPass, call_at, pass_output, proto, sample_output
+from serve_apps.tinker.wire import PassRequest, call_at, pass_output, proto, sample_output
 from slime_events.core.trajectory import Trajectory
 
 VOCABULARY, LONGEST = 16, 4
@@ -31,10 +31,10 @@ def text(*tokens: int) -> Any:
     return proto.Chunk(encoded_text=proto.EncodedTextChunk(tokens=np.array(tokens, "<i4").tobytes()))
 
 
-def asked(loss: str = "cross_entropy", datums: list[Any] | None = None, **more: Any) -> AskedPass:
+def asked(loss: str = "cross_entropy", datums: list[Any] | None = None, **more: Any) -> PassRequest:
     given = proto.ForwardBackwardRequest(model_id="m:train:0", seq_id=3, loss_fn=loss, **more)
     given.data.extend(datums or [])
-    return AskedPass(given.SerializeToString())
+    return PassRequest(given.SerializeToString())
 
 
 def datum(chunks: list[Any], **inputs: Any) -> Any:
@@ -59,7 +59,7 @@ def test_a_pass_says_whose_it_is_and_whether_it_goes_back() -> None:
     assert (both.model_id, both.number, both.backward, forward.backward) == ("m:train:0", 3, True, False)
     assert both.size > 0
     with pytest.raises(InvalidValue):
-        AskedPass(b"\xff")
+        PassRequest(b"\xff")
 
 
 def test_numbers_of_a_loss_are_those_that_were_given() -> None:
