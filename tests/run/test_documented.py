@@ -27,7 +27,7 @@ KINDS = {
     "ppo": ("docs/ppo.md", "slime-events train ... --advantage-estimator ppo", f"{SMALL} {LOADED}"),
     "distilling": ("docs/distilling.md", "slime-events demo --run distilled --use-opd", LOADED),
     "tinker": ("docs/tinker.md", "slime-events train --run mine --tinker", ""),
-    "agents": ("docs/agents.md", "slime-events train --config settings.toml --agents --gateway", ""),
+    "agents": ("docs/agents.md", "slime-events train --config settings.toml --agents --gateway --agent-command", ""),
     "a rollout function": ("docs/own-rollout-functions.md", "# own_rollout.py", SMALL),
 }
 """Of each way to train: a page, what is in its command there, and flags that make it smaller still."""
