@@ -37,7 +37,10 @@ class Commands(Check):
         self.seen["not carried out"] += bool(event.error)
         due, first = self._order.due.get(event.command), next(iter(self._order.due), "")
         if due is None:
-            self.find("no client called it, or it was carried out before", "a client got an answer to nothing")
+            self.find(
+                "no client called it, or it was carried out before",
+                "a client got an answer to a call that it did not make",
+            )
             return
         if first != event.command:
             self.find(

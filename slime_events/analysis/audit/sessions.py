@@ -119,7 +119,7 @@ class Sessions(Check):
         """Compare a turn with its generation."""
         generation = self.ledger.samples.get(call)
         if generation is None or generation.fate is not Fate.COMPLETED:
-            self.find(f"its generation {call} has not ended", "the engine that generation its tokens is unknown")
+            self.find(f"its generation {call} has not ended", "the engine that made its tokens is unknown")
             return
         if generation.prompt_length != prompt:
             wrong = (

@@ -117,7 +117,7 @@ class Tokens(Check):
         sample = self.ledger.samples.get(event.rollout or event.sample)
         expected = sample.prompt_length if sample is not None else event.prompt_length
         if event.prompt_length != (expected if event.prompt is None else event.prompt.n):
-            wrong = f"it answers a prompt of {event.prompt_length} tokens, and {expected} were expected"
+            wrong = f"its prompt has {event.prompt_length} tokens, and the requested one {expected}"
             self.find(wrong, "it is an answer to another prompt")
         self._mask(event, b"".join(rollout.log_probs))
         if rollout.unseen:

@@ -259,7 +259,7 @@ def _grouped(path: str, loaded: list[Sample], samples: int) -> list[list[Rollout
         if len(group) != samples:
             raise DataError(
                 f"{path} holds {len(loaded)} samples, not groups of {samples} rollouts (group {index} has "
-                f"{len(group)}): set --n-samples-per-prompt to the value of the run that made it"
+                f"{len(group)}). Set --n-samples-per-prompt to the value of the run that made it"
             )
     return groups
 

@@ -33,7 +33,7 @@ async def fate_of(log: Readable, group: str, sender: str) -> InboxFate:
     if offered is not None and offered[0] == sender:
         return offered[1]
     if prompt is None or prompt.event.source.sender != sender:
-        raise RunNotFound(f"{sender} has sent no prompt to run {log.run} that is group {group!r}")
+        raise RunNotFound(f"{sender} has not sent a prompt of group {group!r} to run {log.run}")
     record = await lookup.group(group)
     samples = tuple(map(_sample, record.members))
     return _fate(prompt.event.source.key, record, lookup.run, samples)

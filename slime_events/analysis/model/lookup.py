@@ -336,7 +336,7 @@ class Lookup:
                 f"{len(begun)} ids begin with {name!r}. Give more of the id of one {what}: {', '.join(begun[:5])}{more}"
             )
         near = nearest(name, ids, 5) or tuple(ids)[:5]
-        raise RunNotFound(f"no {what} is called {name!r}; {'near: ' + ', '.join(near) if near else 'there is none'}")
+        raise RunNotFound(f"no {what} is called {name!r}. {'Nearest: ' + ', '.join(near) if near else 'There is none'}")
 
     async def _entities(self, cls: type[Event], start: int = 1) -> list[str]:
         subjects = await self._part.log.subjects(of_type(self.run.run, type_of(cls)), start)
