@@ -6,11 +6,13 @@ machine map the same arrays (Ray's object store), so a rank neither copies them 
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 def shared(array: np.ndarray[Any, Any]) -> Tensor:
@@ -20,8 +22,8 @@ def shared(array: np.ndarray[Any, Any]) -> Tensor:
         return torch.from_numpy(array)
 
 
-def shared_or_same(value: Any) -> Any:
-    """Return `shared` of an array, and any other value as it is."""
+def shared_or_same(value: np.ndarray[Any, Any] | T) -> Tensor | T:
+    """Return `shared` of an array, and any other value unchanged."""
     return shared(value) if isinstance(value, np.ndarray) else value
 
 
@@ -30,18 +32,18 @@ def to_device(values: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     return [value.to(device, non_blocking=True) for value in values]
 
 
-def to_user(value: Any, device: torch.device) -> Any:
-    """Return a copy of a tensor on the device, which a user's function may write to, and any other value as it is."""
+def to_user(value: T, device: torch.device) -> Tensor | T:
+    """Return a copy of a tensor on the device, which a user's function may write to, and any other value unchanged."""
     return value.to(device, copy=True) if isinstance(value, Tensor) else value
 
 
 def on_host(values: Sequence[Any]) -> list[Any]:
-    """Return tensors in host memory, and any other value as it is."""
+    """Return tensors in host memory, and any other value unchanged."""
     return [value.cpu() if isinstance(value, Tensor) else value for value in values]
 
 
 def joined_on_host(parts: Sequence[Tensor]) -> list[Tensor]:
-    """Return [response] tensors of one micro batch in host memory: one copy from the device, not one for each."""
+    """Return [response] tensors of a micro batch in host memory. They are copied from the device together."""
     if not parts or parts[0].device.type == "cpu":
         return list(parts)
     return list(torch.split(torch.cat(list(parts)).cpu(), [len(part) for part in parts]))

@@ -154,9 +154,8 @@ async def _by_distance(
                 )
         yield (
             partial(distance_from_recorded, store.folder),
-            f"the weights after each step with those of a training on the run's own topology "
-            f"({topology_text(opened.settings)}) just before, whose digests were all those of the log: the run's own "
-            "files are gone",
+            f"the weights after each step with weights retrained on the run's own topology "
+            f"({topology_text(opened.settings)}), whose digests equal those of the log: the run's own files are gone",
         )
 
 

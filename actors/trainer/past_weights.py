@@ -1,4 +1,4 @@
-"""`PastWeights`: adds to a batch the stored weights that it needs besides those of the ranks; see `PastVersions`."""
+"""`PastWeights`: adds the stored weights of earlier versions that a batch needs; see `PastVersions`."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -3,7 +3,7 @@
     checkpoint -> [retrain a step -> compare -> if digests differ: load the committed weights]* -> newest
 
 The restored weights equal the committed weights bit for bit. If retraining gives the same digests, as it does on equal
-hardware and versions, the optimizer is equal too. Otherwise its moments, step count and schedule come from the
+hardware and versions, the optimizer is equal too. If not, its moments, step count and schedule come from the
 retrained steps, each of which starts from the committed weights of the step before if their files exist, and float32
 main weights follow the loaded weights (`TrainerRank.load_weights`).
 """

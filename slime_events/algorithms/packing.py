@@ -127,15 +127,15 @@ Part = tuple[float, int, tuple[int, ...]]
 
 
 def karmarkar_karp(weights: Sequence[float], k: int, *, equal_size: bool = False) -> list[list[int]]:
-    """Split numbers into k parts with nearly equal sums (Karmarkar and Karp, 1982); ties fall as in slime.
+    """Split numbers into k parts with nearly equal sums (Karmarkar and Karp, 1982); ties are broken as in slime.
 
-    `k` lists of indices, the heaviest first, each ascending; with `equal_size` all of one length.
-    Raises TrainerError where that cannot be: fewer items than parts, or a number that k does not divide.
+    Return k lists of ascending indices, the heaviest list first; with `equal_size`, all lists have the same length.
+    Raises TrainerError if there are fewer than k items or, with `equal_size`, if their number is not a multiple of k.
     """
     if k < 1 or len(weights) < k:
-        raise TrainerError(f"{len(weights)} items cannot fill {k} parts: give every data parallel rank at least one")
+        raise TrainerError(f"{len(weights)} items cannot fill {k} parts: every data parallel rank needs at least one")
     if equal_size and len(weights) % k:
-        raise TrainerError(f"{len(weights)} items cannot be split into {k} parts of one size")
+        raise TrainerError(f"{len(weights)} items cannot be split into {k} parts of equal size")
     solutions: list[list[Part]]
     if equal_size:
         # A partial solution per k neighbors in weight, with an item in each part: every later union keeps sizes equal.

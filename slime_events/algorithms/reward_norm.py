@@ -1,4 +1,4 @@
-"""Rewards relative to their group: what GRPO and its relatives learn from. Needs no torch."""
+"""`normalize_rewards`: rewards relative to their group, as GRPO and its relatives use them. Needs no torch."""
 
 from collections.abc import Sequence
 

@@ -15,7 +15,7 @@ from schemas.errors import TrainerError
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """The division of a flat tensor of `tokens` elements into samples."""
+    """The division of a flat tensor, [tokens of all samples], into samples."""
 
     lengths: Annotated[tuple[int, ...], doc("[samples]: response tokens of each sample")]
     longest: Annotated[int, doc("Largest of `lengths`, at least 1.")]

@@ -175,7 +175,7 @@ def test_on_another_topology_the_distance_is_said(tmp_path: Path) -> None:
     assert [batch.step for batch in exact.trained] == [batch.step for batch in other.trained] == [0, 1, 2]
     assert [step.distance.max_abs for step in report.steps if step.distance] == [0.5] * 3
     assert not report.exact
-    assert "digests were all those of the log" in report.compared
+    assert "digests equal those of the log" in report.compared
     assert "on 2 ranks, tensor parallel 2" in report_text(report)
 
 
