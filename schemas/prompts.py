@@ -14,7 +14,7 @@ Label = str | Any | None
 """A text, or any other JSON value."""
 
 
-def as_text(label: Any) -> str:
+def as_text(label: object) -> str:
     """Return a label as text: a text unchanged, another value as JSON, None as an empty text."""
     if label is None or isinstance(label, str):
         return label or ""

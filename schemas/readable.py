@@ -38,5 +38,5 @@ def _reader(cls: type[Event]) -> Callable[[bytes], Any]:
     return msgspec.msgpack.Decoder(checked).decode
 
 
-def _is_ours(hint: Any) -> bool:
+def _is_ours(hint: object) -> bool:
     return hint in (Array, WeightSpan) or any(map(_is_ours, get_args(hint)))

@@ -40,7 +40,7 @@ def expand(text: str, environ: Mapping[str, str] | None = None) -> str:
     return REFERENCE.sub(value, text)
 
 
-def expand_all(value: Any, environ: Mapping[str, str] | None = None) -> Any:
+def expand_all(value: object, environ: Mapping[str, str] | None = None) -> Any:
     """Expand every text in nested lists and dicts."""
     return _mapped(value, "", lambda text, _: expand(text, environ))
 
@@ -62,7 +62,7 @@ class Concealer:
             text = substitute(pattern, text, lambda secret: self._reference(f"{name}_password", secret))
         return text
 
-    def plain(self, value: Any, name: str) -> Any:
+    def plain(self, value: object, name: str) -> Any:
         """Apply `text` to every text in nested lists and dicts, with a dict's keys as names."""
         return _mapped(value, name, self.text)
 
@@ -78,7 +78,7 @@ def _refers(text: str) -> bool:
     return "${" in text and ("://" in text or REFERENCE.fullmatch(text) is not None)
 
 
-def references_in(value: Any) -> set[str]:
+def references_in(value: object) -> set[str]:
     """Return the environment variables that texts in nested lists and dicts refer to."""
     variables: set[str] = set()
 
@@ -90,7 +90,7 @@ def references_in(value: Any) -> set[str]:
     return variables
 
 
-def _mapped(value: Any, name: str, change: Callable[[str, str], str]) -> Any:
+def _mapped(value: object, name: str, change: Callable[[str, str], str]) -> Any:
     if isinstance(value, str):
         return change(value, name)
     if isinstance(value, Mapping):

@@ -1,21 +1,20 @@
-"""The end of tasks and futures that nobody waits for any more.
+"""End tasks and futures that nothing awaits any more.
 
-In Python 3.11 `asyncio.wait_for` loses a cancellation that comes together with the result it waits for; nats-py waits
-that way for whatever it asks a server. And an error that nobody asks for is written by asyncio when it is collected, at
-any time and amid anything.
+In Python 3.11 `asyncio.wait_for` loses a cancellation that arrives together with the awaited result, and nats-py awaits
+every answer of a server with it. And asyncio logs an error that is never retrieved, at the time of garbage collection.
 """
 
 import asyncio
 from typing import Any
 
 AGAIN_S = 5.0
-"""Seconds that a task may take to clean up, before it is cancelled once more: its cancellation may have been lost."""
+"""Seconds for a task to clean up before it is cancelled again: its cancellation may have been lost."""
 
 
 async def end_all(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel until all have ended. What they ended with is of no use any more.
+    """Cancel tasks until all have ended, and discard their results.
 
-    One that is cancelled itself meanwhile ends them first: it may be the clean-up of a task that is ended like this.
+    If the caller is cancelled meanwhile, its CancelledError is raised after all tasks have ended.
     """
     cancelled: asyncio.CancelledError | None = None
     while pending := [task for task in tasks if not task.done()]:
@@ -31,14 +30,14 @@ async def end_all(*tasks: asyncio.Future[Any]) -> None:
 
 
 def fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    """End a future with an error, for whoever waits for it. Where nobody does any more it is no news."""
+    """End a future with an error, and mark the error as retrieved, so that asyncio does not log it."""
     if not future.done():
         future.set_exception(error)
         future.exception()
 
 
 def check_cancelled() -> None:
-    """Raise the CancelledError that the current task should have had: for where a long wait begins."""
+    """Raise CancelledError if a cancellation of the current task was lost. Call it before a long wait."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

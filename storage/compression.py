@@ -1,22 +1,22 @@
-"""`decompress`: a zstd frame from outside, never larger than its reader expects.
+"""`decompress`: decompress a zstd frame from outside, up to the size that its reader expects.
 
-A frame of some kilobytes can hold gigabytes, and says so itself: nothing is allocated before that is compared.
+A frame of some kilobytes can hold gigabytes. Its header states the size, which is checked before memory is allocated.
 """
 
 import zstandard
 
 FRAME_LIMIT = 1 << 30
-"""Bytes that any frame may hold: far more than an event, a segment or a state of ours."""
+"""Most bytes in any frame: far more than an event, a segment or a state has."""
 
 
 def decompress(data: bytes, limit: int = FRAME_LIMIT) -> bytes:
-    """Return what is in one zstd frame. Raises ValueError where that is damaged or larger than `limit` bytes."""
+    """Return the content of one zstd frame. Raises ValueError if it is damaged or larger than `limit` bytes."""
     limit = min(limit, FRAME_LIMIT)
     try:
         size = zstandard.frame_content_size(data)
         if size > limit:
-            raise ValueError(f"it says that it holds {size:,} bytes, and may hold {limit:,}")
-        # Where a frame does not say its size, zstd fills a buffer of the limit at most.
+            raise ValueError(f"it holds {size:,} bytes, the limit is {limit:,}")
+        # If a frame does not state its size, zstd fills a buffer of at most the limit.
         return zstandard.ZstdDecompressor().decompress(data, max_output_size=limit if size < 0 else 0)
     except zstandard.ZstdError as error:
-        raise ValueError(f"no zstd frame: {error}") from error
+        raise ValueError(f"not a zstd frame: {error}") from error

@@ -1,7 +1,7 @@
-"""Digests of named tensors: for `weights.published` and `step.committed`, whose bytes are stored elsewhere.
+"""Digests of named tensors, for `weights.published` and `step.committed`.
 
-A digest depends on names, dtypes, shapes and bytes alone: not on the order, the file layout or the device. Each tensor
-has one of its own, so they are hashed side by side on all cores.
+A digest depends on names, dtypes, shapes and bytes only: not on order, file layout or device. Each tensor has its own
+digest, so tensors are hashed in parallel on all cores.
 """
 
 from __future__ import annotations
@@ -12,37 +12,40 @@ import os
 from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Annotated
 
 import msgspec
 
+from schemas.doc import doc
+
 TensorBytes = bytes | bytearray | memoryview
 SHA256 = r"\A[0-9a-f]{64}\Z"
-"""The form of a hex sha256: what comes from outside is a part of a path only where it has it."""
+"""Pattern of a hex sha256. Text from outside must match it before it becomes a part of a path."""
 AT_ONCE_BYTES = 1024**3
-"""Of tensors that are hashed or wait for it: those of an accelerator are copies."""
+"""Most bytes of tensors that are hashed or wait: tensors of an accelerator are copied to the host."""
 
 
 class TensorDigest(msgspec.Struct, frozen=True):
-    """One tensor. dtype: safetensors' name (`F32`, `BF16`, `I64` ...). sha256: hex, of its little-endian bytes."""
+    """Digest of one tensor."""
 
-    dtype: str
+    dtype: Annotated[str, doc("safetensors' name of the dtype, such as `F32`, `BF16` or `I64`.")]
     shape: tuple[int, ...]
-    sha256: str
+    sha256: Annotated[str, doc("sha256 (hex) of the little-endian bytes.")]
 
     @classmethod
     def of(cls, dtype: str, shape: Iterable[int], data: TensorBytes) -> TensorDigest:
-        """Digest of `data`, the tensor's contiguous bytes."""
+        """Return the digest of `data`, the tensor's contiguous bytes."""
         return cls(dtype, tuple(shape), hashlib.sha256(data).hexdigest())
 
 
 @functools.cache
 def hashing() -> ThreadPoolExecutor:
-    """The threads of this process that hash, one for each core: they do not hold the interpreter's lock."""
+    """Return this process's hashing threads, one per core. Hashing releases the interpreter's lock."""
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="hashing")
 
 
 def tensor_digests(named: Iterable[tuple[str, tuple[str, Iterable[int], TensorBytes]]]) -> dict[str, TensorDigest]:
-    """name -> digest, of (name, (dtype, shape, bytes)); some tensors at a time, so that a stream need not be held."""
+    """Return digests by name, of (name, (dtype, shape, bytes)). Only AT_ONCE_BYTES of a stream are held."""
     digests, under_way = dict[str, Future[TensorDigest]](), deque[tuple[str, int]]()
     held = 0
     for name, tensor in named:
@@ -58,7 +61,7 @@ def tensor_digests(named: Iterable[tuple[str, tuple[str, Iterable[int], TensorBy
 
 
 def weights_digest(digests: Mapping[str, TensorDigest]) -> str:
-    """Hex sha256 over the sorted lines `name dtype AxBxC sha256`, each ended by a newline."""
+    """Return the hex sha256 over the sorted lines `name dtype AxBxC sha256`, each ended by a newline."""
     total = hashlib.sha256()
     for name, digest in sorted(digests.items()):
         shape = "x".join(str(size) for size in digest.shape)

@@ -1,38 +1,38 @@
-"""`EventBlock`: many events at once, for readers that fold them all: checked, chained, and not decoded one by one."""
+"""`EventBlock`: many events at once, checked and chained, for readers that fold all of them."""
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, NamedTuple, Protocol, runtime_checkable
 
 from schemas.codec import WholeEnvelope
+from schemas.doc import doc
 from schemas.envelope import Envelope
 
 MANY = 250
-"""Events in one array: few enough that the decoded ones stay in the processor's cache until they are used."""
+"""Events in one array: few enough for the decoded events to stay in the processor's cache."""
 
 
 class Part(NamedTuple):
-    """Events at consecutive positions from `first` on: in a MessagePack array, as they are stored, or decoded where the
-    log has decoded them already.
-    """
+    """Events at consecutive positions."""
 
-    first: int
-    events: bytes | Sequence[WholeEnvelope] | Sequence[Envelope]
+    first: Annotated[int, doc("Position of the first event.")]
+    events: Annotated[
+        bytes | Sequence[WholeEnvelope] | Sequence[Envelope],
+        doc("MessagePack array of stored events, or decoded events if the log has decoded them already."),
+    ]
 
 
 class EventBlock(NamedTuple):
-    """The events from position `first` to `last`. parts: all of them in order, encoded ones `MANY` at a time, each made
-    when it is asked for. chain: over all events up to `last` (storage/hash_chain.py); before: over all but that.
-    """
+    """The events of a range of positions."""
 
-    first: int
-    last: int
-    before: bytes
-    chain: bytes
-    parts: Iterator[Part]
+    first: Annotated[int, doc("Position of the first event.")]
+    last: Annotated[int, doc("Position of the last event.")]
+    before: Annotated[bytes, doc("Hash chain over all events before `last`.")]
+    chain: Annotated[bytes, doc("Hash chain over all events up to `last` (storage/hash_chain.py).")]
+    parts: Annotated[Iterator[Part], doc("The events in order, made lazily; encoded events `MANY` at a time.")]
 
 
 def array_of(count: int, *events: bytes | memoryview) -> bytes:
-    """A MessagePack array of `count` encoded events."""
+    """Return a MessagePack array of `count` encoded events."""
     return b"".join((b"\xdd", count.to_bytes(4, "big"), *events))
 
 
@@ -41,7 +41,8 @@ class HasEventBlocks(Protocol):
     """A log that can be read in blocks."""
 
     def event_blocks(self, start: int, chain: bytes, every: int | None) -> AsyncGenerator[EventBlock, None]:
-        """Everything from position `start` on, where the chain so far is `chain`. A block ends at each multiple of
-        `every`, or before it where a foreign record lies there; None: wherever that costs least. Raises as `read`, and
-        the SchemaErrors of what it leaves encoded come when that is decoded.
+        """Yield everything from position `start` on. chain: hash chain of all events before.
+
+        A block ends at each multiple of `every`, or before it if a foreign record is there; None: at any position.
+        Raises as `read`; for events that stay encoded, SchemaErrors occur when they are decoded.
         """

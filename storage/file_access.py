@@ -1,4 +1,4 @@
-"""`FileAccess`: which users of a machine may read what a run writes: prompts, answers, weights, logs, credentials."""
+"""`FileAccess`: which users of a machine may read a run's files: prompts, answers, weights, logs, credentials."""
 
 import contextlib
 import os
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 FileAccess = Literal["owner", "group", "umask"]
-"""owner: whoever starts the run, and nobody else. group: members of the files' group may read. umask: as the umask of
-the shell says, which on most machines lets everybody read.
+"""owner: only the user who starts the run. group: members of the files' group may read. umask: the shell's umask, which
+on most machines lets every user read.
 """
 OWNER: FileAccess = "owner"
 _MASKS: dict[str, int | None] = {"owner": 0o077, "group": 0o027, "umask": None}
@@ -17,7 +17,7 @@ _MASKS: dict[str, int | None] = {"owner": 0o077, "group": 0o027, "umask": None}
 
 @contextlib.contextmanager
 def limited_files(access: FileAccess) -> Iterator[None]:
-    """What this process and those that it starts create inside is for these users. It holds for all threads."""
+    """Within the context, files of this process (all threads) and its children are created with this access."""
     mask = _MASKS[access]
     if mask is None:
         yield
@@ -30,19 +30,19 @@ def limited_files(access: FileAccess) -> Iterator[None]:
 
 
 def take_access(access: FileAccess) -> None:
-    """The same for the rest of a process."""
+    """Create files with this access for the rest of the process."""
     if (mask := _MASKS[access]) is not None:
         os.umask(mask)
 
 
 def close_to_others(folder: Path, access: FileAccess) -> bool:
-    """Close a folder that every user of the machine can enter, as those of older versions are; whether it was one.
+    """Close a folder that every user can enter, as folders of older versions are. Return whether it was open.
 
-    A folder whose owner has set another mode, or that is another user's, stays as it is.
+    A folder that is closed to others, or belongs to another user, stays unchanged.
     """
-    found, mask = folder.stat(), _MASKS[access]
-    mode = stat.S_IMODE(found.st_mode)
-    if mask is None or found.st_uid != os.geteuid() or not mode & stat.S_IRWXO:
+    status, mask = folder.stat(), _MASKS[access]
+    mode = stat.S_IMODE(status.st_mode)
+    if mask is None or status.st_uid != os.geteuid() or not mode & stat.S_IRWXO:
         return False
     folder.chmod(mode & ~mask)
     return True

@@ -1,4 +1,4 @@
-"""`is_locked`: whether a living process holds a lock file. The kernel lets go of it however its holder ends."""
+"""`is_locked`: whether a process holds a lock file. The kernel releases the lock however its holder ends."""
 
 import fcntl
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def is_locked(lock: Path) -> bool:
-    """Not, where there is no such file. Does not wait; processes that ask at the same time do not see each other."""
+    """Return whether a process holds the lock; False without the file. Concurrent calls do not affect each other."""
     try:
         file = os.open(lock, os.O_RDONLY)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`Follower`, `RecordFollower`: a growing log, read in lists of whatever has arrived since the last call."""
+"""`Follower`, `RecordFollower`: read a growing log in lists of what has arrived since the last call."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ READ_AHEAD_BYTES = 64 * 1024 * 1024
 
 
 class _Follower(Generic[RecordT]):
-    """Reads ahead in a task, so that a busy reader catches up in one call instead of one event at a time.
+    """Reads ahead in a task, so that a busy reader catches up in one call.
 
-    read_ahead, read_ahead_bytes: what may wait for the reader. every_s: seconds between reads, for one in no hurry.
-    What has arrived by then is read at once, which costs reader and server far less than a wake-up for each event, and
-    takes no processor from what the next step waits for.
+    read_ahead, read_ahead_bytes: events and bytes that may wait for the reader. every_s: seconds between reads, for a
+    reader that is not urgent: reading all new events at once costs reader and server far less than a wake-up per event.
     """
 
     def __init__(
@@ -44,11 +43,11 @@ class _Follower(Generic[RecordT]):
 
     @property
     def caught_up(self) -> bool:
-        """Everything that was in the log when this follower began has been handed over."""
+        """Whether all events that were in the log when this follower began have been returned."""
         return self._seen >= self._history
 
     def is_history(self, recorded: RecordT) -> bool:
-        """Whether the event was in the log before this follower began."""
+        """Return whether the event was in the log before this follower began."""
         return recorded.position <= self._history
 
     async def __aenter__(self) -> Self:
@@ -86,9 +85,9 @@ class _Follower(Generic[RecordT]):
                 await self._room.wait()
 
     async def next(self, wait_s: float) -> list[RecordT]:
-        """All events since the last call, at least one; an empty list after `wait_s` seconds without any.
+        """Return all events since the last call, or an empty list after `wait_s` seconds without any.
 
-        Raises what the reader raised (LogUnavailable, a SchemaError) once everything before it was handed over.
+        Raises the reader's error (LogUnavailable, a SchemaError) after all events before it were returned.
         """
         if self._task is None:
             raise RuntimeError("enter the follower before reading from it")
@@ -108,7 +107,7 @@ class _Follower(Generic[RecordT]):
 
 
 class Follower(_Follower[Recorded]):
-    """The events of a log, all or those of a filter; see `_Follower`."""
+    """Follows the events of a log, all or those of filters; see `_Follower`."""
 
     async def _newest(self) -> int:
         if self._subject is None:
@@ -122,7 +121,7 @@ class Follower(_Follower[Recorded]):
 
 
 class RecordFollower(_Follower[Recorded | ForeignRecord]):
-    """All records of a log, foreign ones too, for who keeps or names them; see `_Follower`."""
+    """Follows all records of a log, including foreign ones; see `_Follower`."""
 
     async def _newest(self) -> int:
         return await self._log.end()

@@ -1,9 +1,9 @@
-"""`GroupCommit`: the appends of many tasks, stored with one fsync.
+"""`GroupCommit`: store the appends of many tasks with one fsync.
 
-One atomic batch is under way at a time; appends of that time gather for the next. Where much has gathered, a second
-one is made and sent while the server stores the first. A caller's appends stay together, and get the verdict they would
-have got alone: a caller who writes where a batch under way does, or is fenced there, waits for its end, and a batch
-that a fence refuses is tried again without the callers of that fence.
+One atomic batch is in flight at a time; meanwhile appends are collected for the next. If many bytes have collected, a
+second batch is sent while the server stores the first. The appends of one call stay together and get the same result as
+alone: a call that writes or has a fence on a subject of a batch in flight waits for its end, and a batch that a fence
+refuses is repeated without the calls with that fence.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from storage.cancellation import end_all, fail
 from storage.log import MAX_BATCH, Append, EventLog, check_batch, check_size
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""Above this, more in one batch is no faster."""
+"""Most bytes in one batch: larger batches are not faster."""
 MUCH_BYTES = 1024 * 1024
-"""So much has to wait for a second batch: two small ones take longer than one."""
+"""Fewest waiting bytes for a second batch: two small batches take longer than one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +39,7 @@ class _Call:
 
 
 class GroupCommit:
-    """`async with GroupCommit(log) as commit: await commit.append([...])` from as many tasks as there are."""
+    """Use `async with GroupCommit(log) as commit`, and `await commit.append([...])` from any number of tasks."""
 
     def __init__(self, log: EventLog, *, at_most: int = MAX_BATCH, max_bytes: int = BATCH_BYTES) -> None:
         self._log, self._at_most, self._max_bytes = log, at_most, max_bytes
@@ -58,13 +58,11 @@ class GroupCommit:
         await self.close()
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
-        """As `EventLog.append`, with the same verdict: together or not at all, durable when it returns."""
+        """Append as `EventLog.append` does, with the same result and promises."""
         return await self.submit(appends)
 
     def submit(self, appends: Sequence[Append]) -> asyncio.Future[list[int]]:
-        """`append` for callers that wait for many: a future costs a tenth of a task. Raises UnwritableEvent,
-        EventTooLarge, LogUnavailable at once.
-        """
+        """Append without a task, which costs ten futures. Raises UnwritableEvent, EventTooLarge, LogUnavailable."""
         if self._closed or self._writer is None or self._writer.done():
             raise LogUnavailable(f"the group commit of run {self._log.run!r} is not open")
         size = 0
@@ -83,7 +81,7 @@ class GroupCommit:
         return call.result
 
     async def close(self) -> None:
-        """Store what was submitted, then end."""
+        """Store everything submitted, then end."""
         self._closed = True
         self._news.set()
         if self._writer is not None:
@@ -101,22 +99,23 @@ class GroupCommit:
                 self._news.clear()
                 await self._news.wait()
                 if not self._under_way:
-                    await asyncio.sleep(0)  # for callers in the same cycle of the event loop
+                    await asyncio.sleep(0)  # let other tasks of this event loop cycle submit
                 for task in [task for task in self._under_way if task.done()]:
                     del self._under_way[task]
                     task.result()
         finally:
             await end_all(*self._under_way)
             for call in self._waiting:
-                call.fail(LogUnavailable("the group commit ended before this was stored; it may be tried again"))
+                call.fail(LogUnavailable("the group commit ended before this was stored; it may be retried"))
 
     def _may_begin(self) -> bool:
         second = len(self._under_way) == 1 and self._waiting_bytes >= min(MUCH_BYTES, self._max_bytes)
         return bool(self._waiting) and (not self._under_way or second)
 
     def _next_batch(self) -> tuple[list[_Call], _Written]:
-        """Calls from the front that fit into one batch and do not move each other's fences, nor wait for a batch under
-        way; the others wait. And what they write.
+        """Return the next batch and the subjects it writes.
+
+        A call joins if it fits, moves no fence of another call, and need not wait for a batch in flight.
         """
         batch: list[_Call] = []
         later: deque[_Call] = deque()
@@ -141,12 +140,12 @@ class GroupCommit:
         return batch, written
 
     async def _store_or_fail(self, calls: list[_Call]) -> None:
-        """Where the writer is stopped, every call fails."""
+        """Store calls; if the writer is stopped, fail them."""
         try:
             await self._store(calls)
         except BaseException as error:
             for call in calls:
-                call.fail(LogUnavailable(f"the group commit was stopped ({error!r}); this may be tried again"))
+                call.fail(LogUnavailable(f"the group commit was stopped ({error!r}); this may be retried"))
             raise
 
     async def _store(self, calls: list[_Call]) -> None:
@@ -167,7 +166,7 @@ class GroupCommit:
             return
 
     async def _without_culprits(self, calls: list[_Call], error: SlimeEventsError) -> list[_Call]:
-        """Stores the callers of the refused fence one by one; returns the others."""
+        """Store the calls with the refused fence one by one, and return the others."""
         if len(calls) == 1:
             calls[0].fail(error)
             return []
@@ -185,7 +184,7 @@ def _brought(call: _Call, conflict: Conflict) -> bool:
 
 
 class _Written:
-    """Subjects that a batch writes to."""
+    """Subjects that a batch writes."""
 
     def __init__(self) -> None:
         self._subjects: set[str] = set()
@@ -197,11 +196,11 @@ class _Written:
         self._about.update(map(any_verb, subjects))
 
     def moves_fence_of(self, call: _Call) -> bool:
-        """Whether the batch would move what one of the call's fences is over."""
+        """Return whether the batch writes a subject that one of the call's fences covers."""
         return any(self._touches(append.fence.subject) for append in call.appends if append.fence is not None)
 
     def is_before(self, call: _Call) -> bool:
-        """Whether the call has to wait until the batch is over: it writes where the batch does, or is fenced there."""
+        """Return whether the call must wait for the batch: both write a subject, or a fence of the call covers one."""
         return self.moves_fence_of(call) or any(append.envelope.subject in self._subjects for append in call.appends)
 
     def _touches(self, pattern: str) -> bool:

@@ -1,14 +1,15 @@
-"""The chain over a log: each event's bytes are hashed after the digest of all before it, so none can change unseen."""
+"""Hash chain over a log: each event is hashed together with the digest of all before it, so no change stays hidden."""
 
 import hashlib
 from collections.abc import Iterable
 
 
 def link_all(chain: bytes, datas: Iterable[bytes]) -> tuple[bytes, bytes]:
-    """sha256 over all up to the last but one of these events, and up to the last. chain: over all before them (32
-    bytes; none where they are the log's first).
+    """Return the chain up to the second last of these events, and up to the last (sha256 each).
+
+    chain: the chain up to the event before them (32 bytes), or empty if they are the log's first.
     """
-    before, fresh = chain, hashlib.sha256().copy  # a copy costs half of a new one
+    before, fresh = chain, hashlib.sha256().copy  # a copy costs half of a new hash
     for data in datas:
         hashed = fresh()
         hashed.update(chain)

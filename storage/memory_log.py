@@ -1,4 +1,4 @@
-"""`MemoryLog`: the reference implementation, which defines what an event log means. JetStream has to do the same."""
+"""`MemoryLog`: the reference implementation of `EventLog`. The JetStream log behaves the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from storage.log import (
     is_wanted,
     not_the_end,
     record_of,
-    wish_of,
+    selector_of,
 )
 
 
@@ -42,7 +42,7 @@ class _Queue:
 
 
 class MemoryDelivery:
-    """One event handed to one taker."""
+    """One event delivered to one taker."""
 
     def __init__(self, log: MemoryLog, queue: _Queue, recorded: Recorded, lease_s: float) -> None:
         self.recorded = recorded
@@ -105,14 +105,14 @@ class MemoryConsumer:
         return taken
 
     async def close(self) -> None:
-        """Stop taking."""
         self._closed = True
         self._log.wake()
 
 
 class MemoryLog:
-    """An event log in one process, encoded and decoded as on the wire. records: the events, foreign: the records
-    that are none, each in order.
+    """An event log in one process; events are encoded and decoded as on the wire.
+
+    `records` has the events and `foreign` the foreign records, each in order.
     """
 
     def __init__(self, run: str) -> None:
@@ -124,7 +124,7 @@ class MemoryLog:
         self._last_about: dict[str, int] = {}
         self._queues: dict[str, _Queue] = {}
         self._waiting: set[asyncio.Future[None]] = set()
-        self._hearing: dict[tuple[str, bool], list[Callable[[Recorded], None]]] = {}
+        self._listeners: dict[tuple[str, bool], list[Callable[[Recorded], None]]] = {}
         self._closed = False
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
@@ -146,7 +146,7 @@ class MemoryLog:
         return [self._ids[key] for key in keys]
 
     def publish(self, subject: str, data: bytes, message_id: str = "") -> int:
-        """Store a record without any look at it, as who holds the run's credentials can; its position."""
+        """Store an unchecked record and return its position, as a client with the run's credentials can."""
         position = self._store(subject, message_id, data)
         self.wake()
         return position
@@ -155,8 +155,8 @@ class MemoryLog:
         self._check_open()
         for record in records:
             if record.position <= self.count:
-                there = self.record_at(record.position)
-                if (there.subject, there.data) == (record.subject, record.data):
+                stored = self.record_at(record.position)
+                if (stored.subject, stored.data) == (record.subject, record.data):
                     continue
             if record.position != self.count + 1:
                 raise not_the_end(self.run, record, self.count)
@@ -179,27 +179,27 @@ class MemoryLog:
 
     @property
     def count(self) -> int:
-        """Of all records: the last position."""
+        """Number of all records: the last position."""
         return len(self.records) + len(self.foreign)
 
     def record_at(self, position: int) -> Recorded | ForeignRecord:
-        """What lies at a position from 1 to `count`."""
+        """Return the record at a position from 1 to `count`."""
         before = bisect_left(self.foreign, position, key=lambda record: record.position)
         if self.foreign[before : before + 1] and self.foreign[before].position == position:
             return self.foreign[before]
         return self.records[position - 1 - before]
 
     def events_after(self, position: int) -> list[Recorded]:
-        """The events behind a position."""
+        """Return the events after a position."""
         return [record for record in self.records[self._events_up_to(position) :] if record.position > position]
 
     def _events_up_to(self, position: int) -> int:
-        """How many events have this position at most."""
+        """Return the number of events up to a position."""
         foreign = bisect_right(self.foreign, position, key=lambda record: record.position)
         return max(0, min(position - foreign, len(self.records)))
 
     def event_at(self, position: int) -> Recorded:
-        """The event at a position that is known to have one."""
+        """Return the event at a position, which must have one."""
         return self.records[position - 1 - bisect_left(self.foreign, position, key=lambda record: record.position)]
 
     def _check_fence(self, append: Append) -> None:
@@ -217,7 +217,7 @@ class MemoryLog:
         return max((p for s, p in self._last.items() if matches(subject, s)), default=0)
 
     async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
-        is_wanted, end = wish_of(subject), self.count
+        is_selected, end = selector_of(subject), self.count
         index = self._events_up_to(start - 1)
         while True:
             self._check_open()
@@ -226,7 +226,7 @@ class MemoryLog:
                 if not follow and record.position > end:
                     return
                 index += 1
-                if record.position >= start and is_wanted(record.subject):
+                if record.position >= start and is_selected(record.subject):
                     yield record
             if not follow:
                 return
@@ -279,19 +279,19 @@ class MemoryLog:
 
     async def notify(self, listener: str, events: Sequence[Recorded], *, early: bool = False) -> None:
         for recorded in events:
-            for on_event in self._hearing.get((listener, early), ()):
+            for on_event in self._listeners.get((listener, early), ()):
                 on_event(recorded)
 
     @contextlib.asynccontextmanager
     async def listen(
         self, name: str, on_event: Callable[[Recorded], None], *, early: bool = False
     ) -> AsyncIterator[None]:
-        hearing = self._hearing.setdefault((name, early), [])
-        hearing.append(on_event)
+        listeners = self._listeners.setdefault((name, early), [])
+        listeners.append(on_event)
         try:
             yield
         finally:
-            hearing.remove(on_event)
+            listeners.remove(on_event)
 
     async def close(self) -> None:
         """Refuse further calls and end all readers."""
@@ -299,16 +299,14 @@ class MemoryLog:
         self.wake()
 
     def wake(self) -> None:
-        """Tell every waiting reader and taker to look again."""
+        """Wake every waiting reader and taker."""
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
         self._waiting.clear()
 
     async def changed(self, seconds: float) -> None:
-        """Wait until something changes, or the time is over. No await stands between the caller's look and this
-        wait, so no change falls between them.
-        """
+        """Wait for a change, at most `seconds`. The caller must not await between its last check and this call."""
         self._check_open()
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(waiting)

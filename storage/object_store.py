@@ -1,7 +1,7 @@
-"""`ObjectFolder`: named byte objects under one fsspec URL, each written whole or not at all.
+"""`ObjectFolder`: named byte objects under one fsspec URL, each written atomically.
 
-What blobs and archive need of a store, and no more: create once, replace, read, list. A plain path and `file://` go
-through temp file, fsync and link or rename; `memory://`, `s3://` and others through their own atomic put.
+It has the operations that blobs and archive need: create once, replace, read, list. A plain path and `file://` use a
+temporary file, fsync, and link or rename; `memory://`, `s3://` and others use their own atomic put.
 """
 
 import contextlib
@@ -18,37 +18,37 @@ from schemas.references import expand
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _AT_ONCE = 512
-"""Objects of which one call asks a remote store."""
+"""Objects in one request to a remote store."""
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 
 
 @contextlib.contextmanager
 def file_errors(where: str) -> Iterator[None]:
-    """Turns OSError into NoSpace or StoreUnavailable; FileNotFoundError and FileExistsError pass."""
+    """Convert OSError to NoSpace or StoreUnavailable, except FileNotFoundError and FileExistsError."""
     try:
         yield
     except (FileNotFoundError, FileExistsError):
         raise
     except OSError as error:
         if error.errno in _FULL:
-            raise NoSpace(f"no room to write {where}: free some space, then go on ({error})") from error
+            raise NoSpace(f"no space to write {where}: free some space, then continue ({error})") from error
         raise StoreUnavailable(f"{where} cannot be reached or used: {type(error).__name__}: {error}") from error
 
 
 @contextlib.contextmanager
 def store_errors(where: str) -> Iterator[None]:
-    """`file_errors` for any fsspec back-end: each brings errors of its own (botocore, aiohttp, gcsfs ...)."""
+    """Convert errors as `file_errors` does, for any fsspec back-end."""
     try:
         with file_errors(where):
             yield
     except (SlimeEventsError, FileNotFoundError, FileExistsError):
         raise
-    except Exception as error:
+    except Exception as error:  # each back-end raises errors of its own packages (botocore, aiohttp, gcsfs ...)
         raise StoreUnavailable(f"{where} cannot be reached or used: {type(error).__name__}: {error}") from error
 
 
 def fsync(path: Path) -> None:
-    """Make a local file durable, or the names in a local folder."""
+    """Make a local file, or the names in a local folder, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -63,7 +63,7 @@ class ObjectFolder:
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        # Here: to import them takes longer than to look one record up, which needs no store.
+        # Imported here: it takes longer than looking up one record, which needs no store.
         from fsspec.core import url_to_fs
         from fsspec.implementations.local import LocalFileSystem
 
@@ -74,11 +74,11 @@ class ObjectFolder:
         self._sizes: dict[str, int] = {}
 
     def locate(self, name: str) -> str:
-        """The full URL of an object, for events and messages."""
+        """Return the full URL of an object, for events and messages."""
         return f"{self.url}/{name}"
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write an object that is not there yet; False, and nothing written, where it is."""
+        """Write a new object. If it exists, write nothing and return False."""
         with store_errors(self.locate(name)):
             if self.local is not None:
                 return _create_file(self.local / _checked(name), data)
@@ -87,14 +87,14 @@ class ObjectFolder:
             except FileExistsError:
                 return False
             except OSError as error:
-                # Some S3 servers answer a lost create-once as "precondition failed", which s3fs turns into EINVAL.
+                # Some S3 servers refuse to create an existing object with an error that s3fs turns into EINVAL.
                 if error.errno == errno.EINVAL and self.exists(name):
                     return False
                 raise
             return True
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write an object, or replace its content at once."""
+        """Write an object, or replace its content atomically."""
         with store_errors(self.locate(name)):
             if self.local is None:
                 self._fs.pipe_file(self._path(name), data)
@@ -105,9 +105,9 @@ class ObjectFolder:
             fsync(path.parent)
 
     def read(self, name: str, limit: int | None = None) -> bytes:
-        """The whole content. FileNotFoundError where there is none.
+        """Return the whole content. Raises FileNotFoundError if there is no such object.
 
-        limit: bytes that the caller expects at most. Of a larger object it gets one more than that, which shows it.
+        limit: most bytes that the caller expects. A larger object is cut to `limit + 1` bytes, which shows its size.
         """
         with store_errors(self.locate(name)):
             if self.local is not None:
@@ -116,16 +116,14 @@ class ObjectFolder:
             return bytes(self._fs.cat_file(self._path(name), **span))
 
     def read_all(self, names: Sequence[str], limit: int) -> Iterator[bytes]:
-        """The contents of many small objects, in order; on a remote store many are asked for at once.
+        """Yield the contents of many small objects in order; a remote store reads many at once.
 
-        Raises StoreUnavailable where one has more than `limit` bytes.
+        Raises StoreUnavailable if an object has more than `limit` bytes.
         """
         for i in range(0, len(names), _AT_ONCE):
             some = names[i : i + _AT_ONCE]
             if large := next((name for name in some if self._sizes.get(name, 0) > limit), None):
-                raise StoreUnavailable(
-                    f"{self.locate(large)} has more than {limit:,} bytes: it is not what it should be"
-                )
+                raise StoreUnavailable(f"{self.locate(large)} has more than the allowed {limit:,} bytes")
             if self.local is not None:
                 yield from (self.read(name, limit) for name in some)
                 continue
@@ -134,7 +132,7 @@ class ObjectFolder:
             yield from (bytes(contents[self._path(name).lstrip("/")]) for name in some)
 
     def exists(self, name: str) -> bool:
-        """Whether it is there now, asked of the store itself."""
+        """Return whether the object exists now, without a cache."""
         with store_errors(self.locate(name)):
             if self.local is not None:
                 return (self.local / _checked(name)).is_file()
@@ -142,28 +140,28 @@ class ObjectFolder:
             return bool(self._fs.isfile(self._path(name)))
 
     def names(self, folder: str) -> list[str]:
-        """Names, as `read` takes them, of the objects directly in `folder`, sorted; [] where there are none."""
+        """Return the names, for `read`, of the objects directly in `folder`, sorted."""
         listed = self._list(self._path(folder), files=True)
         self._sizes = {f"{folder}/{name}": size for name, size in listed.items() if not name.startswith(".")}
         return sorted(self._sizes)
 
     def folders(self) -> list[str]:
-        """Names of the folders directly in it, sorted; [] where there are none."""
+        """Return the names of the folders directly in this folder, sorted."""
         return sorted(self._list(self._root, files=False))
 
     def _list(self, path: str, *, files: bool) -> dict[str, int]:
-        """Names of what is directly there, with sizes in bytes."""
+        """Return the files or folders directly in `path`, with sizes in bytes."""
         with store_errors(path):
             self._fs.invalidate_cache()
             try:
                 entries = self._fs.ls(path, detail=True)
             except FileNotFoundError:
                 return {}
-            wanted = (entry for entry in entries if (entry["type"] == "file") is files)
-            return {str(entry["name"]).rstrip("/").rsplit("/", 1)[-1]: int(entry["size"] or 0) for entry in wanted}
+            selected = (entry for entry in entries if (entry["type"] == "file") is files)
+            return {str(entry["name"]).rstrip("/").rsplit("/", 1)[-1]: int(entry["size"] or 0) for entry in selected}
 
     def remove(self) -> None:
-        """All of it. Raises StoreUnavailable."""
+        """Remove the folder with all objects. Raises StoreUnavailable."""
         with store_errors(self.url), contextlib.suppress(FileNotFoundError):
             self._fs.rm(self._root, recursive=True)
 
@@ -172,15 +170,15 @@ class ObjectFolder:
 
 
 def _checked(name: str) -> str:
-    """The same name. Raises InvalidValue for one that leads out of its folder: it may come from an archive."""
+    """Return the name. Raises InvalidValue if it leads out of its folder: it may come from an archive."""
     if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
-        raise InvalidValue(f"{name[:200]!r} names no object: it leads out of its folder")
+        raise InvalidValue(f"{name[:200]!r} does not name an object: it leads out of its folder")
     return name
 
 
 def _read_file(path: Path, limit: int | None) -> bytes:
     if not stat.S_ISREG(path.stat().st_mode):  # a pipe or a device would never end
-        raise StoreUnavailable(f"{path} is no file")
+        raise StoreUnavailable(f"{path} is not a file")
     with path.open("rb") as file:
         return file.read() if limit is None else file.read(limit + 1)
 

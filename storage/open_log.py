@@ -1,7 +1,7 @@
-"""Opening the log of a run by its folder, whether its server runs or not.
+"""Open the log of a run by its folder, even if its server is not running.
 
 <run folder>/nats/       the embedded server (storage/nats/server.py), with its credentials
-<run folder>/nats-url    an external server, where the run uses one: its URL, and on a second line paths of files
+<run folder>/nats-url    an external server, if the run uses one: its URL, and on a second line paths of files
 """
 
 import asyncio
@@ -29,25 +29,26 @@ NATS_FOLDER = "nats"
 URL_FILE = "nats-url"
 READERS = "readers.lock"
 ARCHIVE_FOLDER = "archive"
-"""Where the archive is, if a run's folder was moved with its archive in it."""
+"""Folder of the archive, if a run's folder was moved with its archive in it."""
 _NO_FILES = '{"url":""}'
 LAUNCH_S = 30.0
-"""Seconds for readers that are just starting or stopping a server of theirs."""
+"""Seconds to wait for readers that are starting or stopping a server."""
 LOOK_S = 0.5
-"""Seconds between looks at whether the server lives. A run's launcher looks more often, and mostly is first."""
+"""Seconds between checks that the server runs. A run's launcher checks more often, and mostly restarts it first."""
 _log = logging.getLogger(__name__)
 
 
 def record_place(run_folder: Path, place: NatsPlace) -> None:
-    """Note that the run's log is on an external server, and with which files, from any working directory."""
+    """Record that the run's log is on an external server, with absolute paths of its credential files."""
     paths = {name: path and str(Path(path).absolute()) for name, path in structs.asdict(place).items() if name != "url"}
     files = msgspec.json.encode(NatsPlace(url="", **paths)).decode()
     (run_folder / URL_FILE).write_text(f"{place.url}\n" + (f"{files}\n" if files != _NO_FILES else ""))
 
 
 def recorded_place(run_folder: Path, creds: str | None = None) -> NatsPlace | None:
-    """The external server that the run's log is on; None where it has one of its own. creds: a file of credentials in
-    the place of the roles', which are recorded.
+    """Return the external server of the run's log, or None if the run has its own server.
+
+    creds: a credentials file that replaces the recorded one of the roles.
     """
     try:
         url, _, files = (run_folder / URL_FILE).read_text().strip().partition("\n")
@@ -58,8 +59,9 @@ def recorded_place(run_folder: Path, creds: str | None = None) -> NatsPlace | No
 
 
 def live_address(run_folder: Path, access: Access, creds: str | None = None) -> NatsAddress | None:
-    """Where and as whom to connect to the run's server now; None where none of its own lives, but for readers. creds:
-    see `recorded_place`.
+    """Return the address of the run's server, or None if none is running, or only one that readers started.
+
+    creds: see `recorded_place`.
     """
     if (place := recorded_place(run_folder, creds)) is not None:
         return place.address()
@@ -76,12 +78,13 @@ async def open_run_log(
     access: Access | None = None,
     creds: str | None = None,
 ) -> AsyncIterator[JetStreamLog]:
-    """The log of a run, to read. run: its name, by default that of the folder. access: to a server of the run's own;
-    None: a viewer's, or, where only readers are there, the roles', which read in bulk. creds: see `recorded_place`.
+    """Open the log of a run for reading.
 
-    Uses the server that the run has, or starts one on its folder, again where it dies; the last reader stops what
-    readers have started.
-    Raises RunNotFound, LogUnavailable, AccessDenied, MissingPart.
+    run: its name, by default the folder's. access: credentials for the run's own server; None: a viewer's, or, for a
+    server that readers started, the roles', which can read in bulk. creds: see `recorded_place`.
+
+    It uses the run's server, or starts one on its folder, and restarts it if it dies. The last reader stops a server
+    that readers have started. Raises RunNotFound, LogUnavailable, AccessDenied, MissingPart.
     """
     name, folder = run or run_folder.resolve().name, run_folder / NATS_FOLDER
     opening: dict[str, Any] = {"archive_url": str(run_folder / ARCHIVE_FOLDER), "create": False}
@@ -102,8 +105,9 @@ async def open_run_log(
 
 @contextlib.contextmanager
 def keeping_server(run_folder: Path) -> Iterator[None]:
-    """While inside, a server that readers start in a run's folder stays for the next: over a long log a start takes a
-    second and more. Enter it where no event loop runs. Raises DeadlineExceeded, RunNotFound.
+    """Within the context, keep a server that readers start: for a long log a start takes a second and more.
+
+    Enter it outside of any event loop. Raises DeadlineExceeded, RunNotFound.
     """
     folder = run_folder / NATS_FOLDER
     if not folder.is_dir():
@@ -120,9 +124,9 @@ def keeping_server(run_folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unread(run_folder: Path) -> Iterator[None]:
-    """While inside, nobody reads the run or starts its server: who comes waits. Raises FolderInUse where it is read."""
+    """Within the context, readers wait and start no server. Raises FolderInUse if the run is being read."""
     lock = run_folder / NATS_FOLDER / READERS
-    if not lock.exists():  # it never had a server of its own
+    if not lock.exists():  # it never had its own server
         yield
         return
     with lock.open("rb") as file:
@@ -134,11 +138,12 @@ def unread(run_folder: Path) -> Iterator[None]:
 
 
 async def own_server(run_folder: Path, run: str, *, agents: bool = False, port: int | None = None) -> NatsServer:
-    """The run's server, for its launcher: the live one in its folder, or a new one. It admits nobody without
-    credentials; one that does, since older code started it, is started again. agents: see `guard`. port: where the
-    run's processes look for it, and nowhere else; None: before there are any.
+    """Return the run's server for its launcher: the running one in its folder, or a new one.
 
-    A server that readers have started is the run's own from here on: they do not stop it. Raises as `NatsServer.start`,
+    A server of older code that accepts clients without credentials is restarted with credentials. agents: see `guard`.
+    port: the port that the run's processes use; None: any, before there are such processes.
+
+    A server that readers have started becomes the run's own: they do not stop it. Raises as `NatsServer.start`,
     DeadlineExceeded and RunNotFound.
     """
     folder = run_folder / NATS_FOLDER
@@ -153,14 +158,14 @@ async def own_server(run_folder: Path, run: str, *, agents: bool = False, port: 
                 return server
             if server is not None:
                 if port not in (None, server.port):
-                    await freed(port)  # until then its readers may as well keep it
+                    await freed(port)  # its readers keep it until then
                 await server.stop()
             try:
                 return await NatsServer.start(folder, port=port)
             except FolderInUse:
                 if time.monotonic() > end:
                     raise
-                await asyncio.sleep(0.05)  # a reader is starting one, which will be there to adopt
+                await asyncio.sleep(0.05)  # a reader is starting a server, which is then adopted
 
 
 async def _reading_server(folder: Path, run: str, deadline_s: float) -> NatsServer:
@@ -182,8 +187,9 @@ async def _reading_server(folder: Path, run: str, deadline_s: float) -> NatsServ
 
 @contextlib.asynccontextmanager
 async def _kept(server: NatsServer, lock: int) -> AsyncIterator[None]:
-    """While inside, a server that dies is there again, at its port: a run's launcher may have died as well. lock: the
-    reader's, open.
+    """Within the context, restart a server that dies, at its port: the run's launcher may have died too.
+
+    lock: the reader's open lock file.
     """
     keeping = asyncio.create_task(_keep(server, lock), name="keep-nats-for-a-reader")
     try:
@@ -193,26 +199,26 @@ async def _kept(server: NatsServer, lock: int) -> AsyncIterator[None]:
 
 
 async def _keep(server: NatsServer, lock: int) -> None:
-    told = ""
+    logged = ""
     while True:
         await asyncio.sleep(LOOK_S)
         if NatsServer.attach(server.folder) is not None:
             continue
         try:
             if not _is_of(lock, server.folder):
-                return  # the run was removed; another may have its name
+                return  # the run was removed; another run may have its name
             server = await NatsServer.start(server.folder, port=server.port, temporary=True)
         except FolderInUse:
             continue  # its launcher or another reader is starting it
         except (SlimeEventsError, OSError) as error:
-            if str(error) != told:
-                told = str(error)
-                _log.warning("the NATS server of %s cannot be started, and is tried again: %s", server.folder, error)
+            if str(error) != logged:
+                logged = str(error)
+                _log.warning("the NATS server of %s cannot be started, retrying: %s", server.folder, error)
 
 
 @contextlib.asynccontextmanager
 async def _reader(folder: Path, deadline_s: float) -> AsyncIterator[int]:
-    """A reader of the folder while inside; gives its lock. The last reader stops a server that readers started."""
+    """Register a reader of the folder; the value is its lock. The last reader stops a server that readers started."""
     file = os.open(folder / READERS, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         await _lock(file, fcntl.LOCK_SH, deadline_s, folder)
@@ -231,7 +237,7 @@ async def _reader(folder: Path, deadline_s: float) -> AsyncIterator[int]:
 
 
 def _is_of(lock: int, folder: Path) -> bool:
-    """Whether the open lock is that of the folder, and not of a removed one that had its name."""
+    """Return whether the open lock belongs to the folder, and not to a removed folder of the same name."""
     try:
         return os.path.samestat(os.fstat(lock), os.stat(folder / READERS))
     except FileNotFoundError:

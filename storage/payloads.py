@@ -1,4 +1,4 @@
-"""Large arrays of events: into the blob store before the append, out of it after the read."""
+"""Move large arrays of events to the blob store before an append, and fetch them after a read."""
 
 import asyncio
 import functools
@@ -13,14 +13,14 @@ from schemas.event import Event
 from storage.blobs import BlobStore
 
 Offload = Callable[[Event], Awaitable[Event]]
-"""Moves an event's large arrays to the blob store."""
+"""Moves an event's large arrays to the blob store, and returns the event without them."""
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
 def offload(event: StructT, blobs: BlobStore, limit: int = INLINE_LIMIT) -> StructT:
-    """`event` with every array above `limit` bytes, however deep in it, put into a blob; itself where none is.
+    """Return `event` with every array above `limit` bytes, at any depth, moved to a blob; itself if there is none.
 
-    Call it before the append, so that no event ever names a blob that is not there. Raises NoSpace, StoreUnavailable.
+    Call it before the append, so that no event names a missing blob. Raises NoSpace, StoreUnavailable.
     """
     changes = {}
     for name in event.__struct_fields__:
@@ -31,7 +31,7 @@ def offload(event: StructT, blobs: BlobStore, limit: int = INLINE_LIMIT) -> Stru
     return msgspec.structs.replace(event, **changes) if changes else event
 
 
-def _offload_value(value: Any, blobs: BlobStore, limit: int) -> Any:
+def _offload_value(value: object, blobs: BlobStore, limit: int) -> Any:
     if isinstance(value, Array):
         if len(value.data) <= limit:
             return value
@@ -45,7 +45,7 @@ def _offload_value(value: Any, blobs: BlobStore, limit: int) -> Any:
 
 
 def needs_offload(value: object, limit: int = INLINE_LIMIT) -> bool:
-    """Whether `offload` would put anything."""
+    """Return whether `offload` would move an array."""
     if isinstance(value, Array):
         return len(value.data) > limit
     if isinstance(value, msgspec.Struct):
@@ -55,19 +55,19 @@ def needs_offload(value: object, limit: int = INLINE_LIMIT) -> bool:
 
 @functools.cache
 def _fields_with_arrays(struct: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Fields that may hold one by their type: most events have none, and a batch names hundreds of samples."""
+    """Return the fields whose type may hold an array: most events have none."""
     hints = get_type_hints(struct)
     return tuple(name for name in struct.__struct_fields__ if _may_hold_array(hints[name]))
 
 
-def _may_hold_array(hint: Any) -> bool:
+def _may_hold_array(hint: object) -> bool:
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return issubclass(hint, Array) or bool(_fields_with_arrays(hint))
     return any(map(_may_hold_array, get_args(hint)))
 
 
 def blob_refs(value: object) -> Iterator[BlobRef]:
-    """The blobs that an event names, however deep in it."""
+    """Yield the blobs that an event names, at any depth."""
     if isinstance(value, Array):
         if value.blob is not None:
             yield value.blob
@@ -80,10 +80,10 @@ def blob_refs(value: object) -> Iterator[BlobRef]:
 
 
 def fetch(array: Array, blobs: BlobStore) -> npt.NDArray[Any]:
-    """The numbers of an array [n], wherever they are. Raises BlobMissing, BlobDamaged, DamagedEvent."""
+    """Return the numbers of an array [n], inline or from a blob. Raises BlobMissing, BlobDamaged, DamagedEvent."""
     return unpack(array) if array.blob is None else unpack(array, blobs.get(array.blob))
 
 
 async def offload_async(event: StructT, blobs: BlobStore, limit: int = INLINE_LIMIT) -> StructT:
-    """`offload`, leaving the event loop only where there is something to put."""
+    """Run `offload` in a thread, if there is an array to move."""
     return await asyncio.to_thread(offload, event, blobs, limit) if needs_offload(event, limit) else event

@@ -1,7 +1,7 @@
-"""`ArchiveIndex`: positions of each subject's events in an archive, so that a look-up does not read all of it.
+"""`ArchiveIndex`: find the events of a subject in an archive without reading all of it.
 
-For each segment, its records' numbers by a checksum of their subjects. Made when a segment is first asked for and kept
-beside others in a folder of this user, by the segment's sha256: a cache, which may be removed at any time.
+For each segment a table maps checksums of subjects to record numbers. A table is built when its segment is first used
+and stored in a cache folder of the user, by the segment's sha256. The cache may be deleted at any time.
 """
 
 import bisect
@@ -21,16 +21,16 @@ from storage.archive.segment import Segment, SegmentRecord
 
 FOLDER = Path("slime-events", "archive-index")
 KEPT = 4
-"""Segments that stay in memory: events that are asked for together are often in one segment."""
+"""Segments cached in memory: events that are read together are often in one segment."""
 
 WORTH_KEEPING = 1000
-"""Records of a segment from which on its table is kept: a small one is as quickly made."""
+"""Fewest records of a segment whose table is stored: a smaller table is built as fast as it is read."""
 
 _ENTRY = np.dtype([("key", "<u4"), ("number", "<u4")])
 
 
 class ArchiveIndex:
-    """Look-ups in what `reader` has. Raises as `ArchiveReader`; without a writable folder nothing is kept."""
+    """Look-ups in the archive of `reader`. Raises as `ArchiveReader`. Without a writable folder no table is stored."""
 
     def __init__(self, reader: ArchiveReader, folder: Path | None = None) -> None:
         self._reader = reader
@@ -40,37 +40,37 @@ class ArchiveIndex:
 
     @property
     def last(self) -> int:
-        """The last archived position."""
+        """Last archived position."""
         return self._reader.last
 
     def at(self, position: int) -> SegmentRecord:
-        """The record at a position from 1 to `last`."""
+        """Return the record at a position from 1 to `last`."""
         segments = self._reader.segments
-        manifest = segments[bisect.bisect_left(segments, position, key=lambda one: one.last)]
+        manifest = segments[bisect.bisect_left(segments, position, key=lambda manifest: manifest.last)]
         return self._segment(manifest).record(position - manifest.first)
 
     def last_of_each(self, subjects: Collection[str]) -> dict[str, SegmentRecord]:
-        """The last record of each of these subjects that has any; reads back from the end until all are found."""
-        found: dict[str, SegmentRecord] = {}
+        """Return the last record of each subject that has any, reading backwards from the end."""
+        last: dict[str, SegmentRecord] = {}
         left = set(subjects)
         for manifest in reversed(self._reader.segments):
             if not left:
                 break
             for record in self._within(manifest, left):
-                found[record.subject] = record
-            left -= found.keys()
-        return found
+                last[record.subject] = record
+            left -= last.keys()
+        return last
 
     def of_subjects(self, subjects: Collection[str], start: int = 1) -> Iterator[SegmentRecord]:
-        """Every record of these subjects from position `start` on, in order."""
+        """Yield every record of these subjects from position `start` on, in order."""
         for manifest in self._reader.segments:
             if manifest.last >= start:
                 yield from (record for record in self._within(manifest, subjects) if record.position >= start)
 
     def _within(self, manifest: SegmentManifest, subjects: Collection[str]) -> list[SegmentRecord]:
-        """Its records of these subjects, in order. Two subjects may have one checksum, so each is looked at."""
-        table, wanted = self._table(manifest), np.array([_key(subject) for subject in subjects], np.uint32)
-        begins, ends = np.searchsorted(table["key"], wanted), np.searchsorted(table["key"], wanted, side="right")
+        """Return a segment's records of these subjects, in order. Subjects are compared: checksums may collide."""
+        table, keys = self._table(manifest), np.array([_key(subject) for subject in subjects], np.uint32)
+        begins, ends = np.searchsorted(table["key"], keys), np.searchsorted(table["key"], keys, side="right")
         rows = [row for begin, end in zip(begins.tolist(), ends.tolist(), strict=True) for row in range(begin, end)]
         if not rows:
             return []
@@ -102,7 +102,7 @@ class ArchiveIndex:
 
 
 def make_table(segment: Segment) -> npt.NDArray[np.void]:
-    """Of a segment's records: (checksum of the subject, number within the segment), sorted."""
+    """Return (checksum of the subject, number within the segment) of a segment's records, sorted."""
     table = np.empty(len(segment), _ENTRY)
     table["key"] = np.fromiter(map(_key, segment.subjects), np.uint32, len(segment))
     table["number"] = np.arange(len(segment))
@@ -110,7 +110,7 @@ def make_table(segment: Segment) -> npt.NDArray[np.void]:
 
 
 def cache_folder() -> Path:
-    """This user's cache folder."""
+    """Return the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
@@ -119,7 +119,7 @@ def _key(subject: str) -> int:
 
 
 def _read(path: Path, count: int) -> npt.NDArray[np.void] | None:
-    """None where there is none, or not all of it: the checksum comes last."""
+    """Return a stored table, or None if it is missing or incomplete: the checksum comes last."""
     try:
         stored = path.read_bytes()
     except OSError:
@@ -137,5 +137,5 @@ def _write(path: Path, table: npt.NDArray[np.void]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         temp.write_bytes(body + zlib.crc32(body).to_bytes(4, "little"))
         temp.replace(path)
-    except OSError:  # a home that is read-only or full: it is made again next time
+    except OSError:  # the folder is read-only or full: the table is built again next time
         return

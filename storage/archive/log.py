@@ -1,4 +1,4 @@
-"""`ArchivedLog`: an archive, read as the log that it is a copy of; nothing can be appended."""
+"""`ArchivedLog`: an archive as a read-only log."""
 
 import asyncio
 import contextlib
@@ -16,18 +16,18 @@ from storage.hash_chain import link_all
 from storage.log import ForeignRecord, Recorded, Subjects, is_wanted
 
 AHEAD = 2
-"""Segments that are read while one is worked on: reading, hashing and unpacking leave the interpreter to others."""
+"""Segments that are read ahead in threads: reading, hashing and unpacking release the interpreter's lock."""
 
 
 class ArchivedLog:
-    """What was sealed when the reader was opened; a `Readable`. Raises as `ArchiveReader`."""
+    """A `Readable` of what was sealed when the reader was opened. Raises as `ArchiveReader`."""
 
     def __init__(self, reader: ArchiveReader, run: str) -> None:
         self.reader, self.run = reader, run
         self._index = ArchiveIndex(reader)
 
     async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
-        """Events from position `start` that are wanted. Raises ValueError for `follow`: nothing will come."""
+        """See `Readable.read`. Raises ValueError for `follow`: an archive gets no new events."""
         if follow:
             raise ValueError(f"{self.reader.url} is an archive, and nothing is appended to it: read it to its end")
         for number, record in enumerate(self._records(start, subject)):
@@ -39,7 +39,7 @@ class ArchivedLog:
     async def read_records(
         self, start: int = 1, *, follow: bool = False
     ) -> AsyncGenerator[Recorded | ForeignRecord, None]:
-        """Everything from position `start`. Raises as `read`."""
+        """See `Readable.read_records`. Raises as `read`."""
         if follow:
             raise ValueError(f"{self.reader.url} is an archive, and nothing is appended to it: read it to its end")
         for number, record in enumerate(self.reader.read_records(start)):
@@ -48,11 +48,11 @@ class ArchivedLog:
                 await asyncio.sleep(0)
 
     def records(self, start: int = 1) -> Iterator[SegmentRecord]:
-        """Every event from position `start`, as it is stored: for readers that decode a few fields of some."""
+        """Yield every event from position `start` undecoded, for readers that decode few fields of some events."""
         return self.reader.records(start)
 
     async def event_blocks(self, start: int, chain: bytes, every: int | None) -> AsyncGenerator[EventBlock, None]:
-        """See `HasEventBlocks`. Without `every` a block is a segment, and its chain that of the manifest."""
+        """See `HasEventBlocks`. Without `every`, a block is a segment, and its chain is the manifest's."""
         async with contextlib.aclosing(_segments(self.reader, start)) as segments:
             async for manifest, segment in segments:
                 for block in _of_segment(self.reader, manifest, segment, start, chain, every):
@@ -61,15 +61,15 @@ class ArchivedLog:
                     await asyncio.sleep(0)
 
     def _records(self, start: int, subject: Subjects) -> Iterator[SegmentRecord]:
-        """A superset of those that match."""
+        """Yield a superset of the selected records."""
         named = named_by(subject) if isinstance(subject, str) else None
         return self.reader.records(start) if named is None else self._index.of_subjects(named, start)
 
     async def last(self, subject: str) -> Recorded | None:
         named = named_by(subject)
         if named is not None:
-            found = self._index.last_of_each(named)
-            return recorded_of(max(found.values(), key=lambda record: record.position)) if found else None
+            last = self._index.last_of_each(named)
+            return recorded_of(max(last.values(), key=lambda record: record.position)) if last else None
         return next(map(recorded_of, self._backwards(subject)), None)
 
     def _backwards(self, subject: str) -> Iterator[SegmentRecord]:
@@ -78,8 +78,8 @@ class ArchivedLog:
             yield from reversed(within)
 
     async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
-        found = await asyncio.to_thread(self._index.last_of_each, subjects)
-        return {subject: recorded_of(record) for subject, record in found.items()}
+        last = await asyncio.to_thread(self._index.last_of_each, subjects)
+        return {subject: recorded_of(record) for subject, record in last.items()}
 
     async def subjects(self, pattern: str, start: int = 1) -> list[str]:
         return await asyncio.to_thread(self._subjects, pattern, start)
@@ -89,7 +89,9 @@ class ArchivedLog:
         for manifest in self.reader.segments:
             if manifest.last >= start:
                 subjects, foreign = self.reader.segment(manifest).subjects, self.reader.foreign(manifest)
-                named |= dict.fromkeys(one for at, one in enumerate(subjects, manifest.first) if at not in foreign)
+                named |= dict.fromkeys(
+                    subject for position, subject in enumerate(subjects, manifest.first) if position not in foreign
+                )
         return [subject for subject in named if matches(pattern, subject)]
 
     async def position(self) -> int:
@@ -105,7 +107,7 @@ class ArchivedLog:
 
 
 async def _segments(reader: ArchiveReader, start: int) -> AsyncGenerator[tuple[SegmentManifest, Segment], None]:
-    """Those with something from position `start` on, in order."""
+    """Yield the segments with positions from `start` on, in order."""
     loop, ahead = asyncio.get_running_loop(), deque[tuple[SegmentManifest, asyncio.Future[Segment]]]()
     left = [manifest for manifest in reversed(reader.segments) if manifest.last >= start]
     try:

@@ -1,11 +1,12 @@
-"""`ArchiveReader`: the archived log, in order, every byte checked on the way."""
+"""`ArchiveReader`: read the archived log in order, and check every byte."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from schemas.codec import decode
+from schemas.doc import doc
 from schemas.errors import ArchiveDamaged
 from storage.archive.manifest import BLOBS, ManifestChain, SegmentManifest, digest_of
 from storage.archive.segment import Segment, SegmentRecord, unpack
@@ -16,28 +17,26 @@ from storage.object_store import ObjectFolder
 
 
 def recorded_of(record: SegmentRecord) -> Recorded:
-    """Decoded. Raises SchemaError."""
+    """Decode a record. Raises SchemaError."""
     return Recorded(record.position, record.subject, decode(record.data), record.data)
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSummary:
-    """An archive that was read through: how many segments, events and foreign records, their stored bytes, whether its
-    run ended.
-    """
+    """Result of verifying an archive."""
 
-    segments: int
-    events: int
-    bytes: int
-    closed: bool
-    foreign: int = 0
+    segments: Annotated[int, doc("Number of segments.")]
+    events: Annotated[int, doc("Number of events.")]
+    bytes: Annotated[int, doc("Stored bytes of the segments.")]
+    closed: Annotated[bool, doc("Its run has ended.")]
+    foreign: Annotated[int, doc("Number of foreign records.")] = 0
 
 
 class ArchiveReader:
-    """Reads what was sealed when it was opened. Raises ArchiveDamaged for what is missing or changed.
+    """Reads what was sealed when it was opened. Raises ArchiveDamaged if a part is missing or changed.
 
-    segments: the manifests, in order. last: the last archived position, 0 for none. An archive in which nothing was
-    sealed yet (or an empty folder) has no events.
+    `segments` has the manifests in order, `last` is the last archived position (0: none). An archive without sealed
+    segments (or an empty folder) has no events.
     """
 
     def __init__(self, url: str, run: str, options: Mapping[str, Any] | None = None) -> None:
@@ -48,19 +47,19 @@ class ArchiveReader:
         self.segments, self.last, self.closed = chain.manifests, chain.last, chain.closed()
         self._judged: dict[int, frozenset[int]] = {}
         self.blobs = BlobStore(f"{self._objects.url}/{BLOBS}", options)
-        """Payloads that were archived with the events; the store is empty where they lie elsewhere."""
+        """Payloads archived with the events; empty if the run keeps them elsewhere."""
 
     def read(self, start: int = 1) -> Iterator[Recorded]:
-        """Events from position `start`. Raises ArchiveDamaged, StoreUnavailable, and SchemaError as `decode` does."""
+        """Yield events from position `start`. Raises ArchiveDamaged, StoreUnavailable, and SchemaError as `decode`."""
         return map(recorded_of, self.records(start))
 
     def records(self, start: int = 1) -> Iterator[SegmentRecord]:
-        """The same without decoding the events: position, subject, exact bytes."""
+        """Yield undecoded events from position `start`."""
         later = (self.records_of(manifest, start) for manifest in self.segments if manifest.last >= start)
         return itertools.chain.from_iterable(later)
 
     def read_records(self, start: int = 1) -> Iterator[Recorded | ForeignRecord]:
-        """Everything from position `start`, foreign records too."""
+        """Yield all records from position `start`, including foreign ones."""
         for manifest in self.segments:
             if manifest.last >= start:
                 foreign = self.foreign(manifest)
@@ -68,20 +67,20 @@ class ArchiveReader:
                     yield self._foreign_of(record) if record.position in foreign else recorded_of(record)
 
     def foreign(self, manifest: SegmentManifest) -> frozenset[int]:
-        """The positions of a segment's foreign records: as its manifest says, or found out once where that is older."""
-        found = self._judged.get(manifest.segment)
-        if found is None:
+        """Return the positions of a segment's foreign records, judged once if an older manifest lacks them."""
+        foreign = self._judged.get(manifest.segment)
+        if foreign is None:
             positions: Iterable[int] | None = manifest.foreign
             if positions is None:
                 positions = (record.position for record in self._all_of(manifest) if not self._is_event(record))
-            found = self._judged[manifest.segment] = frozenset(positions)
-        return found
+            foreign = self._judged[manifest.segment] = frozenset(positions)
+        return foreign
 
     def _is_event(self, record: SegmentRecord) -> bool:
         return isinstance(record_of(self.run, record.position, record.subject, None, record.data), Recorded)
 
     def _foreign_of(self, record: SegmentRecord) -> Recorded | ForeignRecord:
-        # An archive keeps no headers: what could be an event was foreign for want of its message id.
+        # An archive has no headers: a record that could be an event is foreign because it lacked its message id.
         return record_of(self.run, record.position, record.subject, "", record.data)
 
     def verify(self) -> ArchiveSummary:
@@ -96,7 +95,7 @@ class ArchiveReader:
         return ArchiveSummary(len(self.segments), self.last - foreign, stored, self.closed, foreign)
 
     def damaged(self) -> list[SegmentManifest]:
-        """The segments that are missing or do not fit their manifests."""
+        """Return the segments that are missing or do not fit their manifests."""
         bad = []
         for manifest in self.segments:
             try:
@@ -106,7 +105,7 @@ class ArchiveReader:
         return bad
 
     def segment(self, manifest: SegmentManifest) -> Segment:
-        """A segment, read and checked as a whole."""
+        """Read a segment and check it as a whole."""
         data = self._stored(manifest)
         try:
             return unpack(manifest, data)
@@ -114,7 +113,7 @@ class ArchiveReader:
             raise self.damaged_segment(manifest, str(error)) from error
 
     def _stored(self, manifest: SegmentManifest) -> bytes:
-        """The stored bytes of a segment, checked against its manifest."""
+        """Return a segment's stored bytes, checked against its manifest."""
         try:
             data = self._objects.read(manifest.name, manifest.bytes)
         except FileNotFoundError:
@@ -129,7 +128,7 @@ class ArchiveReader:
         return data
 
     def records_of(self, manifest: SegmentManifest, start: int = 1) -> Iterator[SegmentRecord]:
-        """The events of one segment from position `start` on, in order."""
+        """Yield the events of one segment from position `start` on, in order."""
         foreign = self.foreign(manifest)
         records = self._all_of(manifest, start)
         return (record for record in records if record.position not in foreign) if foreign else records
@@ -142,16 +141,17 @@ class ArchiveReader:
             raise self.damaged_segment(manifest, str(error)) from error
 
     def damaged_segment(self, manifest: SegmentManifest, what: str) -> ArchiveDamaged:
-        """The error for a segment that does not fit its manifest."""
+        """Return the error for a segment that does not fit its manifest."""
         return ArchiveDamaged(
             f"archive segment {manifest.segment} (positions {manifest.first} to {manifest.last}) at "
-            f"{self._objects.locate(manifest.name)} is damaged: {what}. `slime-events archive RUN URL --repair` makes "
-            "it again from the log where that is still there; else restore it from a copy"
+            f"{self._objects.locate(manifest.name)} is damaged: {what}. `slime-events archive RUN URL --repair` "
+            "repairs it if the log still exists; otherwise restore it from a copy"
         )
 
     def unlinked_segment(self, manifest: SegmentManifest) -> ArchiveDamaged:
-        """The error where the events up to a segment's end do not give its manifest's chain."""
+        """Return the error for events that do not give the chain in a segment's manifest."""
         return ArchiveDamaged(
-            f"the events up to position {manifest.last} have another chain than the manifest of archive segment "
-            f"{manifest.segment} at {self.url} says: they are not of one log. Archive it anew into an empty folder"
+            f"the events up to position {manifest.last} do not give the chain in the manifest of archive segment "
+            f"{manifest.segment} at {self.url}: they are from different logs. Archive the log again into an "
+            "empty folder"
         )

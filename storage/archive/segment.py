@@ -1,13 +1,11 @@
 """A segment: consecutive events of the log as one object, and its layouts.
 
-Layout 2: one zstd frame (with its own checksum) around a MessagePack array `[sizes, subjects, events]`. `events` are
-the bytes of all events, exactly as the log holds them, one after the other; `sizes`: how many bytes each has
-(little-endian uint32); `subjects`: the subject of each. Their positions follow from the manifest's first. So a
-reader of many does nothing for each.
+Layout 2: one zstd frame (with a checksum) around a MessagePack array `[sizes, subjects, events]`. `events` is the
+concatenation of all events' bytes as in the log, `sizes` the number of bytes of each (little-endian uint32), `subjects`
+the subject of each. The manifest has the first position, so a reader of many events needs no work per event.
 
-Layout 1, in which archives were written before: one zstd frame around the records, one after the other, each a
-little-endian uint32 length and a MessagePack array `[position, subject, bytes]`. Nothing new is written in it, but a
-damaged segment is made again as it was.
+Layout 1, of older archives: one zstd frame around the concatenated records, each a little-endian uint32 length and a
+MessagePack array `[position, subject, bytes]`. New segments do not use it, but a damaged one is repaired in it.
 """
 
 import functools
@@ -28,14 +26,14 @@ from storage.event_block import MANY, array_of
 _LEVEL = 3
 _LENGTH = struct.Struct("<I")
 _RECORD_HEADS = 32
-"""Bytes of the heads of a record's fields at most, in either layout; a manifest counts what is in the fields."""
+"""Most bytes of MessagePack heads per record in either layout; a manifest counts the fields' content only."""
 _SEGMENT_HEADS = 64
 _SMALL, _RATIO = 64 << 20, 1000
-"""A segment is no larger than so many bytes, and so many for each stored one: no log of ours is packed more tightly."""
+"""A segment may have `_SMALL` bytes uncompressed, and `_RATIO` bytes more per stored byte: no log compresses better."""
 
 
 class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One event as it lies in a segment."""
+    """One event in a segment."""
 
     position: int
     subject: str
@@ -56,9 +54,9 @@ _UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 class Segment:
-    """Events from position `first` on, uncompressed. The n-th, counted from 0, is at position `first + n`.
+    """Uncompressed events. Number n, from 0, is at position `first + n`.
 
-    raw: a segment before compression. Raises ArchiveDamaged.
+    raw: the decompressed segment. Raises ArchiveDamaged.
     """
 
     def __init__(self, first: int, raw: bytes) -> None:
@@ -68,16 +66,16 @@ class Segment:
             self._ends = np.cumsum(np.frombuffer(packed.sizes, "<u4"), dtype=np.int64)
         except _UNREADABLE as error:
             raise ArchiveDamaged(f"not a segment: {error}") from error
-        self._subjects, self._base = packed.subjects, len(raw) - len(packed.events)  # they are the last part
+        self._subjects, self._base = packed.subjects, len(raw) - len(packed.events)  # events are the last part
         if self._start(len(self)) != len(raw):
-            raise ArchiveDamaged(f"not a segment: it has {len(packed.events)} bytes of events and says otherwise")
+            raise ArchiveDamaged(f"not a segment: its {len(packed.events)} bytes of events do not fit their sizes")
 
     def __len__(self) -> int:
         return len(self._ends)
 
     @functools.cached_property
     def subjects(self) -> list[str]:
-        """The subject of each event. Raises ArchiveDamaged."""
+        """Subject of each event. Raises ArchiveDamaged."""
         try:
             subjects = _subjects.decode(self._subjects)
         except _UNREADABLE as error:
@@ -87,23 +85,23 @@ class Segment:
         return subjects
 
     def records(self, begin: int = 0) -> Iterator[SegmentRecord]:
-        """From the `begin`-th on. Raises ArchiveDamaged."""
+        """Yield the events from number `begin` on. Raises ArchiveDamaged."""
         return map(SegmentRecord, itertools.count(self.first + begin), self.subjects[begin:], self.datas(begin))
 
     def record(self, number: int) -> SegmentRecord:
-        """The `number`-th. Raises ArchiveDamaged."""
+        """Return an event by number. Raises ArchiveDamaged."""
         data = self._raw[self._start(number) : self._start(number + 1)]
         return SegmentRecord(self.first + number, self.subjects[number], data)
 
     def datas(self, begin: int, end: int | None = None) -> Iterator[bytes]:
-        """The bytes of each event from the `begin`-th up to the one before the `end`-th."""
+        """Yield the bytes of the events [begin, end)."""
         raw, start = self._raw, self._start(begin)
         for stop in (self._ends[begin:end] + self._base).tolist():
             yield raw[start:stop]
             start = stop
 
     def arrays(self, begin: int, end: int) -> Iterator[bytes]:
-        """The same, as MessagePack arrays of `MANY` events."""
+        """Yield the events [begin, end) as MessagePack arrays of `MANY` events."""
         view = memoryview(self._raw)
         for first, last in itertools.pairwise([*range(begin, end, MANY), end]):
             yield array_of(last - first, view[self._start(first) : self._start(last)])
@@ -113,14 +111,14 @@ class Segment:
 
 
 def pack_raw(records: Sequence[SegmentRecord]) -> bytes:
-    """A segment before compression."""
+    """Return a segment before compression."""
     sizes = np.array([len(record.data) for record in records], "<u4").tobytes()
     subjects = msgspec.Raw(_encoder.encode([record.subject for record in records]))
     return _encoder.encode(_Packed(sizes, subjects, memoryview(b"".join(record.data for record in records))))
 
 
 def pack(layout: int, records: Sequence[SegmentRecord]) -> bytes:
-    """A segment's bytes. The same records give the same bytes."""
+    """Return a segment's bytes. Equal records give equal bytes."""
     if layout != 1:
         return compress(pack_raw(records))
     encoded = map(_encoder.encode, records)
@@ -128,7 +126,7 @@ def pack(layout: int, records: Sequence[SegmentRecord]) -> bytes:
 
 
 def unpack(manifest: SegmentManifest, data: bytes) -> Segment:
-    """The events in the object. Raises ArchiveDamaged (without saying which segment: the caller knows)."""
+    """Return the events of an object. Raises ArchiveDamaged; the caller adds the segment's name."""
     raw = decompress(data, _allowed(manifest, len(data)))
     unpacked = _from_v1(manifest.first, raw) if manifest.layout == 1 else Segment(manifest.first, raw)
     if len(unpacked) != manifest.count:
@@ -137,7 +135,7 @@ def unpack(manifest: SegmentManifest, data: bytes) -> Segment:
 
 
 def _allowed(manifest: SegmentManifest, stored: int) -> int:
-    """Bytes that a segment may have uncompressed. A manifest counts characters of subjects: up to 4 bytes each."""
+    """Return the most uncompressed bytes of a segment. A manifest counts a subject's characters, of up to 4 bytes."""
     by_manifest = 4 * manifest.raw_bytes + manifest.count * _RECORD_HEADS + _SEGMENT_HEADS
     return min(by_manifest if manifest.raw_bytes else FRAME_LIMIT, _SMALL + stored * _RATIO)
 
@@ -146,7 +144,7 @@ def _from_v1(first: int, raw: bytes) -> Segment:
     records = list(_records(raw))
     for position, record in enumerate(records, first):
         if record.position != position:
-            raise ArchiveDamaged(f"position {record.position} stands where {position} should")
+            raise ArchiveDamaged(f"it has position {record.position} instead of {position}")
     return Segment(first, pack_raw(records))
 
 
@@ -166,12 +164,12 @@ def _records(raw: bytes) -> Iterator[SegmentRecord]:
 
 
 def compress(raw: bytes) -> bytes:
-    """One zstd frame, with its checksum."""
+    """Return one zstd frame with a checksum."""
     return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(raw)
 
 
 def decompress(data: bytes, limit: int = FRAME_LIMIT) -> bytes:
-    """Return what is in it. Raises ArchiveDamaged, also for more than `limit` bytes."""
+    """Return the content of a frame. Raises ArchiveDamaged, also for more than `limit` bytes."""
     try:
         return decompress_frame(data, limit)
     except ValueError as error:
@@ -179,5 +177,5 @@ def decompress(data: bytes, limit: int = FRAME_LIMIT) -> bytes:
 
 
 def raw_bytes(record: SegmentRecord) -> int:
-    """Of a record before compression, but for the heads of its fields."""
+    """Return a record's bytes before compression, without MessagePack heads."""
     return len(record.data) + len(record.subject) + 4

@@ -1,12 +1,13 @@
-"""Between a log and its archive: `archive_log`, `restore_log`, and `repair_archive` for damaged segments."""
+"""Copy between a log and its archive: `archive_log`, `restore_log`, and `repair_archive` for damaged segments."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import Annotated, Any
 
 from schemas.arrays import BlobRef
+from schemas.doc import doc
 from schemas.errors import ArchiveDamaged, BlobMissing, Conflict, LogDamaged, StorageError
 from schemas.runs import RunFinished
 from schemas.subjects import about
@@ -20,14 +21,14 @@ from storage.object_store import ObjectFolder
 from storage.payloads import blob_refs
 
 OnProgress = Callable[[int, int], None]
-"""Called with the position that is restored and the last one, after each batch."""
+"""Called after each batch with the restored position and the last position."""
 
 
 async def archive_log(log: EventLog, writer: ArchiveWriter) -> int:
-    """Seal everything from the archive's end to the log's, and close the archive where the run has finished.
+    """Archive everything from the archive's end to the log's, and close the archive if the run has finished.
 
-    For a run without an archivist; appends nothing to the log. Returns the number of records archived. Raises as
-    `ArchiveWriter.seal` and `EventLog.read`.
+    It is for a run without an archivist, and appends nothing to the log. Returns the number of archived records. Raises
+    as `ArchiveWriter.seal` and `EventLog.read`.
     """
     begin = writer.next_position
     async for recorded in log.read_records(begin):
@@ -45,10 +46,10 @@ async def archive_log(log: EventLog, writer: ArchiveWriter) -> int:
 async def repair_archive(
     log: Restorable, url: str, run: str, options: Mapping[str, Any] | None = None
 ) -> list[SegmentManifest]:
-    """Make every damaged or missing segment again; returns those. The same events give the same bytes.
+    """Write every damaged or missing segment again from the log, and return those segments.
 
-    Manifests are not made again: segments are checked against them. Raises ArchiveDamaged where a manifest is
-    damaged, or where the log does not give the segment of the manifest; LogDamaged, LogUnavailable, StoreUnavailable.
+    Equal events give equal bytes, which are checked against the manifests. Raises ArchiveDamaged if a manifest is
+    damaged, or if the log does not give the segment of a manifest; LogDamaged, LogUnavailable, StoreUnavailable.
     """
     reader = await asyncio.to_thread(ArchiveReader, url, run, options)
     objects = ObjectFolder(reader.url, options)
@@ -58,8 +59,8 @@ async def repair_archive(
         if digest_of(data) != manifest.sha256:
             raise ArchiveDamaged(
                 f"positions {manifest.first} to {manifest.last} of the log do not give segment {manifest.segment} of "
-                f"{reader.url} again: it is the archive of another log, or was packed by another version of zstd. "
-                "Archive the log anew into an empty folder"
+                f"{reader.url} again: it is the archive of another log, or was compressed by another version of zstd. "
+                "Archive the log again into an empty folder"
             )
         await asyncio.to_thread(objects.replace, manifest.name, data)
     return damaged
@@ -76,34 +77,34 @@ async def _from_log(log: Restorable, manifest: SegmentManifest) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A restored log. position: its last. before: the last of an interrupted restore. blobs: copied now."""
+    """Result of `restore_log`."""
 
-    position: int
-    before: int
-    blobs: int
+    position: Annotated[int, doc("Last position of the restored log.")]
+    before: Annotated[int, doc("Last position before, from an interrupted restore.")]
+    blobs: Annotated[int, doc("Number of copied blobs.")]
 
 
 async def restore_log(
     reader: ArchiveReader, log: Restorable, blobs: BlobStore, on_progress: OnProgress = lambda *_: None
 ) -> Restored:
-    """Fill `log` from the archive, and `blobs` with those that the events name and the archive has.
+    """Fill `log` from the archive, and `blobs` with the archived blobs that the events name.
 
-    A log that holds the beginning of the archive (an interrupted restore) is filled from there on. Raises Conflict
-    where it holds anything else, BlobMissing for a blob that neither the archive nor `blobs` has, ArchiveDamaged,
-    LogUnavailable, StoreUnavailable.
+    If the log has the beginning of the archive (an interrupted restore), it is continued. Raises Conflict if it has
+    anything else, BlobMissing for a blob that neither the archive nor `blobs` has, ArchiveDamaged, LogUnavailable,
+    StoreUnavailable.
     """
     if not reader.last:
         raise StorageError(f"the archive {reader.url} has no events: there is nothing to restore. Is it the right URL?")
     before = await log.end()
     if before > reader.last:
         raise Conflict(
-            f"the log goes to position {before}, the archive {reader.url} to {reader.last}: restore elsewhere",
+            f"the log ends at position {before}, the archive {reader.url} at {reader.last}: restore into another log",
             subject=reader.url,
             expected=reader.last,
             actual=before,
         )
     copied = 0
-    # The last record that is there goes first, alone: storing it again does nothing, if it is the archive's.
+    # The last stored record is restored first, alone: this checks that it is the archive's.
     records = reader.read_records(max(1, before))
     first = await asyncio.to_thread(list, islice(records, 1))
     batches = chain([first], in_batches(records, lambda record: len(record.data)))

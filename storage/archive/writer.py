@@ -1,4 +1,4 @@
-"""`ArchiveWriter`: the log as verified segments on any fsspec URL, during the run."""
+"""`ArchiveWriter`: write the log as verified segments to any fsspec URL, during the run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,18 +26,18 @@ from storage.object_store import ObjectFolder
 from storage.payloads import blob_refs
 
 SEGMENT_BYTES = 8 * 1024 * 1024
-"""Bytes of records, uncompressed, at which a segment is sealed."""
+"""Uncompressed bytes of records at which a segment is sealed."""
 
 
 class ArchiveWriter:
-    """Collects events of `run` with `add` and writes them with `seal`; a new one continues after the last segment.
+    """Collects events of `run` with `add` and writes them with `seal`. A new writer continues after the last segment.
 
-    Everything lies in the folder `run` under `url` (a path, `file://`, `memory://`, `s3://`; `options` go to fsspec).
-    blobs: where the payloads lie that events name. Given it, they are copied too, each before the segment that names
-    it is sealed, so that the archive alone is enough; without, the archive has the events only.
+    The archive is in the folder `run` under `url` (a path, `file://`, `memory://`, `s3://`; `options` go to fsspec).
+    blobs: the run's blob store. If it is set, payloads are copied before the segment that names them is sealed, so the
+    archive is self-contained; otherwise it has the events only.
 
-    Synchronous: an event loop calls `seal` and `close` in a thread. A failed `seal` may be called again; nothing that
-    was added is forgotten before its segment is verified and its manifest written.
+    It is synchronous: an event loop calls `seal` and `close` in a thread. After an error, `seal` may be called again:
+    added events are kept until their segment is verified and its manifest is written.
     """
 
     def __init__(
@@ -55,24 +55,23 @@ class ArchiveWriter:
 
     @property
     def next_position(self) -> int:
-        """The position that `add` takes next."""
+        """Position that `add` accepts next."""
         return self._chain.last + len(self._records) + 1
 
     @property
     def segments(self) -> list[SegmentManifest]:
-        """What is sealed, in order."""
+        """Sealed segments, in order."""
         return list(self._chain.manifests)
 
     def locate(self, manifest: SegmentManifest) -> str:
-        """The URL of a segment."""
         return self._objects.locate(manifest.name)
 
     def add(self, recorded: Recorded | ForeignRecord) -> None:
-        """Take the record at `next_position`. Raises ArchiveDamaged for any other: it would be a gap or a repeat."""
+        """Add the record at `next_position`. Raises ArchiveDamaged for another position: a gap or a repetition."""
         if recorded.position != self.next_position:
             raise ArchiveDamaged(
-                f"the archive at {self.url} needs position {self.next_position} and was given {recorded.position}: "
-                "read the log from there"
+                f"the archive at {self.url} needs position {self.next_position} and got {recorded.position}: read the "
+                "log from there"
             )
         record = SegmentRecord(recorded.position, recorded.subject, recorded.data)
         self._records.append(record)
@@ -83,16 +82,16 @@ class ArchiveWriter:
             self._refs |= dict.fromkeys(blob_refs(recorded.envelope.event))
 
     def seal(self) -> SegmentManifest | None:
-        """Write the added events as one segment, read it back, commit its manifest; None where nothing was added.
+        """Write the added events as one segment, read it back, and commit its manifest. Return None if there are none.
 
-        Raises StoreUnavailable, NoSpace (try again: it is the same segment, whatever was added since), ArchiveDamaged
-        (other bytes were read back than written), Conflict (another writer sealed it first: open the archive anew),
-        BlobMissing, BlobDamaged (a blob that is to be copied).
+        Raises StoreUnavailable, NoSpace (a retry writes the same segment, without later events), ArchiveDamaged (the
+        bytes read back differ), Conflict (another writer sealed the segment first: reopen the archive), BlobMissing,
+        BlobDamaged (a blob to be copied).
         """
         if not self._records:
             return None
         self._copy_blobs()
-        # A failed attempt may have been stored all the same, so a retry must be the same bytes.
+        # A failed attempt may have been stored nevertheless, so a retry must write the same bytes.
         self._attempt = manifest, data = self._attempt or self._describe(pack(LAYOUT, self._records))
         self._write_verified(manifest, data)
         self._commit(manifest)
@@ -103,7 +102,7 @@ class ArchiveWriter:
         return manifest
 
     def close(self) -> None:
-        """Seal the rest and mark the archive complete. Whoever resumes the run may still go on with it."""
+        """Seal the rest and mark the archive complete. If the run is resumed, the archive can still be continued."""
         while self.seal() is not None:
             pass
         if self._chain.manifests:
@@ -138,7 +137,7 @@ class ArchiveWriter:
         return manifest, data
 
     def _links(self) -> tuple[str, str]:
-        """Over the events that were added; empty where the sealed segments have no chain to continue."""
+        """Return the chain values of the added events, or empty texts if the sealed segments have no chain."""
         so_far = self._chain.manifests[-1].chain if self._chain.manifests else ""
         if self._chain.manifests and not so_far:
             return "", ""
@@ -151,7 +150,7 @@ class ArchiveWriter:
         name, stored = manifest_name(manifest.segment), to_json(manifest)
         if not self._objects.create(name, stored) and self._objects.read(name) != stored:
             raise Conflict(
-                f"another writer has sealed segment {manifest.segment} of {self.url}: stop one of the two",
+                f"another writer has sealed segment {manifest.segment} of {self.url}: stop one of the writers",
                 subject=self._objects.locate(name),
                 expected=manifest.segment - 1,
                 actual=manifest.segment,
@@ -163,20 +162,20 @@ class ArchiveWriter:
         self._objects.create(manifest.name, data)
         if self._objects.read(manifest.name) == data:
             return
-        # A name carries its digest, so other content under it is damage: put it right once, then give up.
+        # The name has the digest, so different content is damage: replace it once, then give up.
         self._objects.replace(manifest.name, data)
         if self._objects.read(manifest.name) != data:
             raise ArchiveDamaged(
                 f"segment {manifest.segment} (positions {manifest.first} to {manifest.last}) reads back differently "
-                f"from {self.locate(manifest)}: the store does not keep what it is given, use another"
+                f"from {self.locate(manifest)}: the store does not keep written bytes, use another store"
             )
 
 
 def blobs_to_archive(blob_url: str, archive_url: str, run_folder: str | Path) -> BlobStore | None:
-    """The store whose blobs go into the archive; None where they stay.
+    """Return the store whose blobs are copied into the archive, or None if they are not copied.
 
-    An archive outside of the run's folder must do when that folder is gone. So blobs on a local disk go with it, while
-    those in an object store stay where they are, and an archive within the folder is not filled with copies.
+    An archive outside of the run's folder must work without that folder, so it gets copies of blobs on a local disk.
+    Blobs in an object store stay there, and an archive within the run's folder gets no copies.
     """
     blobs = BlobStore(blob_url)
     archive = ObjectFolder(archive_url).local

@@ -1,16 +1,16 @@
-"""Who may do what on a run's NATS server: an account for the run's own roles, one for producers, one for viewers.
+"""Accounts of a run's NATS server and their permissions: for the run's roles, producers, gateways and viewers.
 
-A file in the server's folder for each, which only the run's owner may read:
+Each has a credentials file in the server's folder, which only the run's owner may read:
 
     roles.json      run, url, user, password: everything on the run's stream
-    producer.json   prompts and questions to the inbox, the replies to them, and what becomes of prompts
-    gateway.json    the same in the name of others (`slime-events gateway`), also while nobody conducts the run, and
-                    reads the stream; of a run with --agents, appends what is said of agents' sessions, and
-                    hears of their turns' events as they come, and tells engines of their requests early
-    viewer.json     reads the stream, changes nothing
+    producer.json   send prompts and queries to the inbox, receive replies and the fates of prompts
+    gateway.json    send for other producers (`slime-events gateway`), also while no conductor is running, and read the
+                    stream; in a run with --agents also append the events of agents' sessions, receive notifications of
+                    their turns' events, and send early requests to engines
+    viewer.json     read the stream
 
-Accounts, not users of one account: what a client asks the server for is answered on a subject that the client names.
-Within one account that could be a subject of the stream, which would store the answer (decision 0025).
+They are accounts, not users of one account, because a client chooses the subject of an answer. Within one account it
+could choose a subject of the stream, which would store the answer (decision 0025).
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from schemas.subjects import past_stream_name, pattern, stream_name
 from storage.jetstream.address import NatsAddress, read_credentials
 
 ACCOUNT = "SLIME"
-"""Of the roles. It has the streams, in `jetstream/SLIME/`."""
+"""Account of the roles. It owns the streams, in `jetstream/SLIME/`."""
 OLD_ACCOUNT = "$G"
-"""Had them while a server admitted everybody."""
+"""Account that owned the streams before servers had credentials."""
 API, REPLIES = "$JS.API.>", "_INBOX.>"
 AGENTS = "agents"
-"""In the gateway's file: it makes sessions of agents."""
+"""Key in the gateway's file: it serves agents' sessions."""
 EVERY_RUN = "*"
-"""In the place of a run's name."""
+"""Wildcard for a run's name."""
 
 
 class Access(enum.StrEnum):
-    """Whose credentials. The value is the name of its file."""
+    """Kind of credentials. The value is the name of the file."""
 
     ROLES = "roles"
     PRODUCER = "producer"
@@ -48,78 +48,78 @@ class Access(enum.StrEnum):
 
 
 READERS = (Access.GATEWAY, Access.VIEWER)
-"""The server refuses them consumers."""
+"""Kinds for which the server refuses consumers."""
 
 
 def user_of(access: Access) -> str:
-    """Its name, which no other account of the server has."""
+    """Return the user's name, unique on the server."""
     return f"slime-{access}"
 
 
 def inboxes(run: str) -> list[str]:
-    """Subjects on which a producer asks. run: or EVERY_RUN."""
+    """Return the subjects of a producer's requests. run: a name or EVERY_RUN."""
     return [pattern(run, "inbox", what) for what in ("prompts", "trajectories", "rewards", "groups")]
 
 
 def fates_of_producers(run: str) -> str:
-    """Subject on which producers are told what becomes of their prompts. run: or EVERY_RUN."""
+    """Return the subject on which producers receive the fates of their prompts. run: a name or EVERY_RUN."""
     return pattern(run, "fates", "nats")
 
 
 def inbox_of_gateway(run: str) -> str:
-    """Subject of prompts that a gateway brings in the name of a sender. run: or EVERY_RUN."""
+    """Return the subject of prompts that a gateway sends for producers. run: a name or EVERY_RUN."""
     return pattern(run, "inbox", "gateway")
 
 
 def sessions(run: str) -> list[str]:
-    """Subjects of the events that make a session of an agent, for gateways of runs with --agents. run: or EVERY_RUN."""
-    made = ("session.*", "turn.*", "rollout.requested", "rollout.completed", "rollout.failed", "reward.assigned")
-    return [subject for one in made for subject in _appended(run, one)]
+    """Return the subjects of events in an agent's session, for gateways with --agents. run: a name or EVERY_RUN."""
+    events = ("session.*", "turn.*", "rollout.requested", "rollout.completed", "rollout.failed", "reward.assigned")
+    return [subject for type_ in events for subject in _appended(run, type_)]
 
 
 def offers(run: str) -> list[str]:
-    """Subjects of the events that any gateway may append. run: or EVERY_RUN."""
+    """Return the subjects of events that any gateway may append. run: a name or EVERY_RUN."""
     return _appended(run, "prompt.offered")
 
 
-def told_gateways(run: str) -> str:
-    """Subjects on which gateways are told of the events of their turns. run: or EVERY_RUN."""
+def notifications_of_gateways(run: str) -> str:
+    """Return the subjects on which gateways receive notifications of stored events. run: a name or EVERY_RUN."""
     return pattern(run, "told", "*", "*")
 
 
 def early_requests(run: str) -> str:
-    """Subjects on which a gateway tells engines of requests that it is about to append. run: or EVERY_RUN."""
+    """Return the subjects on which a gateway sends early requests to engines. run: a name or EVERY_RUN."""
     return pattern(run, "early", "*", "event")
 
 
 def _appended(run: str, events: str) -> list[str]:
-    """On which they reach the stream. One that lets events go takes them in by a door (`schemas.subjects.entrance`)."""
+    """Return the subjects on which events reach the stream, directly or through `schemas.subjects.entrance`."""
     return [pattern(run, events, "*"), pattern(run, "at", "*", events, "*")]
 
 
 def reads(run: str) -> list[str]:
-    """Subjects on which a viewer asks. run: or EVERY_RUN. The last tells whether a launcher is on."""
+    """Return the subjects of a viewer's requests; the last finds out whether a launcher is running."""
     streams = [run] if run == EVERY_RUN else [stream_name(run), past_stream_name(run)]
-    api = [f"$JS.API.{what}.{one}" for what in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET") for one in streams]
+    api = [f"$JS.API.{call}.{name}" for call in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET") for name in streams]
     return [*api, pattern(run, "inbox", "launcher")]
 
 
 def file_of(folder: Path, access: Access) -> Path:
-    """Where the credentials are."""
     return folder / f"{access}.json"
 
 
 def is_guarded(folder: Path) -> bool:
-    """Whether a server that is started in the folder admits nobody without credentials."""
+    """Return whether a server that is started in the folder requires credentials."""
     return file_of(folder, Access.ROLES).is_file()
 
 
 def guard(folder: Path, run: str, *, agents: bool = False) -> bool:
-    """Make credentials for the server of a run where there are none. Whether it made some, or gave the gateway what it
-    needs for agents: a server that runs already has to start again then.
+    """Create missing credentials for the server of a run.
+
+    Return whether a running server must be restarted: credentials were created, or the gateway got agents' permissions.
     """
     is_new = False
-    for access in reversed(Access):  # with the roles', the last, the folder is guarded
+    for access in reversed(Access):  # the roles' file is created last: it makes the folder guarded
         if not file_of(folder, access).is_file():
             fields = {"run": run, "url": "", "user": user_of(access), "password": secrets.token_urlsafe(24)}
             more = {"reads_only": True} if access in READERS else {}
@@ -134,13 +134,13 @@ def guard(folder: Path, run: str, *, agents: bool = False) -> bool:
 
 
 def read_access(folder: Path, access: Access, url: str) -> NatsAddress:
-    """The address of the folder's server at a URL, with credentials where it has some."""
+    """Return the address of the folder's server at a URL, with credentials if it has some."""
     path = file_of(folder, access)
     return read_credentials(path, url) if path.is_file() else NatsAddress(url=url)
 
 
 def note_url(folder: Path, url: str) -> None:
-    """Into each file: a producer outside then needs nothing else."""
+    """Write the URL into each file, so that a producer outside needs nothing else."""
     for access in Access:
         fields = json.loads(file_of(folder, access).read_text())
         if fields["url"] != url:
@@ -148,7 +148,7 @@ def note_url(folder: Path, url: str) -> None:
 
 
 def noted_url(folder: Path) -> str:
-    """Where the folder's server was last; empty where it is not known."""
+    """Return the last URL of the folder's server, or an empty text if it is unknown."""
     path = file_of(folder, Access.ROLES)
     return str(json.loads(path.read_text())["url"]) if path.is_file() else ""
 
@@ -158,9 +158,7 @@ def _text(fields: Mapping[str, Any]) -> str:
 
 
 def write_private(path: Path, text: str, *, new: bool = False) -> None:
-    """A file that only its owner may read, whole under its name or not there. Raises FileExistsError for a `new` one
-    that is there.
-    """
+    """Write a file atomically that only its owner may read. new: raise FileExistsError if it exists."""
     part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
@@ -174,7 +172,7 @@ def write_private(path: Path, text: str, *, new: bool = False) -> None:
 
 
 def accounts_of(folder: Path) -> str:
-    """The accounts of a guarded folder's server, as configuration."""
+    """Return the server configuration with the accounts of a guarded folder."""
     files = {access: json.loads(file_of(folder, access).read_text()) for access in Access}
     passwords = {access: json.dumps(file["password"]) for access, file in files.items()}
     agents = bool(files[Access.GATEWAY].get(AGENTS))
@@ -182,11 +180,13 @@ def accounts_of(folder: Path) -> str:
 
 
 def accounts_text(run: str, passwords: Mapping[Access, str], *, agents: bool = False) -> str:
-    """Configuration of a server that admits a user for each access. run: or EVERY_RUN. passwords: as they are to be
-    written. agents: the gateway may append what is said of agents' sessions.
+    """Return the server configuration with one user per kind of credentials.
 
-    A reader's account imports the whole API, since a part of it would stand beside the server's own answers; which of
-    it a reader may use is its permission.
+    run: a name or EVERY_RUN. passwords: in the configuration's syntax. agents: the gateway may append the events of
+    agents' sessions.
+
+    A reader's account imports the whole API, because a partial import would compete with the server's own answers. The
+    user's permissions restrict it.
     """
     asks = {
         Access.PRODUCER: inboxes(run),
@@ -194,12 +194,23 @@ def accounts_text(run: str, passwords: Mapping[Access, str], *, agents: bool = F
         Access.VIEWER: list[str](),
     }
     asks[Access.GATEWAY] += [*sessions(run), early_requests(run)] if agents else []
-    hears = {Access.PRODUCER: [fates_of_producers(run)], Access.GATEWAY: [told_gateways(run)] if agents else []}
+    hears = {
+        Access.PRODUCER: [fates_of_producers(run)],
+        Access.GATEWAY: [notifications_of_gateways(run)] if agents else [],
+    }
     exports = [
-        *(f'{{ service: "{one}", accounts: [{_account(access)}] }}' for access, all_ in asks.items() for one in all_),
+        *(
+            f'{{ service: "{subject}", accounts: [{_account(access)}] }}'
+            for access, subjects in asks.items()
+            for subject in subjects
+        ),
         f'{{ service: "{reads(run)[-1]}", accounts: [{", ".join(map(_account, READERS))}] }}',
         f'{{ service: "{API}", response_type: stream, accounts: [{", ".join(map(_account, READERS))}] }}',
-        *(f'{{ stream: "{one}", accounts: [{_account(access)}] }}' for access, all_ in hears.items() for one in all_),
+        *(
+            f'{{ stream: "{subject}", accounts: [{_account(access)}] }}'
+            for access, subjects in hears.items()
+            for subject in subjects
+        ),
     ]
     roles = f"{{ user: {user_of(Access.ROLES)}, password: {passwords[Access.ROLES]} }}"
     guests = list[str]()
@@ -223,7 +234,7 @@ def accounts_text(run: str, passwords: Mapping[Access, str], *, agents: bool = F
 
 
 def _account(access: Access) -> str:
-    """PRODUCERS, GATEWAYS, VIEWERS of ACCOUNT."""
+    """Return `SLIME_PRODUCERS`, `SLIME_GATEWAYS` or `SLIME_VIEWERS`."""
     return f"{ACCOUNT}_{access.name}S"
 
 

@@ -1,10 +1,10 @@
-"""Where a NATS server stages atomic batches: in memory, by a link from its store to a tmpfs.
+"""Stage a NATS server's atomic batches in memory, through a link from its store to a tmpfs.
 
-The server keeps the parts of a batch in a small file store until the commit, `<stream>/batches/<id>/`, made and removed
-for every batch and not synced (the stream itself is, before the ack). Making and removing those files is most of what a
-small batch costs, and each fsync of the stream waits for them in the journal: a batch of two takes 7 to 13 ms with them
-on disk, 1.5 to 3 ms with them in memory. The staged parts are there so that a batch whose commit was cut by a kill is
-completed at the next start. On a tmpfs they outlive any kill of processes, and no loss of power (decision 0005).
+Until the commit, the server keeps the parts of a batch in a small file store, `<stream>/batches/<id>/`, which it
+creates and removes for every batch without syncing it (it syncs the stream before the ack). These files are most of the
+cost of a small batch, and each fsync of the stream waits for them in the journal: a batch of two takes 7 to 13 ms with
+the files on disk, and 1.5 to 3 ms with the files in memory. The server needs staged parts to complete, at its next
+start, a batch whose commit was interrupted by a kill. On a tmpfs they survive a kill but no power loss (decision 0005).
 """
 
 import contextlib
@@ -17,10 +17,11 @@ STREAMS = "jetstream/*/streams"
 
 
 def stage_in_memory(folder: Path, memory: Path = MEMORY) -> list[str]:
-    """Link the staging of every stream in a server's folder; the streams that are linked now.
+    """Link the staging folder of every stream in a server's folder, and return the linked streams.
 
-    Call it before a server starts (a link may lead to what is gone), after that (it removes links when it has completed
-    what was cut), and once a new stream is there. Without a tmpfs, or with parts of a batch on disk, all stays as is.
+    Call it before a server starts (a link may be broken), after the start (the server removes links when it has
+    completed interrupted batches), and after a stream was created. Without a tmpfs, or with parts of a batch on disk,
+    nothing changes.
     """
     target = _target(folder, memory)
     linked = []
@@ -36,7 +37,7 @@ def stage_in_memory(folder: Path, memory: Path = MEMORY) -> list[str]:
                     staging.rmdir()
                 shutil.rmtree(target / stream.name, ignore_errors=True)
                 staging.symlink_to(target / stream.name)
-            except OSError:  # parts are there, or have just come: they stay on disk
+            except OSError:  # the folder has parts of a batch: they stay on disk
                 continue
         staging.readlink().mkdir(parents=True, exist_ok=True)
         linked.append(stream.name)
@@ -44,7 +45,7 @@ def stage_in_memory(folder: Path, memory: Path = MEMORY) -> list[str]:
 
 
 def unlink(folder: Path, memory: Path = MEMORY) -> None:
-    """After a server has stopped in order: nothing is staged, and the folder is whole without the link."""
+    """Remove the links. Call it after a server has stopped normally: then nothing is staged."""
     for staging in folder.glob(f"{STREAMS}/*/batches"):
         if staging.is_symlink():
             staging.unlink()

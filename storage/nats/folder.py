@@ -1,7 +1,7 @@
-"""The folder of a NATS server, and its lock.
+"""Folder of a NATS server, and its lock.
 
 nats.conf      its configuration           server.json   pid, url, whether temporary
-nats.log       its own log                 server.lock   locked by the server process while it lives
+nats.log       its own log                 server.lock   locked by the server process while it runs
 jetstream/     the streams                 roles.json, producer.json, viewer.json   credentials (accounts.py)
 """
 
@@ -13,38 +13,40 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from schemas.doc import doc
 from schemas.errors import NoSpace
 from storage.nats.ports import HOST, port_of
 
 LOCK = "server.lock"
 MAX_PAYLOAD = 8 * 1024 * 1024
-"""Bytes of one message; more than the log's largest event."""
+"""Most bytes of one message; more than the log's largest event."""
 OPEN_BATCHES, OPEN_BATCHES_IN_ALL = 2_000, 8_000
-"""Atomic appends that may be under way at a time, of one stream and of the server. By default 50 and 1,000: 64 engines
-pass that, and what is refused comes again after a pause.
+"""Most atomic appends in flight, of one stream and of the server. Defaults: 50 and 1,000, which 64 engines exceed,
+and refused appends are repeated after a pause.
 """
 LEAST_FREE_BYTES = 64 * 1024 * 1024
 KEPT_FREE_BYTES = 8 * 1024 * 1024
-"""Of the disk, at which the server refuses what it could not store. The launcher ends the run before (16 MB)."""
+"""Free bytes of the disk at which the server refuses messages. The launcher ends the run earlier (16 MB)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """`server.json`. temporary: started by a reading command, to be stopped by the last reader."""
+    """Content of `server.json`."""
 
     pid: int
     url: str
-    temporary: bool = False
+    temporary: Annotated[bool, doc("A reading command started it, and the last reader stops it.")] = False
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port on which it listens."""
         return port_of(self.url)
 
 
 def config_text(folder: Path, port: int, max_store_bytes: int, more: str = "") -> str:
-    """The server's configuration. more: lines for a node of a cluster."""
+    """Return the server's configuration. more: lines for a node of a cluster."""
     return "\n".join(
         (
             f'listen: "{HOST}:{port}"',
@@ -67,7 +69,7 @@ def config_text(folder: Path, port: int, max_store_bytes: int, more: str = "") -
 
 
 def read_record(folder: Path) -> ServerRecord | None:
-    """`server.json` in the folder, if it can be read."""
+    """Return the content of `server.json`, or None if it cannot be read."""
     try:
         return ServerRecord(**json.loads((folder / "server.json").read_text()))
     except (OSError, ValueError, TypeError):
@@ -76,7 +78,7 @@ def read_record(folder: Path) -> ServerRecord | None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[int]:
-    """The folder's lock as an open file; BlockingIOError where another process has it."""
+    """Hold the folder's lock; the value is its open file. Raises BlockingIOError if another process holds it."""
     file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,17 +88,17 @@ def locked(folder: Path) -> Iterator[int]:
 
 
 def max_store(folder: Path) -> int:
-    """Bytes that the log may have in all: its present size, and all that is free but a little. Raises NoSpace."""
+    """Return the most bytes of the log: its size and almost all free space. Raises NoSpace."""
     free = shutil.disk_usage(folder).free
     if free < LEAST_FREE_BYTES:
-        least = f"{LEAST_FREE_BYTES >> 20} MB are the least to start with"
-        raise NoSpace(f"{folder} has {free >> 20} MB free, {least}: make room there, or choose another --runs-dir")
+        least = f"a start needs {LEAST_FREE_BYTES >> 20} MB"
+        raise NoSpace(f"{folder} has {free >> 20} MB free, {least}: free space there, or choose another --runs-dir")
     used = sum(file.stat().st_size for file in (folder / "jetstream").rglob("*") if file.is_file())
     return used + free - KEPT_FREE_BYTES
 
 
 def log_tail(folder: Path) -> str:
-    """The end of the server's log, on one line."""
+    """Return the end of the server's log in one line."""
     try:
         lines = (folder / "nats.log").read_text(errors="replace").splitlines()
     except OSError:

@@ -1,7 +1,7 @@
-"""Ports for servers on loopback that stay theirs: a server that starts again must get the address that others know.
+"""Choose stable ports for servers on loopback: a restarted server must get the address that its clients know.
 
-The kernel gives ports of one range to all that connect, and to all that listen on port 0. A server that is down for a
-moment may find its port of that range in somebody's hands; below it nobody gets one by chance.
+The kernel assigns ports of one range to clients, and to servers that listen on port 0. While a server is down, another
+process may get its port if it is in that range, so ports below the range are used.
 """
 
 import asyncio
@@ -15,16 +15,16 @@ from schemas.errors import LogUnavailable
 
 HOST = "127.0.0.1"
 FIRST = 20_000
-"""Below are the ports of well-known servers, and those of Ray's workers."""
+"""First port to use: lower ports are for well-known servers and Ray's workers."""
 _GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _TRIES = 100
 _STEP_S = 0.01
 FREED_S = 1.0
-"""Seconds that a port is waited for: a server that was killed lets go of its folder's lock before its port."""
+"""Seconds to wait for a port: a killed server releases its folder's lock before its port."""
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen there now."""
+    """Return whether a server could listen on the port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -37,25 +37,25 @@ def port_is_free(port: int) -> bool:
 
 
 async def freed(port: int) -> int:
-    """The port, once a server could listen there. Raises LogUnavailable."""
+    """Wait until a server could listen on the port, and return it. Raises LogUnavailable."""
     end = time.monotonic() + FREED_S
     while not port_is_free(port):
         if time.monotonic() > end:
-            shows = f"`ss -ltnp 'sport = :{port}'` shows by which process"
+            shows = f"`ss -ltnp 'sport = :{port}'` shows the process"
             raise LogUnavailable(f"port {port} on {HOST} is taken: {shows}")
         await asyncio.sleep(_STEP_S)
     return port
 
 
 def port_of(url: str) -> int:
-    """That of a server's URL."""
+    """Return the port in a server's URL."""
     return int(url.rpartition(":")[2])
 
 
 def free_port() -> int:
-    """One that is free now, and that the kernel gives to nobody; any free one where it keeps no such range.
+    """Return a free port below the kernel's range, or any free port if the kernel has no such range.
 
-    Not of `random`, which a seed of the user's makes choose the same in every process.
+    It does not use `random`: with the user's seed, every process would choose the same port.
     """
     for _ in range(_TRIES if (end := _first_given_out()) > FIRST else 0):
         if port_is_free(port := FIRST + secrets.randbelow(end - FIRST)):
@@ -68,5 +68,5 @@ def free_port() -> int:
 def _first_given_out() -> int:
     try:
         return int(_GIVEN_OUT.read_text().split()[0])
-    except (OSError, ValueError, IndexError):  # no Linux
+    except (OSError, ValueError, IndexError):  # not Linux
         return 0

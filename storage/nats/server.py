@@ -1,8 +1,8 @@
 """`NatsServer`: the NATS server of a run, in the run's own folder.
 
-The server outlives a crash of its starter: it has its own session, and holds the lock by an inherited file.
-Every acked message is on disk (`sync_interval: always`). It listens on loopback only, and admits nobody without
-credentials where its folder has some (storage/nats/accounts.py), as that of a run does.
+The server survives a crash of the process that started it: it has its own session, and holds the lock through an
+inherited file. Every acked message is on disk (`sync_interval: always`). The server listens on loopback only, and
+requires credentials if its folder has some (storage/nats/accounts.py), as a run's folder does.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from storage.nats.ports import HOST, free_port, freed, port_of
 
 _STEP_S = 0.01
 _CORES = max(1, len(os.sched_getaffinity(0)) // 2)
-"""Cores that the server runs on at once (GOMAXPROCS), unless the environment sets it: the rest is for computing.
-On one of two an atomic batch costs it a sixth less CPU and takes no longer."""
+"""Cores for the server (GOMAXPROCS), unless the environment sets it; the others are for computing. With 1 of 2 cores,
+an atomic batch takes a sixth less CPU and the same time."""
 
 
 class NatsServer:
-    """See the module. `start` one, or `attach` to the one that lives in the folder."""
+    """See the module. Use `start`, or `attach` to the running server of a folder."""
 
     def __init__(self, folder: Path, record: ServerRecord, process: subprocess.Popen[bytes] | None = None) -> None:
         self.folder, self.record, self._process = folder, record, process
@@ -43,23 +43,23 @@ class NatsServer:
 
     @property
     def alive(self) -> bool:
-        """Whether the process lives; another server that was started in the folder since does not count."""
-        there = self.attach(self.folder)
-        return there is not None and there.pid == self.pid
+        """Whether the process runs; a later server in the same folder does not count."""
+        running = self.attach(self.folder)
+        return running is not None and running.pid == self.pid
 
     def address(self, access: accounts.Access) -> NatsAddress:
-        """Where and as whom to connect."""
+        """Return the address with credentials."""
         return accounts.read_access(self.folder, access, self.url)
 
     @classmethod
     def attach(cls, folder: Path) -> NatsServer | None:
-        """The live server of the folder, whichever process started it."""
+        """Return the folder's running server, whichever process started it, or None."""
         folder = folder.resolve()
         record = read_record(folder) if is_locked(folder / LOCK) else None
         return None if record is None else cls(folder, record)
 
     def adopt(self) -> None:
-        """Make it the run's own, if readers have started it: they do not stop it any more."""
+        """Make a server that readers have started the run's own, so that they do not stop it."""
         if self.record.temporary:
             self.record = replace(self.record, temporary=False)
             (self.folder / "server.json").write_text(json.dumps(asdict(self.record)))
@@ -75,16 +75,16 @@ class NatsServer:
         max_store_bytes: int | None = None,
         more: str = "",
     ) -> NatsServer:
-        """Start on a new or an old folder, and wait until it answers.
+        """Start a server on a new or existing folder, and wait until it answers.
 
-        port None: its last one where that is free, else any; it is waited for a little. max_store_bytes: of the log,
-        by default what the disk has. more: see `config_text`. Raises MissingPart, NoSpace, FolderInUse, LogUnavailable
-        (port taken, not ready).
+        port: None: its last port if that is free soon, else any. max_store_bytes: size limit of the log, by default the
+        disk's free space. more: see `config_text`. Raises MissingPart, NoSpace, FolderInUse, LogUnavailable (port in
+        use, not ready).
         """
         binary = await asyncio.to_thread(find_binary)
         folder = folder.resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        if is_locked(folder / LOCK):  # before a port is waited for
+        if is_locked(folder / LOCK):  # before waiting for a port
             raise _in_use(folder)
         chosen = await cls._choose_port(folder, port)
         limit = max_store(folder) if max_store_bytes is None else max_store_bytes
@@ -100,7 +100,7 @@ class NatsServer:
                     f"nats-server in {folder} was not ready within {deadline_s:.0f} s: {log_tail(folder)}"
                 ) from error
             raise
-        batch_staging.stage_in_memory(folder)  # once more: a server that starts removes the links
+        batch_staging.stage_in_memory(folder)  # again: a starting server removes the links
         if accounts.is_guarded(folder):
             accounts.note_url(folder, url)
         record = ServerRecord(process.pid, url, temporary)
@@ -143,7 +143,7 @@ class NatsServer:
 
     @staticmethod
     async def _ready(process: subprocess.Popen[bytes], folder: Path) -> str:
-        """Its URL, once it answers."""
+        """Wait until the server answers, and return its URL."""
         ports = folder / f"nats-server_{process.pid}.ports"
         while True:
             if process.poll() is not None:
@@ -161,24 +161,24 @@ class NatsServer:
             await asyncio.sleep(_STEP_S)
 
     async def stop(self, deadline_s: float = 15.0) -> None:
-        """End it in order, by force after the deadline. What was acked is on disk either way."""
-        lived = self.alive
+        """Stop the server, by SIGKILL after the deadline. Acked messages are on disk in both cases."""
+        was_alive = self.alive
         for number in (signal.SIGTERM, signal.SIGKILL):
             self.signal(number)
             if await self._ended(deadline_s):
                 code = self._process.returncode if self._process else 0
-                if lived and number is signal.SIGTERM and code == 0:
-                    # After any other end, batches whose commit was cut stay staged: the next start completes them.
+                if was_alive and number is signal.SIGTERM and code == 0:
+                    # Otherwise batches with an interrupted commit stay staged: the next start completes them.
                     batch_staging.unlink(self.folder)
                 return
-        raise StorageError(f"nats-server {self.pid} in {self.folder} does not end, not even by SIGKILL")
+        raise StorageError(f"nats-server {self.pid} in {self.folder} does not end, even after SIGKILL")
 
     def stage_in_memory(self) -> None:
-        """Make small batches cheap (`batch_staging.py`): call it once a new stream is there, before its first batch."""
+        """Stage batches in memory (`batch_staging.py`). Call it after a stream was created, before its first batch."""
         batch_staging.stage_in_memory(self.folder)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to this server, and to nothing that has its pid by chance."""
+        """Send a signal to this server, never to another process that has its pid."""
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -201,25 +201,25 @@ class NatsServer:
 def _in_use(folder: Path) -> FolderInUse:
     record = read_record(folder)
     who = f"server {record.pid} at {record.url}" if record else "another server"
-    return FolderInUse(f"{folder} is in use by the NATS {who}: use that one, or stop it first")
+    return FolderInUse(f"{folder} is in use by the NATS {who}: use that server, or stop it first")
 
 
 def _last_port(folder: Path) -> int | None:
-    """Where it was last. Also after a start that has failed, which leaves no record of the server before."""
+    """Return the server's last port. A failed start removes the record, so the credentials have it too."""
     record = read_record(folder)
     url = record.url if record else accounts.noted_url(folder)
     return port_of(url) if url else None
 
 
 def _move_streams(store: Path) -> None:
-    """Those that a server kept while it admitted everybody: into the account that has them now."""
+    """Move streams that were stored before accounts existed into the account that owns them now."""
     old, new = store / accounts.OLD_ACCOUNT, store / accounts.ACCOUNT
     if old.is_dir() and not new.exists():
         old.rename(new)
 
 
 def find_binary() -> Path:
-    """NATS_SERVER, this Python's bin folder, or PATH; its version is checked. Raises MissingPart."""
+    """Return the server from NATS_SERVER, this Python's bin folder, or PATH; check its version. Raises MissingPart."""
     named = os.environ.get("NATS_SERVER")
     beside = Path(sys.executable).parent / "nats-server"
     program = named or (str(beside) if beside.exists() else shutil.which("nats-server"))

@@ -1,4 +1,4 @@
-"""`copy_version`: a stored weight version as a Hugging Face folder of somebody's own."""
+"""`copy_version`: copy a stored weight version to the user's own Hugging Face folder."""
 
 import os
 import shutil
@@ -8,10 +8,10 @@ from storage.object_store import file_errors
 
 
 def copy_version(stored: str, target: str) -> None:
-    """Copy the folder of a version; tensors are hard links where the file system has them, so they take no space while
-    the version is there. The folder is complete or not there; an older one of that name is replaced.
+    """Copy the folder of a version atomically, and replace an older folder of that name.
 
-    Raises NoSpace, StoreUnavailable.
+    Tensors are hard links if the file system supports them, so they take no space while the version exists. Raises
+    NoSpace, StoreUnavailable.
     """
     place = Path(target).absolute()
     partial, before = (place.with_name(f".{place.name}.{kind}") for kind in ("partial", "before"))
@@ -26,7 +26,7 @@ def copy_version(stored: str, target: str) -> None:
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    """Only of what nobody edits: config and tokenizer files are for their owner to change."""
+    """Link a file that nobody edits, and copy the others: the user may edit config and tokenizer files."""
     if source.endswith(".safetensors"):
         try:
             os.link(source, target)

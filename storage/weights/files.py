@@ -1,7 +1,7 @@
-"""Hugging Face weight folders, read and written as plain bytes: no torch, any dtype, nothing copied.
+"""Read and write Hugging Face weight folders as plain bytes, without torch, for any dtype, without copies.
 
 The safetensors format: 8 bytes little-endian length of a JSON header, the header `{name: {dtype, shape,
-data_offsets}}`, then the tensors' bytes one after the other (https://github.com/huggingface/safetensors).
+data_offsets}}`, then the tensors' bytes, concatenated (https://github.com/huggingface/safetensors).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.errors import CheckpointMismatch, WeightsDamaged
 from schemas.outside_json import read_json
 from storage.digests import TensorDigest, hashing
@@ -36,11 +37,11 @@ _HEADER_LIMIT = 100_000_000
 
 
 class TensorView(NamedTuple):
-    """A tensor's bytes where they lie (memory or a mapped file). data: flat, little-endian, row-major."""
+    """A tensor's bytes in memory or in a mapped file."""
 
-    dtype: str
+    dtype: Annotated[str, doc("safetensors' name of the dtype.")]
     shape: tuple[int, ...]
-    data: memoryview
+    data: Annotated[memoryview, doc("Flat bytes, little-endian, row-major.")]
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -54,7 +55,7 @@ class _Index(msgspec.Struct, frozen=True):
 
 
 def view(name: str, dtype: str, shape: Iterable[int], data: Buffer) -> TensorView:
-    """A tensor from anything with contiguous bytes. CheckpointMismatch where dtype and shape say otherwise."""
+    """Return a tensor from contiguous bytes. Raises CheckpointMismatch if they do not fit dtype and shape."""
     if dtype not in ITEM_BYTES:
         raise CheckpointMismatch(f"tensor {name!r} has dtype {dtype!r}: use one of {', '.join(ITEM_BYTES)}")
     sizes, flat = tuple(shape), memoryview(data)
@@ -65,7 +66,7 @@ def view(name: str, dtype: str, shape: Iterable[int], data: Buffer) -> TensorVie
 
 
 def write_shard(path: Path, tensors: Mapping[str, TensorView], *, durable: bool) -> dict[str, TensorDigest]:
-    """One safetensors file; its tensors' digests, made while the file is written."""
+    """Write one safetensors file, and return its tensors' digests, computed meanwhile."""
     digests = {name: hashing().submit(TensorDigest.of, *tensor) for name, tensor in tensors.items()}
     # Wide elements first, so that every tensor is aligned for its dtype.
     order = sorted(tensors, key=lambda name: (-ITEM_BYTES[tensors[name].dtype], name))
@@ -77,9 +78,9 @@ def write_shard(path: Path, tensors: Mapping[str, TensorView], *, durable: bool)
 
 
 def open_checkpoint(folder: str | Path) -> dict[str, TensorView]:
-    """All tensors of an HF folder by name, read-only and mapped: bytes are read when they are looked at.
+    """Return all tensors of an HF folder by name, read-only and memory-mapped.
 
-    Raises WeightsDamaged where the folder has no safetensors, or a file is not well-formed or ends early.
+    Raises WeightsDamaged if the folder has no safetensors, or a file is malformed or truncated.
     """
     root = Path(folder)
     if (root / INDEX).is_file():
@@ -88,11 +89,11 @@ def open_checkpoint(folder: str | Path) -> dict[str, TensorView]:
         except msgspec.DecodeError as error:
             raise WeightsDamaged(f"{root / INDEX} is damaged ({error}): restore it from a copy") from error
         if outside := [file for file in weight_map.values() if not is_name(file)]:
-            raise WeightsDamaged(f"{root / INDEX} names {outside[0]!r}, which is no file of its folder")
+            raise WeightsDamaged(f"{root / INDEX} names {outside[0]!r}, which is not a file of its folder")
         files = {file: dict(open_shard(root / file)) for file in sorted(set(weight_map.values()))}
         for name, file in weight_map.items():
             if name not in files[file]:
-                raise WeightsDamaged(f"tensor {name!r} should be in {root / file} and is not: restore it from a copy")
+                raise WeightsDamaged(f"tensor {name!r} is missing in {root / file}: restore it from a copy")
         return {name: files[file][name] for name, file in weight_map.items()}
     shards = [root / SINGLE] if (root / SINGLE).is_file() else sorted(root.glob("*.safetensors"))
     if not shards:
@@ -101,12 +102,12 @@ def open_checkpoint(folder: str | Path) -> dict[str, TensorView]:
 
 
 def is_name(file: str) -> bool:
-    """Whether it names a file of the folder that it stands in: an index or a manifest may come from elsewhere."""
+    """Return whether `file` is a plain file name. An index or a manifest may be malicious."""
     return Path(file).name == file and file not in ("", "..") and "\0" not in file
 
 
 def open_shard(path: Path) -> Iterator[tuple[str, TensorView]]:
-    """The tensors of one safetensors file."""
+    """Yield the tensors of one safetensors file."""
     try:
         with path.open("rb") as file:
             whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -119,7 +120,7 @@ def open_shard(path: Path) -> Iterator[tuple[str, TensorView]]:
         begin, end = entry.data_offsets
         needed = math.prod(entry.shape) * ITEM_BYTES.get(entry.dtype, 0)
         if entry.dtype not in ITEM_BYTES or begin < 0 or end - begin != needed:
-            raise WeightsDamaged(f"{path}: the header's entry of tensor {name!r} makes no sense: {entry}")
+            raise WeightsDamaged(f"{path}: the header's entry of tensor {name!r} is invalid: {entry}")
         if start + end > len(whole):
             raise WeightsDamaged(f"{path} ends within tensor {name!r}: it was cut short, restore it from a copy")
         yield name, TensorView(entry.dtype, entry.shape, whole[start + begin : start + end])
@@ -129,7 +130,7 @@ def _read_header(path: Path, whole: memoryview) -> tuple[dict[str, _Entry], int]
     size = int.from_bytes(whole[:8], "little")
     start = 8 + size
     if len(whole) < 8 or size > _HEADER_LIMIT or start > len(whole):
-        raise WeightsDamaged(f"{path} is no safetensors file, or was cut short within its header")
+        raise WeightsDamaged(f"{path} is not a safetensors file, or was cut short within its header")
     try:
         raw = read_json(bytes(whole[8:start]), dict[str, msgspec.Raw])
         raw.pop("__metadata__", None)

@@ -1,13 +1,15 @@
-"""`write_shards`: tensors as safetensors files of a version that is not complete yet. Several processes may write at
-once, each its own tensors under its own prefix.
+"""`write_shards`: write tensors as safetensors files of an incomplete version.
+
+Several processes may write concurrently, each its own tensors under its own prefix.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
+from schemas.doc import doc
 from storage.digests import TensorDigest
 from storage.object_store import file_errors
 from storage.weights.files import TensorView, view, write_shard
@@ -21,14 +23,14 @@ else:
     TensorBytes = tuple
 
 SHARD_BYTES = 1024**3
-"""Of one safetensors file. A process that writes holds one in memory, and the next tensor."""
+"""Most bytes of one safetensors file. A writing process holds one file and the next tensor in memory."""
 
 
 class Shard(NamedTuple):
-    """One written file. file: its name until the version is complete. digests: of its tensors, by name."""
+    """One written file."""
 
-    file: str
-    digests: dict[str, TensorDigest]
+    file: Annotated[str, doc("Its name until the version is complete.")]
+    digests: Annotated[dict[str, TensorDigest], doc("Digests of its tensors, by name.")]
 
 
 def write_shards(
@@ -39,7 +41,7 @@ def write_shards(
     max_bytes: int = SHARD_BYTES,
     durable: bool = True,
 ) -> list[Shard]:
-    """Write them into the folder, taking one by one; no file for none. durable: fsync before it returns.
+    """Write tensors into the folder, one at a time. durable: fsync before returning.
 
     Raises NoSpace, StoreUnavailable, and CheckpointMismatch for a tensor whose bytes do not fit its dtype and shape.
     """

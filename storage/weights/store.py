@@ -1,10 +1,10 @@
-"""`WeightStore`: each weight version a folder that is a loadable Hugging Face checkpoint, with a manifest of digests.
+"""`WeightStore`: weight versions as loadable Hugging Face checkpoint folders, each with a manifest of digests.
 
     base/                               config and tokenizer files, copied once from the base checkpoint
     v000012-<digest, 12 digits>/        one version: safetensors, manifest.json, hard links into base/
 
-A folder is complete or not there: it is made under a temporary name and renamed. The digest in its name keeps a writer
-that was replaced (and does not know it) from overwriting what its successor has published: readers follow the url of
+A folder appears complete: it is written under a temporary name and renamed. Its name has the digest, so a writer that
+was replaced (and does not know it) cannot overwrite its successor's version. Readers use the url in
 `weights.published`.
 """
 
@@ -20,9 +20,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.errors import InvalidValue, WeightsDamaged
 from schemas.outside_json import read_json
 from storage.digests import TensorDigest, tensor_digests, weights_digest
@@ -35,39 +37,34 @@ _SIDE_FILES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
 
 
 class StoredTensor(TensorDigest, frozen=True):
-    """One tensor. file: the shard that holds it."""
+    """One tensor of a version."""
 
-    file: str
+    file: Annotated[str, doc("Name of the shard with the tensor.")]
 
 
 class WeightManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One weight version. digest: of all tensors (storage/digests.py). bytes: of all tensors.
+    """One weight version."""
 
-    tensors: by name. files: sha256 of the checkpoint's other files (config, tokenizer).
-    """
-
-    version: int
-    parent: int | None
-    digest: str
-    bytes: int
-    tensors: dict[str, StoredTensor]
-    files: dict[str, str] = {}
+    version: Annotated[int, doc("Weight version, from 0.")]
+    parent: Annotated[int | None, doc("Version from which it was trained; None for version 0.")]
+    digest: Annotated[str, doc("Digest of all tensors (storage/digests.py).")]
+    bytes: Annotated[int, doc("Bytes of all tensors.")]
+    tensors: Annotated[dict[str, StoredTensor], doc("Tensors by name.")]
+    files: Annotated[dict[str, str], doc("sha256 (hex) of other files (config, tokenizer) by name.")] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Which versions, of weights or of checkpoints, may go: keep the newest `newest`, and for ever every `every`-th one
-    (0: no others but the pinned). Each version is whole: none needs another to be read.
+    """Rule for removing versions of weights or checkpoints. Each version is complete without the others."""
 
-    evaluated: the newest multiple of it stays too, so that an evaluation of that version can be finished; 0: none.
-    """
-
-    newest: int = 3
-    every: int = 0
-    evaluated: int = 0
+    newest: Annotated[int, doc("Keep this many newest versions.")] = 3
+    every: Annotated[int, doc("Keep each multiple of this version number; 0: none.")] = 0
+    evaluated: Annotated[
+        int, doc("Keep the newest multiple of this, so that its evaluation can be finished; 0: none.")
+    ] = 0
 
     def removable(self, versions: Collection[int], pinned: Collection[int] = ()) -> tuple[int, ...]:
-        """Those of `versions` that may go, ascending. pinned: in use by an engine, a sample or a checkpoint."""
+        """Return the versions that may be removed, ascending. pinned: in use by an engine, a sample or a checkpoint."""
         newest = set(sorted(versions)[-self.newest :]) if self.newest > 0 else set()
         kept = newest | set(pinned)
         if self.evaluated:
@@ -78,8 +75,8 @@ class Retention:
 class WeightStore:
     """Versions under `url`, a folder that trainer and engines share (a path or `file://`).
 
-    base: HF folder that config and tokenizer come from; without one a version is weights only. max_shard_bytes: of one
-    safetensors file. durable: fsync before a version is there.
+    base: HF folder of config and tokenizer; without it a version has weights only. max_shard_bytes: most bytes of one
+    safetensors file. durable: fsync before a version appears.
     """
 
     def __init__(
@@ -95,9 +92,9 @@ class WeightStore:
         self.max_shard_bytes, self.durable = max_shard_bytes, durable
 
     def write(self, version: int, tensors: Iterable[TensorBytes], parent: int | None) -> WeightManifest:
-        """Store a version; the same tensors again are the same version, already there.
+        """Store a version; a repetition with equal tensors changes nothing.
 
-        Takes tensors one by one, never holding more than a shard and the next. Raises as `write_shards`.
+        It holds at most a shard and the next tensor in memory. Raises as `write_shards`.
         """
         with self.draft(version) as folder:
             shards = write_shards(folder, "shard", tensors, max_bytes=self.max_shard_bytes, durable=self.durable)
@@ -105,7 +102,7 @@ class WeightStore:
 
     @contextmanager
     def draft(self, version: int) -> Iterator[Path]:
-        """A new folder for the shards of a version, which is removed unless `complete` makes a version of it."""
+        """Create a folder for the shards of a version. On exit it is removed, unless `complete` was called."""
         temp = self.root / f".v{version:06d}.{os.getpid()}.{secrets.token_hex(4)}"
         with file_errors(str(temp)):
             temp.mkdir(parents=True)
@@ -115,16 +112,16 @@ class WeightStore:
             shutil.rmtree(temp, ignore_errors=True)
 
     def complete(self, draft: Path, version: int, shards: Sequence[Shard], parent: int | None) -> WeightManifest:
-        """Make a draft that holds all shards the version, in one step."""
+        """Turn a draft with all shards into the version, atomically."""
         with file_errors(str(draft)):
             manifest = self._describe(draft, version, parent, shards)
             self._publish(draft, manifest)
         return manifest
 
     def folder(self, version: int, digest: str | None = None) -> str:
-        """Path of a stored version. Where several writers made it, the newest, or the one with that digest.
+        """Return the path of a stored version. If several writers made it: the newest, or the one with the digest.
 
-        Raises WeightsDamaged where there is none.
+        Raises WeightsDamaged if there is none.
         """
         folders = self.root.glob(f"v{version:06d}-{(digest or '')[:12]}*")
         by_age = sorted(folders, key=lambda path: path.stat().st_mtime)
@@ -133,11 +130,11 @@ class WeightStore:
         return str(by_age[-1])
 
     def versions(self) -> list[int]:
-        """Stored versions, ascending."""
+        """Return the stored versions, ascending."""
         return sorted({int(path.name[1:].split("-")[0]) for path in self.root.glob("v[0-9]*-*")})
 
     def remove(self, versions: Collection[int]) -> None:
-        """Delete versions (see `Retention` for which may go)."""
+        """Delete versions; see `Retention`."""
         for version in versions:
             for path in self.root.glob(f"v{version:06d}-*"):
                 # Renamed first, so that a half-deleted folder is never taken for a version.
@@ -187,13 +184,13 @@ class WeightStore:
             if not final.is_dir():
                 raise
             if read_manifest(final).digest != manifest.digest:
-                raise WeightsDamaged(f"{final} holds other weights than its name says: remove it") from None
+                raise WeightsDamaged(f"{final} has weights that do not fit its name: remove it") from None
         if self.durable:
             fsync(self.root)
 
     @functools.cached_property
     def _side_files(self) -> dict[str, str]:
-        """Name -> sha256 of the base's files, after they were copied to where later edits do not reach them."""
+        """sha256 of the base's files by name. They are copied, so that later edits have no effect."""
         if self._base is None:
             return {}
         kept = self.root / "base"
@@ -221,59 +218,59 @@ class WeightStore:
 
 
 def write_manifest(folder: Path, manifest: WeightManifest) -> Path:
-    """Put it into a version's folder; its path."""
+    """Write the manifest into a version's folder, and return its path."""
     path = folder / MANIFEST
     path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
     return path
 
 
 def read_manifest(folder: Path) -> WeightManifest:
-    """A version's manifest, its own digest checked. Raises WeightsDamaged."""
+    """Return a version's manifest, and check its digest. Raises WeightsDamaged."""
     path = folder / MANIFEST
     try:
         manifest = read_json(path.read_bytes(), WeightManifest)
     except FileNotFoundError:
-        raise WeightsDamaged(f"{folder} is no weight version: it has no {MANIFEST}") from None
+        raise WeightsDamaged(f"{folder} is not a weight version: it has no {MANIFEST}") from None
     except msgspec.DecodeError as error:
         raise WeightsDamaged(f"{path} is damaged ({error}): restore the folder from a copy") from error
     if outside := [
         name for name in (*manifest.files, *(t.file for t in manifest.tensors.values())) if not is_name(name)
     ]:
-        raise WeightsDamaged(f"{path} names {outside[0]!r}, which is no file of its folder")
+        raise WeightsDamaged(f"{path} names {outside[0]!r}, which is not a file of its folder")
     if weights_digest(manifest.tensors) != manifest.digest:
         raise WeightsDamaged(f"{path} lists tensors that do not have its digest: restore the folder from a copy")
     return manifest
 
 
 def digest_of(tensors: Iterable[TensorBytes]) -> str:
-    """The digest that a version of these tensors has, without storing one."""
+    """Return the digest of a version with these tensors, without storing it."""
     return weights_digest(tensor_digests((name, view(name, *tensor)) for name, *tensor in tensors))
 
 
 def read(folder: str | Path) -> tuple[WeightManifest, dict[str, TensorView]]:
-    """A version's manifest and its mapped tensors, unverified."""
+    """Return a version's manifest and its mapped tensors, unverified."""
     root = local_folder(str(folder))
     return read_manifest(root), open_checkpoint(root)
 
 
 def verify(folder: str | Path, digest: str | None = None) -> WeightManifest:
-    """Check every byte of a version against its manifest, and that against `digest` (of `weights.published`).
+    """Check every byte of a version against its manifest, and the manifest against `digest` (`weights.published`).
 
     Raises WeightsDamaged naming the tensor or file.
     """
     root = local_folder(str(folder))
     manifest, tensors = read(root)
     if digest is not None and manifest.digest != digest:
-        raise WeightsDamaged(f"{root} holds weights {manifest.digest}, but {digest} was published: follow its url")
+        raise WeightsDamaged(f"{root} has weights {manifest.digest}, but {digest} was published: use its url")
     if missing := manifest.tensors.keys() ^ tensors.keys():
         raise WeightsDamaged(f"{root}: tensor {min(missing)!r} is only in one of files and manifest")
-    for name, found in tensor_digests(tensors.items()).items():
+    for name, actual in tensor_digests(tensors.items()).items():
         stored = manifest.tensors[name]
-        if found != TensorDigest(stored.dtype, stored.shape, stored.sha256):
+        if actual != TensorDigest(stored.dtype, stored.shape, stored.sha256):
             raise WeightsDamaged(
-                f"tensor {name!r} in {root / stored.file} is {found.dtype} {list(found.shape)} with sha256 "
-                f"{found.sha256}, its manifest says {stored.dtype} {list(stored.shape)} with {stored.sha256}: restore "
-                "it"
+                f"tensor {name!r} in {root / stored.file} is {actual.dtype} {list(actual.shape)} with sha256 "
+                f"{actual.sha256}, not {stored.dtype} {list(stored.shape)} with {stored.sha256} as in its manifest: "
+                "restore it from a copy"
             )
     for name, sha256 in manifest.files.items():
         path = root / name
@@ -283,11 +280,11 @@ def verify(folder: str | Path, digest: str | None = None) -> WeightManifest:
 
 
 def local_folder(url: str) -> Path:
-    """The path of a local URL. InvalidValue for any other: engines load weights from a folder."""
+    """Return the path of a local URL. Raises InvalidValue for another URL: engines load weights from a folder."""
     if url.startswith("file://"):
         return Path(url.removeprefix("file://"))
     if "://" in url:
-        raise InvalidValue(f"weights cannot lie at {url}: give a folder that trainer and engines share")
+        raise InvalidValue(f"weights cannot be stored at {url}: give a folder that trainer and engines share")
     return Path(url)
 
 

@@ -155,7 +155,7 @@ async def test_torn_and_missing_parts_are_named(tmp_path: Path) -> None:
     with pytest.raises(ArchiveDamaged, match="missing"):
         ArchiveReader(str(tmp_path), "r").verify()
     segment.write_bytes(good)
-    for number, complaint in ((3, "speaks of 3 segments"), (2, "segment 2, from position 4, has no manifest")):
+    for number, complaint in ((3, "lists 3 segments"), (2, "segment 2, from position 4, has no manifest")):
         path = tmp_path / "r" / manifest_name(number)
         manifest = path.read_bytes()
         path.unlink()
@@ -172,10 +172,10 @@ async def test_a_chain_that_is_not_that_of_the_events_is_found(tmp_path: Path) -
     others = link_all(b"other", (record.data for record in await recorded(3)))
     forged = msgspec.structs.replace(manifest, before=others[0].hex(), chain=others[1].hex())
     path.write_bytes(to_json(forged))
-    with pytest.raises(ArchiveDamaged, match="up to position 3 have another chain"):
+    with pytest.raises(ArchiveDamaged, match="up to position 3 do not give the chain"):
         ArchiveReader(str(tmp_path), "r").verify()
     path.write_bytes(to_json(msgspec.structs.replace(forged, chain=manifest.chain)))
-    with pytest.raises(ArchiveDamaged, match="up to position 3 have another chain"):
+    with pytest.raises(ArchiveDamaged, match="up to position 3 do not give the chain"):
         await fold(ArchivedLog(ArchiveReader(str(tmp_path), "r"), "r"))
 
 

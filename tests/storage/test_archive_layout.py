@@ -146,5 +146,5 @@ def test_a_record_that_is_shorter_than_its_length_says_is_found() -> None:
 
 def test_a_record_at_another_position_is_found() -> None:
     data = pack(1, [SegmentRecord(1, "a", b""), SegmentRecord(3, "a", b"")])
-    with pytest.raises(ArchiveDamaged, match="position 3 stands where 2 should"):
+    with pytest.raises(ArchiveDamaged, match="position 3 instead of 2"):
         unpack(_manifest(1, count=2), data)

@@ -114,7 +114,7 @@ def test_full_disk_is_no_space_and_leaves_nothing_behind(tmp_path: Path, monkeyp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(NoSpace, match="no room"):
+    with pytest.raises(NoSpace, match="no space"):
         BlobStore(str(tmp_path)).put(b"payload")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 

@@ -138,7 +138,7 @@ def test_a_manifest_of_another_dtype_or_shape_is_found(tmp_path: Path) -> None:
         write_manifest(folder, msgspec.structs.replace(changed, digest=weights_digest(changed.tensors)))
         with pytest.raises(WeightsDamaged, match="'scale'"):
             verify(folder)
-    with pytest.raises(WeightsDamaged, match="other weights than its name"):
+    with pytest.raises(WeightsDamaged, match="weights that do not fit its name"):
         store.write(1, tensors(), parent=0)
 
 

@@ -154,7 +154,7 @@ async def test_a_folder_without_credentials_gets_them_with_its_streams(tmp_path:
             assert await log.position() == 1
         async with await own_server(tmp_path / RUN, RUN) as server:
             assert not old.alive
-            with pytest.raises(AccessDenied, match="admits nobody"):
+            with pytest.raises(AccessDenied, match="does not accept these credentials"):
                 await JetStreamLog.open(server.url, RUN)
             log = await JetStreamLog.open(server.address(Access.ROLES), RUN, create=False)
             assert await log.position() == 1

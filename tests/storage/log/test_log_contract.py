@@ -463,6 +463,6 @@ async def test_nothing_is_restored_over_another_log_or_behind_a_gap(log: EventLo
         await log.restore(was.records[1:])  # type: ignore[attr-defined]
     await log.append([reward(log, "x")])
     for records in (was.records, was.records[:1]):
-        with pytest.raises(Conflict, match="Restore into an empty place"):
+        with pytest.raises(Conflict, match="Restore into an empty log"):
             await log.restore(records)  # type: ignore[attr-defined]
     assert await log.position() == 1
