@@ -134,8 +134,8 @@ async def test_a_key_of_two_sources_names_both_and_one_that_is_no_group_yet_its_
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"group": "imbox-aa"}, "near: inbox-aa"),
-        ({"sample": "inbox-aa-s9"}, r"near: inbox-aa-s"),
+        ({"group": "imbox-aa"}, "Nearest: inbox-aa"),
+        ({"sample": "inbox-aa-s9"}, r"Nearest: inbox-aa-s"),
         ({"step": 7}, "no step 7: there are 0 to 1"),
         ({"version": 7}, "no weight version 7: there are 0 to 2"),
     ],
